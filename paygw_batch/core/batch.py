@@ -1,0 +1,28 @@
+"""A batch: all instructions of one sheet, under an id that comes from the sheet's content."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTotals:
+    """Count of rows, and sum per currency, as a person states them or a sheet comes to."""
+
+    rows: int | None = None
+    sums: Mapping[str, Decimal] | None = None
+
+
+def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
+    """Return one plain sentence for each stated figure that the sheet does not come to."""
+    found = []
+    if stated.rows is not None and stated.rows != actual.rows:
+        found.append(f"{stated.rows} rows were stated; the sheet has {actual.rows}.")
+    sums = actual.sums or {}
+    for currency, amount in (stated.sums or {}).items():
+        has = sums.get(currency)
+        if has is None:
+            found.append(f"{currency} {amount:f} was stated; the sheet has no {currency} row.")
+        elif has != amount:
+            found.append(f"{currency} {amount:f} was stated; the sheet comes to {currency} {has:f}.")
+    return found

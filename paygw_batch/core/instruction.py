@@ -1,0 +1,32 @@
+"""An instruction: one validated, immutable order to pay one payee."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """What a batch must pay for one row, complete: the sheet is not needed again.
+
+    `amount` keeps the sheet's own digits, because those digits go onto the wire. `fields` holds the further columns of
+    the form in the form the wire wants (`account_number`, `receiver_phone`, ...). What the operator's configuration
+    supplies (`purpose`, `server_callback_url`) is not part of it: it joins when a request is encoded, so that a mended
+    configuration reaches every row that has not left.
+    """
+
+    client_orderid: str
+    country: str
+    currency: str
+    amount: str
+    form: str
+    fields: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Freeze `fields`, so that the value is immutable all the way down."""
+        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+
+
+def attempt_order_id(client_orderid: str, generation: int) -> str:
+    """Return the order id an instruction is sent under in its `generation` (1, and one more with every release)."""
+    return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"

@@ -1,0 +1,240 @@
+"""The state machine of an instruction: states, facts, one table.
+
+An instruction starts READY. Before a request may leave, INTENDED is made durable; whatever comes back is one more fact.
+The rule everything here serves: *a row may be sent if and only if it is READY*, and the only ways back to READY are proof
+that nothing left (NOT_SENT), a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases a rejected row
+(RELEASED). A missing entry in the table is an illegal move: a late or contradicting message, which is kept as evidence and
+changes nothing, or an error in our own code.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import assert_never
+
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+
+
+class State(StrEnum):
+    """Where an instruction stands. Each member says how it is reached and what a crash there means."""
+
+    READY = "ready"
+    """Nothing has left for it, or a person has cleared it to be sent. A crash here costs nothing."""
+    IN_FLIGHT = "in_flight"
+    """Its intent is durable and its outcome is not. A crash here puts it in doubt."""
+    IN_DOUBT = "in_doubt"
+    """A request may have left and its fate is unknown. Only evidence leads out: the gateway's or a person's."""
+    ACCEPTED = "accepted"
+    """The gateway has it; its final word is awaited."""
+    PAID = "paid"
+    """The gateway's final yes."""
+    REJECTED = "rejected"
+    """The gateway's final no. A person may release it for another attempt."""
+    RETURNED = "returned"
+    """Paid, and the money came back."""
+    REPLACED = "replaced"
+    """Never sent or rejected, and then replaced by an amended row of a later sheet. Nothing leads out."""
+
+
+class FactKind(StrEnum):
+    """What can happen to an instruction."""
+
+    INTENDED = "intended"
+    NOT_SENT = "not_sent"
+    ACCEPTED = "accepted"
+    PAID = "paid"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+    INTERRUPTED = "interrupted"
+    RESOLVED_PAID = "resolved_paid"
+    RESOLVED_REJECTED = "resolved_rejected"
+    RESOLVED_NOT_RECEIVED = "resolved_not_received"
+    RELEASED = "released"
+    RETURNED = "returned"
+    REPLACED = "replaced"
+
+
+TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
+    {
+        (State.READY, FactKind.INTENDED): State.IN_FLIGHT,
+        (State.READY, FactKind.REPLACED): State.REPLACED,
+        (State.IN_FLIGHT, FactKind.NOT_SENT): State.READY,
+        (State.IN_FLIGHT, FactKind.ACCEPTED): State.ACCEPTED,
+        (State.IN_FLIGHT, FactKind.PAID): State.PAID,
+        (State.IN_FLIGHT, FactKind.REJECTED): State.REJECTED,
+        (State.IN_FLIGHT, FactKind.UNKNOWN): State.IN_DOUBT,
+        (State.IN_FLIGHT, FactKind.INTERRUPTED): State.IN_DOUBT,
+        (State.IN_DOUBT, FactKind.ACCEPTED): State.ACCEPTED,
+        (State.IN_DOUBT, FactKind.PAID): State.PAID,
+        (State.IN_DOUBT, FactKind.REJECTED): State.REJECTED,
+        (State.IN_DOUBT, FactKind.RESOLVED_PAID): State.PAID,
+        (State.IN_DOUBT, FactKind.RESOLVED_REJECTED): State.REJECTED,
+        (State.IN_DOUBT, FactKind.RESOLVED_NOT_RECEIVED): State.READY,
+        (State.ACCEPTED, FactKind.PAID): State.PAID,
+        (State.ACCEPTED, FactKind.REJECTED): State.REJECTED,
+        (State.ACCEPTED, FactKind.RESOLVED_PAID): State.PAID,
+        (State.ACCEPTED, FactKind.RESOLVED_REJECTED): State.REJECTED,
+        (State.PAID, FactKind.RETURNED): State.RETURNED,
+        (State.REJECTED, FactKind.RELEASED): State.READY,
+        (State.REJECTED, FactKind.REPLACED): State.REPLACED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """Attempt n is about to leave, under this order id, with this nonce, timestamp and body."""
+
+    order_id: str
+    nonce: str
+    timestamp_s: int
+    body_sha256: str
+    purpose: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """The attempt came to `outcome`."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The run that intended the attempt ended without recording what became of it."""
+
+
+class Resolution(StrEnum):
+    """What a person may say of a row that is in doubt or accepted."""
+
+    PAID = "paid"
+    REJECTED = "rejected"
+    NOT_RECEIVED = "not-received"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A person settled the row, with evidence."""
+
+    resolution: Resolution
+    evidence: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A person allowed a rejected row another attempt, to be sent under `order_id`."""
+
+    order_id: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The money came back."""
+
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """An amended row of a later sheet took this order id over."""
+
+    batch: str
+    row: int
+
+
+Fact = Intended | Concluded | Interrupted | Resolved | Released | Returned | Replaced
+
+
+_OF_OUTCOME: Mapping[OutcomeKind, FactKind] = MappingProxyType(
+    {
+        OutcomeKind.NOT_SENT: FactKind.NOT_SENT,
+        OutcomeKind.ACCEPTED: FactKind.ACCEPTED,
+        OutcomeKind.PAID: FactKind.PAID,
+        OutcomeKind.REJECTED: FactKind.REJECTED,
+        OutcomeKind.UNKNOWN: FactKind.UNKNOWN,
+    }
+)
+_OF_RESOLUTION: Mapping[Resolution, FactKind] = MappingProxyType(
+    {
+        Resolution.PAID: FactKind.RESOLVED_PAID,
+        Resolution.REJECTED: FactKind.RESOLVED_REJECTED,
+        Resolution.NOT_RECEIVED: FactKind.RESOLVED_NOT_RECEIVED,
+    }
+)
+
+
+def kind_of(fact: Fact) -> FactKind:
+    """Return the row of the table that `fact` belongs to."""
+    match fact:
+        case Intended():
+            return FactKind.INTENDED
+        case Concluded(outcome):
+            return _OF_OUTCOME[outcome.kind]
+        case Interrupted():
+            return FactKind.INTERRUPTED
+        case Resolved(resolution):
+            return _OF_RESOLUTION[resolution]
+        case Released():
+            return FactKind.RELEASED
+        case Returned():
+            return FactKind.RETURNED
+        case Replaced():
+            return FactKind.REPLACED
+        case _:
+            assert_never(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one instruction stands: what replaying its facts comes to.
+
+    `attempt` is the number of the latest attempt (0: none yet); `generation` is 1 and grows with every release;
+    `possible_duplicate_of` is the attempt that a person called not received, and stays for ever.
+    """
+
+    state: State = State.READY
+    attempt: int = 0
+    generation: int = 1
+    possible_duplicate_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IllegalMove:
+    """A fact that does not fit where the instruction stands: evidence to keep, and no change."""
+
+    state: State
+    attempt: int
+    kind: FactKind
+    fact_attempt: int
+
+
+def step(standing: Standing, fact: Fact, attempt: int) -> Standing | IllegalMove:
+    """Return where the instruction stands after `fact`, which speaks of attempt number `attempt`."""
+    kind = kind_of(fact)
+    state = TRANSITIONS.get((standing.state, kind))
+    expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
+    if state is None or attempt != expected:
+        return IllegalMove(standing.state, standing.attempt, kind, attempt)
+    if kind is FactKind.INTENDED:
+        return replace(standing, state=state, attempt=attempt)
+    if kind is FactKind.RELEASED:
+        return replace(standing, state=state, generation=standing.generation + 1)
+    if kind is FactKind.RESOLVED_NOT_RECEIVED:
+        return replace(standing, state=state, possible_duplicate_of=attempt)
+    return replace(standing, state=state)
+
+
+def replay(facts: Iterable[tuple[Fact, int]], start: Standing | None = None) -> tuple[Standing, list[IllegalMove]]:
+    """Return where (fact, attempt) pairs in order lead from `start`, and the facts that changed nothing."""
+    standing = start or Standing()
+    illegal: list[IllegalMove] = []
+    for fact, attempt in facts:
+        after = step(standing, fact, attempt)
+        if isinstance(after, IllegalMove):
+            illegal.append(after)
+        else:
+            standing = after
+    return standing, illegal

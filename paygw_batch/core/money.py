@@ -1,0 +1,42 @@
+"""Exact amounts. Money enters as text, is held as `Decimal` or as whole minor units, and is never a float."""
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Context, Decimal, Inexact, InvalidOperation
+
+from paygw_batch.errors import InternalError
+
+AMOUNT_PATTERN = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?"
+"""An amount as text: plain digits, no sign, exponent, grouping or leading zero; at most 15 digits before the point."""
+
+_AMOUNT = re.compile(AMOUNT_PATTERN)
+_EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
+
+
+def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
+    """Return the amount that `text` states, or None when it states none in a currency of `minor_units` decimals."""
+    if _AMOUNT.fullmatch(text) is None:
+        return None
+    _, _, decimals = text.partition(".")
+    return Decimal(text) if len(decimals) <= minor_units else None
+
+
+def to_minor(amount: Decimal, *, minor_units: int) -> int:
+    """Return `amount` in whole minor units (cents); raise `InternalError` when that would lose anything."""
+    scaled = amount.scaleb(minor_units, _EXACT)
+    if scaled != scaled.to_integral_value():
+        raise InternalError(f"an amount has more than {minor_units} decimals after it was validated")
+    return int(scaled)
+
+
+def from_minor(minor: int, *, minor_units: int) -> str:
+    """Return the text of `minor` whole minor units, always with all decimals of the currency."""
+    return format(Decimal(minor).scaleb(-minor_units, _EXACT), "f")
+
+
+def add_up(sums: Iterable[tuple[str, Decimal]]) -> Mapping[str, Decimal]:
+    """Return the exact sum per currency of (currency, amount) pairs."""
+    totals: dict[str, Decimal] = {}
+    for currency, amount in sums:
+        totals[currency] = _EXACT.add(totals.get(currency, Decimal(0)), amount)
+    return totals

@@ -1,0 +1,72 @@
+"""What an attempt came to, and what the run should do about it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OutcomeKind(StrEnum):
+    """The five things an attempt can come to."""
+
+    NOT_SENT = "not_sent"
+    """It is proven that no byte of the request left. The row may be tried again."""
+    ACCEPTED = "accepted"
+    """The gateway has it; its final answer is awaited."""
+    PAID = "paid"
+    """The gateway's final yes."""
+    REJECTED = "rejected"
+    """The gateway's final no."""
+    UNKNOWN = "unknown"
+    """A byte may have left, and no one knows what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an attempt came to, with the gateway's own words where it gave any.
+
+    `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
+    `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.
+    """
+
+    kind: OutcomeKind
+    cause: str = ""
+    gateway_status: str | None = None
+    gateway_reference: str | None = None
+    http_status: int | None = None
+    error_code: str | None = None
+    message: str | None = None
+    conflict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Nothing about this outcome concerns the rest of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """Nothing left, and another try soon may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRun:
+    """The gateway asked for a rest: start nothing new for `pause_s` seconds."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """Start nothing new in this run. `reason` is a sentence for a person."""
+
+    reason: str
+
+
+Advice = GoOn | TryAgain | PauseRun | StopRun
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An outcome, and the advice that comes with it."""
+
+    outcome: Outcome
+    advice: Advice = GoOn()

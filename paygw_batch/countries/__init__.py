@@ -1,0 +1,1 @@
+"""Country rules, forms and operations: data under config/, read into typed rules."""

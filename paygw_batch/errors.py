@@ -1,0 +1,82 @@
+"""Exceptions: each means "cannot go on".
+
+An error's docstring is its general message, `hint` is what a person should do next and `exit_code` is what the program
+ends with. What can be expected and carried on from (a defect of a row, the outcome of a request, a fault of the
+transport) is a value and never one of these. No message may carry a secret or a payee's data.
+"""
+
+from typing import ClassVar
+
+
+class PaygwError(Exception):
+    """The program cannot go on."""
+
+    exit_code: ClassVar[int] = 1
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.hint = self.default_hint if hint is None else hint
+        super().__init__(self.message)
+
+
+class InternalError(PaygwError):
+    """The program contradicts itself; it stopped rather than guess."""
+
+    default_hint = "Nothing was lost: run the same command again, and report this."
+
+
+class UsageError(PaygwError):
+    """The command cannot be understood."""
+
+    exit_code = 2
+
+
+class ConfigurationError(PaygwError):
+    """The configuration cannot be used."""
+
+    exit_code = 2
+    default_hint = "`paygw-batch doctor` lists everything that is missing or wrong."
+
+
+class SheetError(PaygwError):
+    """The sheet cannot be used; nothing was sent."""
+
+    exit_code = 3
+
+
+class OutputError(PaygwError):
+    """A file cannot be written."""
+
+    exit_code = 2
+    default_hint = "Nothing was half written. Choose another place with --out, or free some room, and run again."
+
+
+class JournalError(PaygwError):
+    """The journal cannot be used."""
+
+    exit_code = 7
+
+
+class JournalHeld(JournalError):
+    """Another run holds this journal."""
+
+    default_hint = "Wait until it has ended, then run again."
+
+
+class JournalCorrupt(JournalError):
+    """The journal is damaged."""
+
+    default_hint = "Send nothing from it. Keep the file, and restore the newest copy that `verify` calls sound."
+
+
+class JournalWentBack(JournalError):
+    """The journal is older than what has already been sent from it."""
+
+    default_hint = "Put the newest journal file back. Sending from this one could pay rows twice."
+
+
+class JournalUnwritable(JournalError):
+    """The journal can no longer be written; nothing more was sent."""
+
+    default_hint = "Mend the disk (room, permissions), then run again: what was in flight will be in doubt."

@@ -1,0 +1,79 @@
+"""What goes out and what comes back: frozen values without behaviour."""
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an echo in the reply must equal for the reply to be about this payout."""
+
+    order_id: str
+    amount: Decimal
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A signed request, ready to leave. The bytes of `body` are the bytes that were signed.
+
+    Header and body are left out of the representation: they hold a signature and a payee's data.
+    """
+
+    url: str
+    authorization: str = field(repr=False)
+    body: bytes = field(repr=False)
+    body_sha256: str
+    nonce: str = field(repr=False)
+    timestamp_s: int
+    purpose: str | None
+    expected: Expected = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """A complete HTTP reply, as it came. `headers` has lower-case names."""
+
+    http_status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes = field(repr=False)
+    reused_connection: bool = False
+
+
+class FaultKind(StrEnum):
+    """Why there is no complete reply. The value is the stable `cause` of the outcome."""
+
+    NAME_NOT_RESOLVED = "connect.name"
+    CONNECT_REFUSED = "connect.refused"
+    CONNECT_TIMEOUT = "connect.timeout"
+    CONNECT_FAILED = "connect.failed"
+    PROXY_FAILED = "connect.proxy"
+    TLS_FAILED = "tls.failed"
+    TLS_UNTRUSTED = "tls.untrusted"
+    """The certificate, host name or key is wrong: trying again cannot help."""
+    WRITE_FAILED = "write.failed"
+    WRITE_TIMEOUT = "write.timeout"
+    READ_TIMEOUT = "read.timeout"
+    TOTAL_TIMEOUT = "total.timeout"
+    CONNECTION_LOST = "read.closed"
+    PROTOCOL_ERROR = "reply.protocol"
+    EARLY_REPLY = "reply.early"
+    REPLY_TOO_LARGE = "reply.too_large"
+    REPLY_ENCODED = "reply.encoded"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TransportFault:
+    """No complete reply, and what is known about what left.
+
+    `first_byte_left` is the witness: set before the first byte of the request is handed to the socket or TLS layer.
+    Only when it is False is it proven that nothing left. `detail` is for the log and holds no payee's data.
+    """
+
+    kind: FaultKind
+    first_byte_left: bool
+    bytes_written: int = 0
+    bytes_read: int = 0
+    detail: str = ""

@@ -1,0 +1,265 @@
+"""What the rest of the program asks of a journal, and the values that cross the line.
+
+Two stores keep this promise: `store.SqliteJournal` on disk and `memory.MemoryJournal` for tests and simulation; one set of
+conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.lifecycle import Fact, Standing, State
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of the chain of facts: number of the last fact (0: none) and its hash, in hex."""
+
+    seq: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewInstruction:
+    """A row that is to become an instruction of a batch.
+
+    `content` is the canonical text of everything a person decided (payee, amount, currency, country), by which the same
+    order is recognised; `minor` the amount in whole minor units; `payee` the account or phone number money goes to.
+    """
+
+    row: int
+    client_orderid: str
+    country: str
+    currency: str
+    amount: str
+    minor: int
+    form: str
+    fields: str
+    """The form's fields as a JSON object of strings."""
+    payee: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """A row that replaces a payment which was rejected or never sent: the old instruction's number."""
+
+    row: int
+    instruction: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """A batch about to be opened. `pages` is the sheet as received, in opaque compressed pieces."""
+
+    batch: str
+    operation: str
+    sheet_name: str
+    rows: int
+    defects: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A batch in the journal. `opened_at` is UTC, ISO 8601 with `Z`."""
+
+    number: int
+    batch: str
+    operation: str
+    sheet_name: str
+    rows: int
+    defects: int
+    opened_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A row whose order id and content the journal already has, as instruction number `instruction`."""
+
+    row: int
+    instruction: int
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """A row whose order id was used for other content. `amendable`: rejected, or never sent, and not replaced since."""
+
+    row: int
+    client_orderid: str
+    instruction: int
+    batch: str
+    sheet_row: int
+    opened_at: str
+    state: State
+    amendable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookAlike:
+    """A row that pays the same payee the same amount as an instruction with another order id did lately."""
+
+    row: int
+    client_orderid: str
+    batch: str
+    opened_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An instruction that may be sent now, and what its next attempt is."""
+
+    number: int
+    row: int
+    instruction: Instruction
+    standing: Standing
+    order_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fact to append: about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
+
+    instruction: int
+    attempt: int
+    fact: Fact
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A fact that did not fit where its instruction stood: kept, and changed nothing."""
+
+    seq: int
+    batch: str
+    row: int
+    client_orderid: str
+    state: State
+    kind: str
+    attempt: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowStanding:
+    """Where one row of a batch stands, for reconciliation and `status`. Texts are None where there is nothing to say."""
+
+    row: int
+    client_orderid: str
+    country: str
+    currency: str
+    minor: int
+    state: State
+    attempts: int
+    sent_orderid: str | None
+    purpose: str | None
+    gateway_status: str | None
+    gateway_reference: str | None
+    http_status: int | None
+    error_code: str | None
+    message: str | None
+    possible_duplicate_of: int | None
+    first_sent_at: str | None
+    updated_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many instructions of a batch stand in `state`, and what they sum to, per country and currency."""
+
+    country: str
+    currency: str
+    state: State
+    count: int
+    minor: int
+
+
+class Journal(Protocol):
+    """The journal of one endpoint: every batch, instruction and fact."""
+
+    def head(self) -> Head:
+        """Return the end of the chain."""
+        ...
+
+    def open_batch(
+        self,
+        batch: NewBatch,
+        *,
+        pages: Iterable[bytes],
+        instructions: Iterable[NewInstruction],
+        known: Iterable[Known],
+        amendments: Iterable[Amendment],
+        at: str,
+    ) -> BatchRecord:
+        """Make a whole batch durable in one transaction, or nothing of it.
+
+        `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
+        covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
+        order id is already taken and not amended: `compare` comes first.
+        """
+        ...
+
+    def batches(self) -> Sequence[BatchRecord]:
+        """Return all batches, oldest first."""
+        ...
+
+    def compare(
+        self, operation: str, rows: Iterable[tuple[int, str, str]]
+    ) -> tuple[Sequence[Known], Sequence[Clash]]:
+        """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
+        ...
+
+    def look_alikes(
+        self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
+    ) -> Sequence[LookAlike]:
+        """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
+        ...
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Make facts durable in one transaction, and move their instructions.
+
+        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. On return,
+        everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
+        """
+        ...
+
+    def interrupt(self, at: str) -> int:
+        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+        ...
+
+    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
+        ...
+
+    def standings(self, batch: int) -> Iterator[RowStanding]:
+        """Yield every instruction that a batch covers, in the sheet's order."""
+        ...
+
+    def pages(self, batch: int) -> Iterator[bytes]:
+        """Yield the sheet as it was received, piece by piece."""
+        ...
+
+    def tallies(self, batch: int) -> Sequence[Tally]:
+        """Return counts and sums of a batch."""
+        ...
+
+    def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
+        """Return the facts that changed nothing, of one batch or of all."""
+        ...
+
+    def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
+        """Return number and standing of the instruction behind a row of a batch."""
+        ...
+
+    def verify(self) -> Mapping[str, int]:
+        """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the journal. It can be opened again."""
+        ...
