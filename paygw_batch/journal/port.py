@@ -1,7 +1,7 @@
 """What the rest of the program asks of a journal, and the values that cross the line.
 
-Two stores keep this promise: `store.SqliteJournal` on disk and `memory.MemoryJournal` for tests and simulation; one set of
-conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
+Two stores keep this promise: `store.SqliteJournal` on disk and `memory.MemoryJournal` for tests and simulation; one
+set of conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,11 +51,12 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch about to be opened. `pages` is the sheet as received, in opaque compressed pieces."""
+    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, by which a path finds its batch."""
 
     batch: str
     operation: str
     sheet_name: str
+    sheet_sha256: str
     rows: int
     defects: int
 
@@ -68,6 +69,7 @@ class BatchRecord:
     batch: str
     operation: str
     sheet_name: str
+    sheet_sha256: str
     rows: int
     defects: int
     opened_at: str
@@ -143,7 +145,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class RowStanding:
-    """Where one row of a batch stands, for reconciliation and `status`. Texts are None where there is nothing to say."""
+    """Where one row of a batch stands, for reconciliation and `status`. None: there is nothing to say."""
 
     row: int
     client_orderid: str
@@ -204,9 +206,7 @@ class Journal(Protocol):
         """Return all batches, oldest first."""
         ...
 
-    def compare(
-        self, operation: str, rows: Iterable[tuple[int, str, str]]
-    ) -> tuple[Sequence[Known], Sequence[Clash]]:
+    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
         """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
         ...
 

@@ -1,0 +1,70 @@
+"""What reading and validating a sheet comes to. Frames throughout: no Python object per row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from paygw_batch.core.batch import ControlTotals
+
+RECONCILIATION_COLUMNS = (
+    "row",
+    "client_orderid",
+    "country",
+    "currency",
+    "amount",
+    "account_name",
+    "account_number",
+    "phone",
+    "purpose",
+    "state",
+    "attempts",
+    "sent_orderid",
+    "gateway_status",
+    "gateway_reference",
+    "http_status",
+    "error_code",
+    "message",
+    "first_sent_at",
+    "updated_at",
+)
+"""The columns every reconciliation file starts with; the sheet's unknown columns follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
+
+    Known columns carry their canonical names; `headers` maps each back to the sender's own heading. `unknown` names the
+    others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the bytes that were parsed.
+    `notes` are sentences about the file as a whole that a person should read and that refuse nothing.
+    """
+
+    name: str
+    sha256: str
+    frame: pl.DataFrame
+    headers: Mapping[str, str]
+    unknown: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """A sheet held against the rules.
+
+    - `rows`: one line for every row of the sheet, in its order: `row` (UInt32), `valid` (Boolean), then as String
+      `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code, message` as the
+      reconciliation shows them (the last two only for invalid rows), then the unknown columns.
+    - `instructions`: one line for every valid row, with the columns of `journal.port.NewInstruction`, in that order
+      (`row` UInt32, `minor` Int64, the rest String).
+    - `defects` and `warnings`: `row` (UInt32), then as String `column, value, code, message`; ordered by row.
+    - `totals`: every row, and per currency the sum of every readable amount, valid or not.
+    """
+
+    sheet: Sheet
+    batch: str
+    rows: pl.DataFrame
+    instructions: pl.DataFrame
+    defects: pl.DataFrame
+    warnings: pl.DataFrame
+    totals: ControlTotals
