@@ -36,7 +36,7 @@ class Sheet:
     """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
 
     Known columns carry their canonical names; `headers` maps each back to the sender's own heading. `unknown` names the
-    others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the bytes that were parsed.
+    others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the parsed bytes.
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing.
     """
 
@@ -53,8 +53,8 @@ class Validated:
     """A sheet held against the rules.
 
     - `rows`: one line for every row of the sheet, in its order: `row` (UInt32), `valid` (Boolean), then as String
-      `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code, message` as the
-      reconciliation shows them (the last two only for invalid rows), then the unknown columns.
+      `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code, message` as
+      the reconciliation shows them (the last two only for invalid rows), then the unknown columns.
     - `instructions`: one line for every valid row, with the columns of `journal.port.NewInstruction`, in that order
       (`row` UInt32, `minor` Int64, the rest String).
     - `defects` and `warnings`: `row` (UInt32), then as String `column, value, code, message`; ordered by row.
