@@ -1,7 +1,7 @@
 """What a country, a form and an operation ask of a row: the types that the data files under config/ become."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 
@@ -45,11 +45,32 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of the gateway: where it is sent, and which fields of its reply carry what.
+
+    `path` follows the base address and has one place to fill, `{endpoint_id}` (section 4 of the gateway's interface).
+    The interface shows no field of a reply but `status`: the echoes are the request's own names, and the tuples list
+    names that may occur, the first one present being the one that counts.
+    """
+
+    name: str
+    path: str
+    echo_order_id: str
+    echo_amount: str
+    echo_currency: str
+    reference_fields: tuple[str, ...]
+    error_code_fields: tuple[str, ...]
+    message_fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MobileNumbers:
     """How a country's mobile numbers are written.
 
-    `pattern` is a regular expression over the national significant number (no trunk zero, `[0-9]` only);
-    `keeps_zero` says that the national number itself starts with 0 and keeps it after the dialling code.
+    `pattern` is a regular expression over the national significant number (no trunk zero, `[0-9]` only, grouped, not
+    anchored), good for Python and for polars alike. `trunk_prefix` is what is dialled before it inside the country, or
+    empty. `keeps_zero` says that a leading 0 is part of the number itself, never a trunk zero, and stays after the
+    dialling code: every number of Cote d'Ivoire and Benin, and some of Burkina Faso's.
     """
 
     dialling_code: str
@@ -84,6 +105,8 @@ class CountryRule:
     `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
     `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
     `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`).
+    `notes` are sentences about the country that a person should know ("Egypt is paid out in cash only").
+    `confused_codes` maps a code that is often written for this country by mistake to the sentence that says so.
     """
 
     code: str
@@ -103,6 +126,8 @@ class CountryRule:
     min_amount: Decimal | None
     max_amount: Decimal | None
     bank_account_pattern: str | None
+    notes: tuple[str, ...] = ()
+    confused_codes: Mapping[str, str] = field(default_factory=dict)
 
 
 Rules = Mapping[str, CountryRule]
