@@ -1,0 +1,58 @@
+"""Group commit: one journal transaction carries every fact that is waiting, and all wait for it together."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from paygw_batch.journal.port import Entry
+
+AppendAway = Callable[[Sequence[Entry]], Awaitable[Sequence[bool]]]
+"""Appends to the journal off the event loop, one call at a time."""
+
+
+class Committer:
+    """Collects facts while a commit is under way and makes them durable in the next one.
+
+    `append` returns when its fact is on stable storage. After the first failure every `append` raises it: a process
+    whose journal failed once never writes to it again.
+    """
+
+    def __init__(self, append_away: AppendAway, on_failure: Callable[[Exception], None]) -> None:
+        self._append_away = append_away
+        self._on_failure = on_failure
+        self._waiting: list[tuple[Entry, asyncio.Future[bool]]] = []
+        self._commit: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+
+    async def append(self, entry: Entry) -> bool:
+        """Make one fact durable and return whether it moved its instruction."""
+        if self._failure is not None:
+            raise self._failure
+        durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((entry, durable))
+        if self._commit is None:
+            self._commit = asyncio.create_task(self._commit_all())
+        return await durable
+
+    async def _commit_all(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                await self._commit_group(group)
+        finally:
+            self._commit = None
+
+    async def _commit_group(self, group: list[tuple[Entry, asyncio.Future[bool]]]) -> None:
+        if self._failure is None:
+            try:
+                moved = await self._append_away([entry for entry, _ in group])
+            except Exception as error:  # noqa: BLE001 (whatever it is, everyone who waits must hear it)
+                self._failure = error
+                self._on_failure(error)
+        if self._failure is not None:
+            for _, durable in group:
+                if not durable.done():
+                    durable.set_exception(self._failure)
+            return
+        for (_, durable), did_move in zip(group, moved, strict=True):
+            if not durable.done():
+                durable.set_result(did_move)

@@ -1,0 +1,293 @@
+"""The engine: takes the due instructions of a batch to the gateway, never more at once than the window allows.
+
+    due rows -> signed in threads -> [intent durable] -> sent -> judged -> [outcome durable] -> next
+
+The order is the promise: the intent of an attempt is on stable storage before the first byte of its request is handed
+to the network, and only rows about to leave get one, so that a crash leaves no more rows in doubt than were in flight.
+A row is sent again within a run only when the transport proved that nothing left.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from paygw_batch.core.lifecycle import Concluded, Fact, Intended
+from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.message import Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.port import Due, Entry, Journal
+from paygw_batch.run.committer import Committer
+from paygw_batch.run.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
+from paygw_batch.run.ports import Gateway, Prepare, Progress, World, timestamp
+from paygw_batch.run.threads import Away
+
+PAGE_ROWS = 512
+"""How many due instructions are read from the journal at a time."""
+SIGN_AT_ONCE = 32
+"""How many requests one trip to a signing thread prepares."""
+SIGNED_AHEAD = 128
+"""How many signed requests may wait for their turn."""
+SIGNATURE_AGE_S = 30
+"""A signed request that waited longer is signed afresh before it leaves."""
+
+Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
+"""What a reply or a fault means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a run may go, and when it stops by itself."""
+
+    concurrency: int
+    rate_per_s: float = 0.0
+    stop_after_in_doubt: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended. `sent` counts the rows for which a first byte may have left.
+
+    `stop_reason` is the sentence of whatever stopped it early; `failure` is what made going on impossible (a journal
+    that cannot be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came in after it.
+    """
+
+    sent: int
+    stop_reason: str | None
+    interrupted: bool
+    failure: Exception | None = None
+    unrecorded: tuple[tuple[str, OutcomeKind], ...] = ()
+
+
+@dataclass(slots=True)
+class _Signed:
+    due: Due
+    request: PreparedRequest
+
+
+@dataclass(slots=True)
+class _Tally:
+    sent: int = 0
+    in_flight: int = 0
+    stop_reason: str | None = None
+    stopping: bool = False
+    interrupted: bool = False
+    failure: Exception | None = None
+    unrecorded: list[tuple[str, OutcomeKind]] = field(default_factory=list)
+
+
+class Engine:
+    """Sends one batch. Made for one run; `drain` may be called at any time, from the event loop."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        gateway: Gateway,
+        prepare: Prepare,
+        judge: Judge,
+        pace: Pace,
+        world: World,
+        away: Away,
+        progress: Progress,
+    ) -> None:
+        self._journal = journal
+        self._gateway = gateway
+        self._prepare = prepare
+        self._judge = judge
+        self._world = world
+        self._away = away
+        self._progress = progress
+        self._window = Window(pace.concurrency)
+        self._breaker = Breaker(pace.stop_after_in_doubt)
+        self._rhythm = Rhythm(pace.rate_per_s)
+        self._tally = _Tally()
+        self._signed: deque[_Signed] = deque()
+        self._all_signed = False
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._halted = asyncio.Event()
+        self._senders: set[asyncio.Task[None]] = set()
+        self._committer = Committer(
+            lambda entries: away.journal(lambda: journal.append(entries)), on_failure=self._give_up
+        )
+
+    async def run(self, batch: int) -> RunEnd:
+        """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
+        feeding = asyncio.create_task(self._feed(batch))
+        try:
+            await self._dispatch()
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, *self._senders, return_exceptions=True)
+        tally = self._tally
+        return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
+
+    def drain(self) -> None:
+        """Start no new row; what is in flight is waited for."""
+        self._tally.interrupted = True
+        self._halt()
+
+    # Feeding: journal pages -> signed requests, no more than SIGNED_AHEAD of them.
+
+    async def _feed(self, batch: int) -> None:
+        signing: set[asyncio.Task[None]] = set()
+        try:
+            after_row = 0
+            while page := await self._away.journal(
+                partial(self._journal.due, batch, after_row=after_row, limit=PAGE_ROWS)
+            ):
+                after_row = page[-1].row
+                for start in range(0, len(page), SIGN_AT_ONCE):
+                    await self._wait_for_room(signing)
+                    signing.add(asyncio.create_task(self._sign(page[start : start + SIGN_AT_ONCE])))
+            await asyncio.gather(*signing)
+        except Exception as error:  # noqa: BLE001 (whatever it is ends the run, in order)
+            self._give_up(error)
+        finally:
+            for task in signing:
+                task.cancel()
+            self._all_signed = True
+            self._wake.set()
+
+    async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
+        """Wait until another trip to the signing threads keeps within SIGNED_AHEAD."""
+        while True:
+            for task in [task for task in signing if task.done()]:
+                signing.remove(task)
+                task.result()
+            if len(self._signed) + len(signing) * SIGN_AT_ONCE < SIGNED_AHEAD:
+                return
+            self._room.clear()
+            await self._room.wait()
+
+    async def _sign(self, page: Sequence[Due]) -> None:
+        requests = await self._away.sign(lambda: [self._request(due) for due in page])
+        self._signed.extend(map(_Signed, page, requests))
+        self._room.set()
+        self._wake.set()
+
+    def _request(self, due: Due) -> PreparedRequest:
+        return self._prepare(
+            due.instruction,
+            order_id=due.order_id,
+            nonce=self._world.nonce(),
+            timestamp_s=int(self._world.now().timestamp()),
+        )
+
+    # Dispatching: as many senders as the window, the rhythm and the signed requests allow.
+
+    async def _dispatch(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            self._wake.clear()
+            wait_s = self._launch(clock)
+            if self._tally.stopping or (self._all_signed and not self._signed):
+                return
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _launch(self, clock: Callable[[], float]) -> float | None:
+        """Start every row that may leave now; return how long the rhythm says to wait, if that is what holds us up."""
+        tally = self._tally
+        while self._signed and tally.in_flight < self._window.size and not tally.stopping:
+            if (wait_s := self._rhythm.wait_s(clock())) > 0:
+                return wait_s
+            self._rhythm.start(clock())
+            tally.in_flight += 1
+            sender = asyncio.create_task(self._deliver(self._signed.popleft()))
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+            self._room.set()
+        return None
+
+    # Delivering: one row, from its intent to its outcome.
+
+    async def _deliver(self, signed: _Signed) -> None:
+        try:
+            await self._try(signed)
+        except Exception as error:  # noqa: BLE001 (whatever it is ends the run, in order)
+            self._give_up(error)
+        finally:
+            self._tally.in_flight -= 1
+            self._wake.set()
+
+    async def _try(self, signed: _Signed) -> None:
+        due, request = signed.due, signed.request
+        for number in range(1, TRIES + 1):
+            if self._world.now().timestamp() - request.timestamp_s > SIGNATURE_AGE_S:
+                request = await self._away.sign(lambda: self._request(due))
+            verdict = await self._attempt(due, due.standing.attempt + number, request)
+            match verdict.advice:
+                case TryAgain():
+                    pass
+                case PauseRun(pause_s):
+                    self._rhythm.pause(asyncio.get_running_loop().time(), pause_s)
+                    self._progress.note(f"The gateway asked for a rest of {pause_s:.0f} seconds.")
+                    return
+                case StopRun(reason):
+                    self._stop(reason)
+                    return
+                case GoOn():
+                    return
+            if number == TRIES:
+                self._stop(f"The gateway cannot be reached ({verdict.outcome.cause}).")
+            elif await self._halted_within(wait_before_try(number + 1, self._world.chance())):
+                return
+            else:
+                request = await self._away.sign(lambda: self._request(due))
+
+    async def _attempt(self, due: Due, attempt: int, request: PreparedRequest) -> Verdict:
+        intent = Intended(due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
+        if not await self._record(due, attempt, intent):
+            raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
+        if self._tally.stopping:
+            verdict = Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
+        else:
+            verdict = self._judge(await self._gateway.deliver(request), request.expected)
+        outcome = verdict.outcome
+        if outcome.kind is not OutcomeKind.NOT_SENT:
+            self._tally.sent += 1
+        self._window.learn(outcome.kind)
+        if self._breaker.learn(outcome.kind):
+            self._stop(f"{self._breaker.in_a_row} rows in a row came into doubt.")
+        try:
+            await self._record(due, attempt, Concluded(outcome))
+        except Exception:
+            self._tally.unrecorded.append((due.order_id, outcome.kind))
+            raise
+        self._progress.concluded(outcome)
+        return verdict
+
+    async def _record(self, due: Due, attempt: int, fact: Fact) -> bool:
+        return await self._committer.append(Entry(due.number, attempt, fact, timestamp(self._world.now())))
+
+    # Stopping.
+
+    def _stop(self, reason: str) -> None:
+        if self._tally.stop_reason is None:
+            self._tally.stop_reason = reason
+            self._progress.note(f"{reason} No new row is started.")
+        self._halt()
+
+    def _give_up(self, error: Exception) -> None:
+        if self._tally.failure is None:
+            self._tally.failure = error
+        self._halt()
+
+    def _halt(self) -> None:
+        self._tally.stopping = True
+        self._halted.set()
+        self._wake.set()
+
+    async def _halted_within(self, wait_s: float) -> bool:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._halted.wait()
+        except TimeoutError:
+            return False
+        return True

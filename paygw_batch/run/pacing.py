@@ -1,0 +1,78 @@
+"""How much may be under way, and when to stop: pure counters that the engine asks before it starts a row.
+
+They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a row
+whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a handful of
+rows in doubt and not a payroll.
+"""
+
+from dataclasses import dataclass
+
+from paygw_batch.core.outcome import OutcomeKind
+
+TRIES = 3
+"""How often a request that provably never left is tried before the run gives up."""
+FIRST_WAIT_S = 0.5
+"""The wait before the second try; each later one is four times as long."""
+
+
+def wait_before_try(number: int, chance: float) -> float:
+    """Return the seconds to wait before try `number` (2, 3, ...): growing, and jittered by half up or down."""
+    return FIRST_WAIT_S * 4.0 ** (number - 2) * (0.5 + chance)
+
+
+@dataclass(slots=True)
+class Window:
+    """How many requests may be in flight: one at first, twice as many with every answer, never above `limit`."""
+
+    limit: int
+    size: int = 1
+
+    def learn(self, outcome: OutcomeKind) -> None:
+        """Take note of what an attempt came to."""
+        match outcome:
+            case OutcomeKind.ACCEPTED | OutcomeKind.PAID | OutcomeKind.REJECTED:
+                self.size = min(self.limit, self.size * 2)
+            case OutcomeKind.UNKNOWN:
+                self.size = 1
+            case OutcomeKind.NOT_SENT:
+                pass
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Says when so many rows in a row have come into doubt that the run must stop. A `limit` of 0 never does."""
+
+    limit: int
+    in_a_row: int = 0
+
+    def learn(self, outcome: OutcomeKind) -> bool:
+        """Take note of what an attempt came to, and return whether the run must stop."""
+        match outcome:
+            case OutcomeKind.UNKNOWN:
+                self.in_a_row += 1
+            case OutcomeKind.ACCEPTED | OutcomeKind.PAID | OutcomeKind.REJECTED:
+                self.in_a_row = 0
+            case OutcomeKind.NOT_SENT:
+                pass
+        return 0 < self.limit <= self.in_a_row
+
+
+@dataclass(slots=True)
+class Rhythm:
+    """When the next request may start, by the rate limit and by what the gateway asked. Times are monotonic seconds."""
+
+    rate_per_s: float
+    next_start_s: float = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long to wait before the next start."""
+        return max(0.0, self.next_start_s - now_s)
+
+    def start(self, now_s: float) -> None:
+        """Take note that a request starts now."""
+        if self.rate_per_s > 0:
+            self.next_start_s = max(self.next_start_s, now_s) + 1.0 / self.rate_per_s
+
+    def pause(self, now_s: float, pause_s: float) -> None:
+        """Take note that the gateway asked for a rest."""
+        self.next_start_s = max(self.next_start_s, now_s + pause_s)

@@ -1,0 +1,75 @@
+"""What a run asks of the world. Everything that a test or a simulation would script stands behind one of these."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.outcome import Outcome
+from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
+
+
+class Gateway(Protocol):
+    """The way to the payment gateway."""
+
+    async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+        """Send one request and wait for its reply. Never raises for a reason of the network."""
+        ...
+
+
+class Prepare(Protocol):
+    """Turns an instruction into a signed request. Called from several threads at once."""
+
+    def __call__(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+        """Return the request of one attempt."""
+        ...
+
+
+class Progress(Protocol):
+    """Who is told how a run goes along."""
+
+    def started(self, due: int) -> None:
+        """`due` rows may be sent in this run."""
+        ...
+
+    def concluded(self, outcome: Outcome) -> None:
+        """An attempt has come to `outcome`, and that is durable."""
+        ...
+
+    def note(self, sentence: str) -> None:
+        """Something a person should know now."""
+        ...
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def started(self, due: int) -> None:
+        """Nothing to show."""
+
+    def concluded(self, outcome: Outcome) -> None:
+        """Nothing to show."""
+
+    def note(self, sentence: str) -> None:
+        """Nothing to show."""
+
+
+Now = Callable[[], datetime]
+"""The wall clock, in UTC."""
+
+
+def timestamp(now: datetime) -> str:
+    """Return a UTC time as facts and files show it: ISO 8601, milliseconds, `Z`."""
+    return now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a run may not make up for itself: time, nonces and chance."""
+
+    now: Now
+    nonce: Callable[[], str]
+    """Unique per attempt, at least 128 random bits."""
+    chance: Callable[[], float] = field(default=lambda: 0.5)
+    """A number from 0 up to 1, for the jitter of waits."""

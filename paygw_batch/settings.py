@@ -1,0 +1,349 @@
+"""Settings: the configuration file and the environment, as frozen values.
+
+Precedence: command-line flag, then environment `PAYGW_<KEY>`, then the TOML file, then the default. Unknown keys are
+refused by name. Secrets are never in the file: it names files and environment variables. What the gateway's interface
+leaves open (`signature_profile`, `[outcomes]`, `purpose`) has no default; `missing_to_send` says what is still absent.
+"""
+
+import difflib
+import hashlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit
+
+import platformdirs
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.errors import ConfigurationError
+
+SANDBOX = "sandbox"
+"""The `base_url` that starts the built-in gateway for the duration of a run."""
+
+MIN_READ_TIMEOUT_S = 60
+"""Section 8 of the gateway's interface: mobile-money providers can take this long."""
+
+
+class _Section(BaseModel):
+    """A table of the file: frozen, strict, and deaf to keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) else value
+
+
+def _decimal(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError('write the amount in quotes, as in "250000"')  # noqa: TRY004 (pydantic asks for ValueError)
+    try:
+        return Decimal(value)
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is not an amount") from None
+
+
+FilePath = Annotated[Path, BeforeValidator(_path)]
+"""A path; relative ones are taken from the directory of the configuration file."""
+AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+
+
+class GatewaySection(_Section):
+    """`[gateway]`: who we are, where the gateway is, and how we speak with it."""
+
+    base_url: str | None = None
+    endpoint_id: str | None = None
+    consumer_key: str | None = None
+    private_key: FilePath | None = None
+    private_key_passphrase_env: str | None = None
+    private_key_passphrase_file: FilePath | None = None
+    server_callback_url: str | None = None
+    signature_profile: Literal["json-params", "raw-body"] | None = None
+    connect_timeout_s: Seconds = 30
+    read_timeout_s: Annotated[float, Field(le=3600)] = 60
+    total_timeout_s: Seconds = 120
+    ca_bundle: FilePath | None = None
+    proxy: str | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "GatewaySection":
+        if self.read_timeout_s < MIN_READ_TIMEOUT_S:
+            raise ValueError(
+                f"read_timeout_s is {self.read_timeout_s:g}; providers can need {MIN_READ_TIMEOUT_S} seconds to "
+                "answer, and giving up sooner would leave paid rows in doubt"
+            )
+        if self.total_timeout_s < self.read_timeout_s:
+            raise ValueError("total_timeout_s must not be below read_timeout_s")
+        return self
+
+
+class SubmissionSection(_Section):
+    """`[submission]`: how fast, and when to stop."""
+
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
+    rate_per_s: Annotated[float, Field(ge=0)] = 0
+    stop_after_in_doubt: Annotated[int, Field(ge=0)] = 5
+    connections: Literal["fresh", "reuse"] = "fresh"
+    quarantine_h: Annotated[float, Field(ge=0)] = 24
+
+
+class JournalSection(_Section):
+    """`[journal]`: where the journal is."""
+
+    path: FilePath | None = None
+
+
+class RetrySection(_Section):
+    """`[retry]`: under which order id a released row is sent again."""
+
+    order_id: Literal["suffix", "same"] = "suffix"
+
+
+class LimitsSection(_Section):
+    """`[limits]`: how large a sheet may be."""
+
+    max_rows: Annotated[int, Field(ge=1)] = 1_000_000
+    max_sheet_mib: Annotated[int, Field(ge=1)] = 1024
+
+
+class SheetSection(_Section):
+    """`[sheet]`: how sheets are written here."""
+
+    code_page: str | None = None
+
+
+class SandboxSection(_Section):
+    """`[sandbox]`: what the built-in gateway answers."""
+
+    behaviour: FilePath | None = None
+
+
+class PayoutTermsSection(_Section):
+    """`[countries.XX.payout]`: what the interface leaves to the operator, and what it allows to tighten."""
+
+    purpose: str | None = None
+    min_amount: AmountText | None = None
+    max_amount: AmountText | None = None
+    form: str | None = None
+    bank_account_pattern: str | None = None
+    ipaddress: str | None = None
+    order_desc: str | None = None
+
+
+class CountrySection(_Section):
+    """`[countries.XX]`."""
+
+    payout: PayoutTermsSection = PayoutTermsSection()
+
+
+class Settings(_Section):
+    """Everything a run is told. Paths are absolute."""
+
+    gateway: GatewaySection = GatewaySection()
+    submission: SubmissionSection = SubmissionSection()
+    journal: JournalSection = JournalSection()
+    outcomes: Mapping[str, Literal["paid", "accepted", "rejected"]] = Field(default_factory=dict)
+    retry: RetrySection = RetrySection()
+    limits: LimitsSection = LimitsSection()
+    sheet: SheetSection = SheetSection()
+    columns: Mapping[str, str] = Field(default_factory=dict)
+    countries: Mapping[str, CountrySection] = Field(default_factory=dict)
+    sandbox: SandboxSection = SandboxSection()
+
+    @property
+    def uses_sandbox(self) -> bool:
+        """Whether the built-in gateway stands in for the real one."""
+        return self.gateway.base_url == SANDBOX
+
+    def words(self) -> Mapping[str, OutcomeKind]:
+        """Return the gateway's status words, and what each means."""
+        return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
+
+    def terms(self) -> Mapping[str, OperatorTerms]:
+        """Return what the operator's configuration adds to each country, for payouts."""
+        return {code: OperatorTerms(**section.payout.model_dump()) for code, section in self.countries.items()}
+
+    def endpoint(self) -> str:
+        """Return the name of the endpoint whose order ids a journal keeps unique."""
+        place = SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").netloc or "unset"
+        return f"{place}/{self.gateway.endpoint_id or 'unset'}"
+
+    def journal_path(self) -> Path:
+        """Return the journal's path: the configured one, or one per endpoint under the user's state directory."""
+        if self.journal.path is not None:
+            return self.journal.path
+        endpoint = self.endpoint()
+        readable = "".join(c if c.isalnum() or c in ".-" else "_" for c in endpoint)
+        folder = f"{readable}-{hashlib.sha256(endpoint.encode()).hexdigest()[:8]}"
+        return state_directory() / folder / "journal.sqlite3"
+
+    def witness_directory(self) -> Path:
+        """Return where the journal's witness is kept: never beside the journal.
+
+        A sandbox moves no money, and all that belongs to it lives in one throw-away directory.
+        """
+        if self.uses_sandbox:
+            return self.journal_path().parent / "witness"
+        return state_directory() / "witness"
+
+    def missing_to_send(self) -> list[str]:
+        """Return the keys without which nothing can be sent, whatever the sheet."""
+        gateway = self.gateway
+        needed: dict[str, object] = {
+            "gateway.base_url": gateway.base_url,
+            "gateway.endpoint_id": gateway.endpoint_id,
+            "gateway.consumer_key": gateway.consumer_key,
+            "gateway.private_key": gateway.private_key or self.uses_sandbox,
+            "gateway.server_callback_url": gateway.server_callback_url,
+            "gateway.signature_profile": gateway.signature_profile,
+            "outcomes": self.outcomes,
+        }
+        return [key for key, value in needed.items() if not value]
+
+
+def state_directory() -> Path:
+    """Return the directory for what must outlive a run: XDG_STATE_HOME, or the platform's equivalent."""
+    return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
+
+
+_ENVIRONMENT_SECTIONS: Mapping[str, type[_Section]] = {
+    "gateway": GatewaySection,
+    "submission": SubmissionSection,
+    "retry": RetrySection,
+    "limits": LimitsSection,
+    "sheet": SheetSection,
+}
+_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL")
+
+
+def environment_keys() -> Mapping[str, tuple[str, str]]:
+    """Return every environment variable that sets a key, with the section and key it sets."""
+    keys = {
+        f"PAYGW_{key.upper()}": (section, key)
+        for section, model in _ENVIRONMENT_SECTIONS.items()
+        for key in model.model_fields
+        if (section, key) != ("retry", "order_id")
+    }
+    keys["PAYGW_RETRY_ORDER_ID"] = ("retry", "order_id")
+    return keys
+
+
+def load_settings(
+    file: Path | None, *, environ: Mapping[str, str], flags: Mapping[tuple[str, str], object] | None = None
+) -> Settings:
+    """Return the settings from `file`, overlaid with the environment and then with the command line's `flags`.
+
+    Raises `ConfigurationError` naming every wrong key at once.
+    """
+    tables = _read(file) if file is not None else {}
+    base = file.resolve().parent if file is not None else Path.cwd()
+    for (section, key), value in {**_from_environment(environ), **(flags or {})}.items():
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigurationError(f"{file}: [{section}] must be a table.")
+        table[key] = value
+    try:
+        settings = Settings.model_validate(tables)
+    except ValidationError as error:
+        where = f"{file}: " if file is not None else ""
+        raise ConfigurationError(where + " ".join(_sentences(error))) from None
+    return _with_absolute_paths(settings, base)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {(error.strerror or 'cannot be read').lower()}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not TOML: {error}.", hint="Mend the named line.") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
+    found: dict[tuple[str, str], object] = {}
+    for name, (section, key) in environment_keys().items():
+        text = environ.get(name)
+        if text is None:
+            continue
+        annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
+        found[section, key] = _from_text(name, text, annotation)
+    if path := environ.get("PAYGW_JOURNAL"):
+        found["journal", "path"] = str(Path(path).absolute())
+    return found
+
+
+def _from_text(name: str, text: str, annotation: Any) -> object:
+    """Return the value an environment variable states, of the type the key has."""
+    options = set(get_args(annotation)) or {annotation}
+    try:
+        if int in options:
+            return int(text)
+        if float in options:
+            return float(text)
+    except ValueError:
+        raise ConfigurationError(f"{name} is {text!r}, which is not a number.") from None
+    if Path in options or any(get_origin(option) is Path for option in options):
+        return str(Path(text).absolute())
+    return text
+
+
+def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
+    """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
+    known = {*environment_keys(), *_NOT_SETTINGS, settings.gateway.private_key_passphrase_env}
+    return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
+
+
+def _sentences(error: ValidationError) -> Iterable[str]:
+    for problem in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(problem["loc"][:-1])
+            nearest = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.0)
+            yield f"{key} is not a known key; the nearest is {nearest[0] if nearest else 'none'}."
+        else:
+            yield f"{key}: {problem['msg'].removeprefix('Value error, ')}."
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in location:
+        if model is Settings and part == "countries":
+            model = CountrySection
+        elif isinstance(part, str) and part in model.model_fields:
+            annotation = model.model_fields[part].annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                model = annotation
+    return list(model.model_fields)
+
+
+def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
+    """Return the settings with every path taken from the configuration file's own directory."""
+    changed: dict[str, _Section] = {}
+    for name in Settings.model_fields:
+        section = getattr(settings, name)
+        if not isinstance(section, _Section):
+            continue
+        paths = {key: base / value for key, value in section if isinstance(value, Path)}
+        if paths:
+            changed[name] = section.model_copy(update=paths)
+    return settings.model_copy(update=changed)
+
+
+def passphrase(gateway: GatewaySection, environ: Mapping[str, str]) -> bytes | None:
+    """Return the passphrase of the private key from where the settings say it is, or None where they name no place."""
+    if (variable := gateway.private_key_passphrase_env) is not None:
+        text = environ.get(variable)
+        if text is not None:
+            return text.encode()
+    if (file := gateway.private_key_passphrase_file) is not None:
+        try:
+            return file.read_bytes().rstrip(b"\r\n")
+        except OSError as error:
+            raise ConfigurationError(f"{file}: {(error.strerror or 'cannot be read').lower()}.") from None
+    return None
