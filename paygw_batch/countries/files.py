@@ -1,0 +1,212 @@
+"""The data files under config/, read strictly: a misspelt key or a value of the wrong type is an error, never ignored.
+
+The models here say what may stand in a file and stay inside this package; `load` makes the frozen values of `rules`
+from them.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from paygw_batch.countries.rules import FieldKind
+from paygw_batch.errors import ConfigurationError
+
+SuppliedName = Literal["purpose", "ipaddress", "order_desc"]
+"""A field of a form that an operator's terms can hold a value for."""
+SUPPLIED_NAMES: tuple[SuppliedName, ...] = get_args(SuppliedName)
+
+_Text = Annotated[str, StringConstraints(min_length=1)]
+_FieldName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+_CountryCode = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
+_Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
+
+_DATA_HINT = "The file is part of the program: install it again, or undo what was changed in the file."
+_NOT_PORTABLE = re.compile(r"\\[1-9dDsSwW]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
+"""What Python reads and polars does not (look-around, back-references, atomic groups), and the classes that let the
+digits of other scripts pass."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class FieldData(_Data):
+    """One `[[fields]]` of a form. `default` is sent where neither sheet nor operator says anything."""
+
+    name: _FieldName
+    kind: Annotated[FieldKind, Field(strict=False)]  # strict would refuse the text that a file holds
+    from_sheet: bool = True
+    default: _Text | None = None
+
+
+class FormData(_Data):
+    """A file of config/forms/."""
+
+    fields: Annotated[list[FieldData], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> Self:
+        names = [field.name for field in self.fields]
+        if len(set(names)) != len(names):
+            raise ValueError("a field stands twice")
+        return self
+
+
+class ReplyData(_Data):
+    """`[reply]` of an operation."""
+
+    echo_order_id: _Text
+    echo_amount: _Text
+    echo_currency: _Text
+    reference_fields: list[_Text]
+    error_code_fields: list[_Text]
+    message_fields: list[_Text]
+
+
+class OperationData(_Data):
+    """A file of config/operations/. `operator_supplies`: what no country can be paid without, where its form has it."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._-]+)+/\{endpoint_id\}$")]
+    default_form: _Text
+    operator_supplies: list[SuppliedName]
+    reply: ReplyData
+
+
+class CountryOperationData(_Data):
+    """`[operations.NAME]` of a country: only what differs from the operation's default form, all fields required.
+
+    `required` names fields that the interface itself states as required: they can be neither omitted nor relaxed.
+    `unusable` says why the operation cannot be used until the operator's terms name a form.
+    """
+
+    form: _Text | None = None
+    required: list[_FieldName] = []
+    omitted: list[_FieldName] = []
+    relaxed: list[_FieldName] = []
+    unusable: str = ""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.form is not None and self.unusable:
+            raise ValueError("either a form or `unusable`, not both")
+        if twice := _shared(self.required, self.omitted, self.relaxed):
+            raise ValueError(f"{twice} can stand in one of required, omitted and relaxed only")
+        return self
+
+
+class CountryData(_Data):
+    """A file of config/countries/; its name is the code that the gateway gives the country."""
+
+    name: _Text
+    demonym: _Text
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
+    minor_units: Annotated[int, Field(ge=0, le=4)]
+    notes: list[_Text] = []
+    confused_codes: dict[_CountryCode, _Text] = {}
+    operations: dict[str, CountryOperationData]
+
+
+class NumbersData(_Data):
+    """One country of config/mobile-numbers.toml."""
+
+    dialling_code: _Digits
+    trunk_prefix: _Digits | Literal[""]
+    keeps_zero: bool
+    pattern: _Text
+    national_lengths: Annotated[list[int], Field(min_length=1)]
+    example: _Digits
+
+    @model_validator(mode="after")
+    def _example_is_a_number(self) -> Self:
+        if problem := pattern_problem(self.pattern):
+            raise ValueError(problem)
+        if re.fullmatch(self.pattern, self.example) is None or len(self.example) not in self.national_lengths:
+            raise ValueError("the example is no number by its own pattern and lengths")
+        if self.keeps_zero and self.trunk_prefix:
+            raise ValueError("a number that keeps its zero has no trunk prefix")
+        return self
+
+
+def pattern_problem(pattern: str) -> str:
+    """Return what is wrong with a regular expression that Python and polars must read alike, or the empty text."""
+    if found := _NOT_PORTABLE.search(pattern):
+        return f"{found[0]!r} cannot be used in a pattern here; write digits as [0-9]"
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"the pattern cannot be read: {error}"
+    return ""
+
+
+def read_operation(root: Path, name: str) -> OperationData:
+    """Read config/operations/NAME.toml; an unknown name is a `ConfigurationError` that tells the nearest."""
+    known = _stems(root, "operations")
+    if name not in known:
+        raise ConfigurationError(f"no operation is called {name!r}; {nearest(name, known)}")
+    return _read(root, f"operations/{name}.toml", OperationData)
+
+
+def read_forms(root: Path) -> Mapping[str, FormData]:
+    """Read every file of config/forms/, by its name."""
+    return {name: _read(root, f"forms/{name}.toml", FormData) for name in _stems(root, "forms")}
+
+
+def read_countries(root: Path) -> Mapping[str, CountryData]:
+    """Read every file of config/countries/, by country code."""
+    return {code: _read(root, f"countries/{code}.toml", CountryData) for code in _stems(root, "countries")}
+
+
+def read_numbers(root: Path) -> Mapping[str, NumbersData]:
+    """Read config/mobile-numbers.toml, by country code."""
+    name = "mobile-numbers.toml"
+    return {code: _checked(f"{name}: {code}", table, NumbersData) for code, table in _parsed(root, name).items()}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown `word`: the nearest of the known ones, and all of them."""
+    words = sorted(known)
+    close = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
+        word.upper(), words, n=1, cutoff=0.5
+    )
+    return (f"did you mean {close[0]}? " if close else "") + f"Known: {', '.join(words)}."
+
+
+def _shared(*groups: list[str]) -> str:
+    every = [name for group in groups for name in set(group)]
+    return ", ".join(sorted({name for name in every if every.count(name) > 1}))
+
+
+def _stems(root: Path, folder: str) -> list[str]:
+    return sorted(file.stem for file in (root / folder).glob("*.toml"))
+
+
+_Model = TypeVar("_Model", bound=_Data)
+
+
+def _read(root: Path, name: str, model: type[_Model]) -> _Model:
+    return _checked(name, _parsed(root, name), model)
+
+
+def _parsed(root: Path, name: str) -> dict[str, object]:
+    try:
+        return tomllib.loads((root / name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"config/{name} cannot be read: {error}", hint=_DATA_HINT) from error
+
+
+def _checked(name: str, table: object, model: type[_Model]) -> _Model:
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        problems = "; ".join(_sentence(item["loc"], item["msg"]) for item in error.errors())
+        raise ConfigurationError(f"config/{name}: {problems}", hint=_DATA_HINT) from error
+
+
+def _sentence(place: tuple[int | str, ...], message: str) -> str:
+    where = ".".join(str(part) for part in place)
+    return f"{where}: {message}" if where else message
