@@ -22,9 +22,9 @@ SUPPLIED_NAMES: tuple[SuppliedName, ...] = get_args(SuppliedName)
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
 _FieldName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
-_CountryCode = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
 _Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
 
+_COUNTRY_CODE = re.compile(r"[A-Z]{2}")
 _DATA_HINT = "The file is part of the program: install it again, or undo what was changed in the file."
 _NOT_PORTABLE = re.compile(r"\\[1-9dDsSwW]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
 """What Python reads and polars does not (look-around, back-references, atomic groups), and the classes that let the
@@ -107,7 +107,7 @@ class CountryData(_Data):
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
     minor_units: Annotated[int, Field(ge=0, le=4)]
     notes: list[_Text] = []
-    confused_codes: dict[_CountryCode, _Text] = {}
+    confused_codes: dict[str, _Text] = {}
     operations: dict[str, CountryOperationData]
 
 
@@ -158,7 +158,17 @@ def read_forms(root: Path) -> Mapping[str, FormData]:
 
 def read_countries(root: Path) -> Mapping[str, CountryData]:
     """Read every file of config/countries/, by country code."""
-    return {code: _read(root, f"countries/{code}.toml", CountryData) for code in _stems(root, "countries")}
+    countries = {code: _read(root, f"countries/{code}.toml", CountryData) for code in _stems(root, "countries")}
+    for code, country in countries.items():
+        if _COUNTRY_CODE.fullmatch(code) is None:
+            raise ConfigurationError(
+                f"config/countries/{code}.toml: {code!r} is no code of two capitals", hint=_DATA_HINT
+            )
+        if wrong := sorted(countries.keys() & country.confused_codes.keys()):
+            raise ConfigurationError(
+                f"config/countries/{code}.toml: confused_codes: {wrong[0]} is a country of its own", hint=_DATA_HINT
+            )
+    return countries
 
 
 def read_numbers(root: Path) -> Mapping[str, NumbersData]:

@@ -1,0 +1,178 @@
+"""The data files are read strictly: whatever is wrong in one is told by file and key."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.countries import load
+from paygw_batch.countries.load import config_dir, load_operation, load_rules
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.errors import ConfigurationError
+
+Change = Callable[[str], str]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a copy of the program's own data files that a test may spoil."""
+    copy = tmp_path / "config"
+    for part in ("countries", "forms", "operations"):
+        shutil.copytree(config_dir() / part, copy / part)
+    shutil.copy(config_dir() / "mobile-numbers.toml", copy)
+    return copy
+
+
+def instead(old: str, new: str) -> Change:
+    def change(text: str) -> str:
+        assert text.count(old) >= 1
+        return text.replace(old, new, 1)
+
+    return change
+
+
+def added(line: str) -> Change:
+    return lambda text: text + line + "\n"
+
+
+def test_a_copy_of_the_data_loads_as_the_original(data: Path) -> None:
+    assert load_rules("payout", {}, data=data) == load_rules("payout", {})
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "says"),
+    [
+        ("countries/KE.toml", instead("currency", "curency"), r"KE\.toml: .*currency: Field required.*curency: Extra"),
+        ("countries/KE.toml", instead('"KES"', '"kes"'), r"KE\.toml: currency: String should match"),
+        (
+            "countries/KE.toml",
+            instead("minor_units = 2", 'minor_units = "2"'),
+            r"minor_units: Input should be a valid int",
+        ),
+        (
+            "countries/KE.toml",
+            instead("minor_units = 2", "minor_units = true"),
+            r"minor_units: Input should be a valid int",
+        ),
+        ("countries/KE.toml", instead("minor_units = 2", "minor_units = 7"), r"minor_units: Input should be less than"),
+        ("countries/KE.toml", instead("[operations.payout]", ""), r"KE\.toml: operations: Field required"),
+        ("countries/KE.toml", instead("operations.payout", "operations.payin"), r"KE lacks its payout table"),
+        ("countries/KE.toml", added('form = "acount"'), r"no form is called 'acount'; did you mean account\?"),
+        ("countries/KE.toml", added('omited = ["purpose"]'), r"KE\.toml: operations\.payout\.omited: Extra"),
+        (
+            "countries/KE.toml",
+            added('omitted = ["purpse"]'),
+            r"KE\.toml: the account form has no field 'purpse'; did you",
+        ),
+        ("countries/RW.toml", added('relaxed = ["account_name"]'), r"RW\.toml: .*account_name can stand in one of"),
+        ("countries/RW.toml", added('omitted = ["account_name"]'), r"RW\.toml: .*account_name can stand in one of"),
+        ("countries/CI.toml", added('form = "account"'), r"CI\.toml: .*either a form or `unusable`, not both"),
+        ("countries/BN.toml", instead("BJ =", "KE ="), r"BN\.toml: confused_codes: KE is a country of its own"),
+        ("countries/KE.toml", instead("=", ""), r"config/countries/KE\.toml cannot be read: "),
+        ("forms/account.toml", instead('"wallet"', '"walet"'), r"account\.toml: fields\.1\.kind: Input should be"),
+        ("forms/account.toml", instead('name = "phone"', 'name = "amount"'), r"account\.toml: .*a field stands twice"),
+        ("operations/payout.toml", instead("{endpoint_id}", "1234"), r"payout\.toml: path: String should match"),
+        ("operations/payout.toml", instead('["purpose"]', '["porpoise"]'), r"payout\.toml: operator_supplies\.0"),
+        (
+            "operations/payout.toml",
+            instead("[reply]", "[replies]"),
+            r"payout\.toml: reply: Field required; replies: Extra",
+        ),
+        ("mobile-numbers.toml", instead("[KE]", "[KX]"), r"KE lacks its payout table or its mobile numbers"),
+        (
+            "mobile-numbers.toml",
+            instead("70123456", "7012345"),
+            r"mobile-numbers\.toml: BF: .*the example is no number",
+        ),
+        (
+            "mobile-numbers.toml",
+            instead("0[1-7]|", r"0\d|"),
+            r"BF: .*cannot be used in a pattern",
+        ),
+        (
+            "mobile-numbers.toml",
+            instead('trunk_prefix = ""', 'trunk_prefix = "0"'),
+            r"BF: .*keeps its zero has no trunk",
+        ),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong_in_it(data: Path, file: str, change: Change, says: str) -> None:
+    path = data / file
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(ConfigurationError) as refused:
+        load_rules("payout", {}, data=data)
+    assert re.search(says, refused.value.message)
+
+
+def test_a_field_that_the_operators_form_does_not_have_is_found_once_the_form_is_chosen(data: Path) -> None:
+    path = data / "countries/CI.toml"
+    path.write_text(path.read_text(encoding="utf-8") + 'omitted = ["phone"]\n', encoding="utf-8")
+    usable = load_rules("payout", {"CI": OperatorTerms(form="account", purpose="X")}, data=data)["CI"]
+    assert "phone" not in usable.required
+    with pytest.raises(ConfigurationError, match="the receiver form has no field 'phone'"):
+        load_rules("payout", {"CI": OperatorTerms(form="receiver", purpose="X")}, data=data)
+
+
+def test_a_relaxed_field_is_no_longer_required_and_still_sent(data: Path) -> None:
+    path = data / "countries/KE.toml"
+    path.write_text(path.read_text(encoding="utf-8") + 'relaxed = ["phone", "purpose"]\n', encoding="utf-8")
+    rule = load_rules("payout", {}, data=data)["KE"]
+    assert not {"phone", "purpose"} & rule.required
+    assert not rule.omitted
+    assert rule.missing_terms == ()
+
+
+def test_a_country_file_under_another_name_than_a_code_is_refused(data: Path) -> None:
+    (data / "countries/KE.toml").rename(data / "countries/kenya.toml")
+    with pytest.raises(ConfigurationError, match="'kenya' is no code of two capitals"):
+        load_rules("payout", {}, data=data)
+
+
+def test_a_file_that_is_not_utf_8_is_named(data: Path) -> None:
+    (data / "countries/CI.toml").write_bytes('name = "Côte d\'Ivoire"'.encode("cp1252"))
+    with pytest.raises(ConfigurationError, match=r"config/countries/CI\.toml cannot be read"):
+        load_rules("payout", {}, data=data)
+
+
+def test_missing_mobile_numbers_are_named(data: Path) -> None:
+    (data / "mobile-numbers.toml").unlink()
+    with pytest.raises(ConfigurationError, match=r"config/mobile-numbers\.toml cannot be read"):
+        load_rules("payout", {}, data=data)
+
+
+def test_a_second_operation_needs_only_data(data: Path) -> None:
+    """The collection side of the interface, reduced to three fields: no line of code knows it."""
+    (data / "forms/sale.toml").write_text(
+        "".join(
+            f'[[fields]]\nname = "{name}"\nkind = "{kind}"\n'
+            for name, kind in (("amount", "amount"), ("client_orderid", "order_id"), ("purpose", "purpose"))
+        ),
+        encoding="utf-8",
+    )
+    payout = (data / "operations/payout.toml").read_text(encoding="utf-8")
+    payin = payout.replace("/api/v4/payout/", "/api/v2/sale-form/").replace('"account"', '"sale"')
+    (data / "operations/payin.toml").write_text(payin, encoding="utf-8")
+    for path in (data / "countries").glob("*.toml"):
+        omitted = 'omitted = ["purpose"]\n' if path.stem == "ZA" else ""
+        path.write_text(path.read_text(encoding="utf-8") + f"[operations.payin]\n{omitted}", encoding="utf-8")
+    assert load_operation("payin", data=data).path == "/paynet/api/v2/sale-form/{endpoint_id}"
+    rules = load_rules("payin", {"KE": OperatorTerms(purpose="X")}, data=data)
+    assert rules["CI"].required == {"amount", "client_orderid", "purpose"}
+    assert rules["ZA"].required == {"amount", "client_orderid"}
+    assert rules["KE"].missing_terms == ()
+    assert rules["UG"].missing_terms == ("countries.UG.payin.purpose",)
+    assert load_rules("payout", {}, data=data) == load_rules("payout", {})
+
+
+def test_the_data_inside_an_installed_package_comes_before_a_folder_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "site-packages/paygw_batch/countries/load.py"
+    monkeypatch.setattr(load, "__file__", str(module))
+    beside, inside = tmp_path / "site-packages/config", tmp_path / "site-packages/paygw_batch/config"
+    beside.mkdir(parents=True)
+    assert config_dir() == beside
+    inside.mkdir(parents=True)
+    assert config_dir() == inside

@@ -1,0 +1,311 @@
+"""Country rules: what the gateway's interface says of each country, and what the operator's terms add."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.countries.load import load_operation, load_rules
+from paygw_batch.countries.rules import FieldKind, Form, FormField, OperatorTerms, Rules
+from paygw_batch.errors import ConfigurationError
+
+# Written out from the gateway's interface (sections 1, 2.2, 2.4) and ISO 4217, on purpose not read from any data file.
+ACCOUNT = Form(
+    "account",
+    (
+        FormField("account_name", FieldKind.TEXT, from_sheet=True),
+        FormField("account_number", FieldKind.WALLET, from_sheet=True),
+        FormField("amount", FieldKind.AMOUNT, from_sheet=True),
+        FormField("client_orderid", FieldKind.ORDER_ID, from_sheet=True),
+        FormField("currency", FieldKind.CURRENCY, from_sheet=True),
+        FormField("phone", FieldKind.INTERNATIONAL_PHONE, from_sheet=True),
+        FormField("purpose", FieldKind.PURPOSE, from_sheet=True),
+        FormField("server_callback_url", FieldKind.CALLBACK_URL, from_sheet=False),
+    ),
+)
+RECEIVER = Form(
+    "receiver",
+    (
+        FormField("amount", FieldKind.AMOUNT, from_sheet=True),
+        FormField("client_orderid", FieldKind.ORDER_ID, from_sheet=True),
+        FormField("currency", FieldKind.CURRENCY, from_sheet=True),
+        FormField("ipaddress", FieldKind.IPV4, from_sheet=True),
+        FormField("order_desc", FieldKind.TEXT, from_sheet=True),
+        FormField("purpose", FieldKind.PURPOSE, from_sheet=True),
+        FormField("receiver_country_code", FieldKind.COUNTRY, from_sheet=True),
+        FormField("receiver_email", FieldKind.EMAIL, from_sheet=True),
+        FormField("receiver_first_name", FieldKind.TEXT, from_sheet=True),
+        FormField("receiver_last_name", FieldKind.TEXT, from_sheet=True),
+        FormField("receiver_phone", FieldKind.LOCAL_PHONE, from_sheet=True),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the interface and the numbering plan say of one country."""
+
+    name: str
+    currency: str
+    minor_units: int
+    form: Form | None
+    dialling_code: str
+    trunk_prefix: str = "0"
+    keeps_zero: bool = False
+    omitted: frozenset[str] = frozenset()
+
+
+FACTS = {
+    "KE": Facts("Kenya", "KES", 2, ACCOUNT, "254"),
+    "TZ": Facts("Tanzania", "TZS", 2, RECEIVER, "255"),
+    "UG": Facts("Uganda", "UGX", 0, ACCOUNT, "256"),
+    "GH": Facts("Ghana", "GHS", 2, ACCOUNT, "233"),
+    "NG": Facts("Nigeria", "NGN", 2, ACCOUNT, "234"),
+    "ZM": Facts("Zambia", "ZMW", 2, ACCOUNT, "260"),
+    "RW": Facts("Rwanda", "RWF", 0, ACCOUNT, "250"),
+    "EG": Facts("Egypt", "EGP", 2, ACCOUNT, "20"),
+    "ZA": Facts("South Africa", "ZAR", 2, ACCOUNT, "27", omitted=frozenset({"purpose"})),
+    "BF": Facts("Burkina Faso", "XOF", 0, None, "226", "", keeps_zero=True),
+    "CI": Facts("Cote d'Ivoire", "XOF", 0, None, "225", "", keeps_zero=True),
+    "SN": Facts("Senegal", "XOF", 0, None, "221", ""),
+    "GN": Facts("Guinea", "XOF", 0, None, "224", ""),
+    "BN": Facts("Benin", "XOF", 0, None, "229", "", keeps_zero=True),
+}
+XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
+COUNTRIES = sorted(FACTS)
+ASK_FOR_PURPOSE = sorted(FACTS.keys() - {"ZA", *XOF_ZONE})
+
+
+def refusal(**terms: OperatorTerms) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        load_rules("payout", terms)
+    return refused.value.message
+
+
+def loaded(terms: Mapping[str, OperatorTerms]) -> tuple[Rules, str]:
+    try:
+        return load_rules("payout", terms), ""
+    except ConfigurationError as refused:
+        return {}, refused.message
+
+
+def test_exactly_the_countries_of_the_interface_have_rules() -> None:
+    assert sorted(load_rules("payout", {})) == COUNTRIES
+
+
+@pytest.mark.parametrize("code", COUNTRIES)
+def test_a_country_says_what_the_interface_says(code: str) -> None:
+    rule, facts = load_rules("payout", {})[code], FACTS[code]
+    assert rule.code == code
+    assert (rule.name, rule.currency, rule.minor_units) == (facts.name, facts.currency, facts.minor_units)
+    assert rule.form == facts.form
+    assert rule.omitted == facts.omitted
+    numbers = rule.numbers
+    assert (numbers.dialling_code, numbers.trunk_prefix) == (facts.dialling_code, facts.trunk_prefix)
+    assert numbers.keeps_zero == facts.keeps_zero
+    assert rule.demonym
+
+
+@pytest.mark.parametrize("code", COUNTRIES)
+def test_every_field_that_is_shown_and_not_omitted_is_required(code: str) -> None:
+    rule = load_rules("payout", {})[code]
+    shown = {field.name for field in rule.form.fields} if rule.form else set()
+    assert rule.required == shown - rule.omitted
+
+
+def test_rwanda_requires_the_account_name() -> None:
+    assert "account_name" in load_rules("payout", {})["RW"].required
+
+
+def test_egypt_carries_the_note_that_it_pays_cash_only() -> None:
+    assert any("cash only" in note for note in load_rules("payout", {})["EG"].notes)
+
+
+def test_the_iso_code_of_benin_is_known_as_confused_with_the_gateways() -> None:
+    rules = load_rules("payout", {})
+    assert {code: rule.confused_codes for code, rule in rules.items() if rule.confused_codes} == {
+        "BN": {"BJ": "Benin is written BN at this gateway, not BJ."}
+    }
+
+
+def test_the_receiver_form_has_defaults_for_what_a_sheet_may_leave_out() -> None:
+    rules = load_rules("payout", {})
+    assert rules["TZ"].defaults == {"ipaddress": "127.0.0.1", "order_desc": "Payout"}
+    assert all(not rule.defaults for code, rule in rules.items() if code != "TZ")
+
+
+@pytest.mark.parametrize("code", ASK_FOR_PURPOSE)
+def test_a_purpose_is_missing_until_the_operator_gives_it(code: str) -> None:
+    without = load_rules("payout", {})[code]
+    assert (without.purpose, without.missing_terms) == (None, (f"countries.{code}.payout.purpose",))
+    assert without.unusable == ""
+    given_one = load_rules("payout", {code: OperatorTerms(purpose="INVENTED-WALLET")})[code]
+    assert (given_one.purpose, given_one.missing_terms) == ("INVENTED-WALLET", ())
+
+
+def test_south_africa_misses_nothing() -> None:
+    rule = load_rules("payout", {})["ZA"]
+    assert (rule.missing_terms, rule.unusable, rule.purpose) == ((), "", None)
+
+
+@pytest.mark.parametrize("code", XOF_ZONE)
+@pytest.mark.parametrize(
+    ("terms", "missing"),
+    [
+        (OperatorTerms(), ["form", "purpose"]),
+        (OperatorTerms(form="account"), ["purpose"]),
+        (OperatorTerms(purpose="INVENTED"), ["form"]),
+    ],
+    ids=["nothing", "form alone", "purpose alone"],
+)
+def test_the_xof_zone_is_unusable_until_form_and_purpose_are_given(
+    code: str, terms: OperatorTerms, missing: list[str]
+) -> None:
+    rule = load_rules("payout", {code: terms})[code]
+    assert rule.form is None
+    assert rule.required == frozenset()
+    assert FACTS[code].name in rule.unusable
+    assert "documents no payout" in rule.unusable
+    assert rule.missing_terms == tuple(f"countries.{code}.payout.{name}" for name in missing)
+
+
+@pytest.mark.parametrize("code", XOF_ZONE)
+@pytest.mark.parametrize("form", [ACCOUNT, RECEIVER], ids=["account", "receiver"])
+def test_form_and_purpose_open_the_xof_zone(code: str, form: Form) -> None:
+    rule = load_rules("payout", {code: OperatorTerms(form=form.name, purpose="INVENTED")})[code]
+    assert (rule.form, rule.unusable, rule.missing_terms) == (form, "", ())
+    assert rule.required == {field.name for field in form.fields}
+
+
+def test_the_operators_terms_join_the_rule_and_override_its_defaults() -> None:
+    terms = {
+        "TZ": OperatorTerms(purpose="INVENTED", ipaddress="192.0.2.7", order_desc="Wages"),
+        "KE": OperatorTerms(
+            purpose="INVENTED",
+            min_amount=Decimal(10),
+            max_amount=Decimal("250000.50"),
+            bank_account_pattern="[0-9]{10,13}",
+        ),
+    }
+    rules = load_rules("payout", terms)
+    assert rules["TZ"].defaults == {"ipaddress": "192.0.2.7", "order_desc": "Wages"}
+    assert (rules["KE"].min_amount, rules["KE"].max_amount) == (Decimal(10), Decimal("250000.50"))
+    assert rules["KE"].bank_account_pattern == "[0-9]{10,13}"
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ({"KR": OperatorTerms()}, r"countries\.KR: there is no such country; did you mean"),
+        ({"ke": OperatorTerms()}, r"countries\.ke: there is no such country; did you mean KE\?"),
+        ({"BJ": OperatorTerms()}, r"countries\.BJ: Benin is written BN"),
+        ({"BF": OperatorTerms(form="acount")}, r"countries\.BF\.payout\.form: .*'acount'; did you mean account\?"),
+        (
+            {"KE": OperatorTerms(form="receiver")},
+            r"countries\.KE\.payout\.form: the gateway documents the account form",
+        ),
+        ({"ZA": OperatorTerms(purpose="X")}, r"countries\.ZA\.payout\.purpose: purpose is never sent for South Africa"),
+        (
+            {"KE": OperatorTerms(order_desc="X")},
+            r"countries\.KE\.payout\.order_desc: the account form has no order_desc",
+        ),
+        ({"KE": OperatorTerms(purpose=" ")}, r"countries\.KE\.payout\.purpose: must be a text"),
+        ({"KE": OperatorTerms(purpose="A\nB")}, r"countries\.KE\.payout\.purpose: must be a text"),
+        ({"TZ": OperatorTerms(ipaddress="10.0.0.256")}, r"countries\.TZ\.payout\.ipaddress: '10.0.0.256' is no IPv4"),
+        (
+            {"KE": OperatorTerms(min_amount=Decimal(20), max_amount=Decimal(10))},
+            r"countries\.KE\.payout: min_amount 20 is above max_amount 10",
+        ),
+        (
+            {"UG": OperatorTerms(min_amount=Decimal("10.5"))},
+            r"countries\.UG\.payout\.min_amount: 10.5 is no UGX amount",
+        ),
+        ({"KE": OperatorTerms(max_amount=Decimal("NaN"))}, r"countries\.KE\.payout\.max_amount: NaN is no KES amount"),
+        ({"KE": OperatorTerms(max_amount=Decimal(0))}, r"countries\.KE\.payout\.max_amount: 0 is no KES amount"),
+        ({"KE": OperatorTerms(bank_account_pattern="[0-9")}, r"bank_account_pattern: the pattern cannot be read"),
+        ({"KE": OperatorTerms(bank_account_pattern=r"\d+")}, r"bank_account_pattern: .* write digits as \[0-9\]"),
+        ({"KE": OperatorTerms(bank_account_pattern="(?=1)1")}, r"bank_account_pattern: '\(\?=' cannot be used"),
+        ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
+    ],
+)
+def test_terms_that_cannot_be_meant_are_refused_by_their_key(terms: dict[str, OperatorTerms], says: str) -> None:
+    assert re.search(says, refusal(**terms))
+
+
+def test_all_wrong_terms_are_told_at_once() -> None:
+    message = refusal(
+        XX=OperatorTerms(), ZA=OperatorTerms(purpose="X"), TZ=OperatorTerms(form="account", ipaddress="here")
+    )
+    assert [line.split(":")[0] for line in message.splitlines()] == [
+        "countries.XX",
+        "countries.TZ.payout.form",
+        "countries.TZ.payout.ipaddress",
+        "countries.ZA.payout.purpose",
+    ]
+
+
+def test_smallest_and_largest_amount_may_be_equal() -> None:
+    terms = OperatorTerms(purpose="X", min_amount=Decimal(10), max_amount=Decimal("10.00"))
+    assert load_rules("payout", {"KE": terms})["KE"].min_amount == Decimal(10)
+
+
+def test_the_payout_operation_is_the_interfaces() -> None:
+    operation = load_operation("payout")
+    assert operation.path == "/paynet/api/v4/payout/{endpoint_id}"
+    assert (operation.echo_order_id, operation.echo_amount, operation.echo_currency) == (
+        "client_orderid",
+        "amount",
+        "currency",
+    )
+    assert operation.reference_fields[0] == "paynet-order-id"
+    assert operation.error_code_fields
+    assert operation.message_fields
+
+
+@pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])
+def test_an_unknown_operation_names_the_nearest(load: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"no operation is called 'payuot'; did you mean payout\?"):
+        load("payuot")
+
+
+def test_rules_cannot_be_changed_by_who_receives_them() -> None:
+    rules: Any = load_rules("payout", {})
+    with pytest.raises(TypeError):
+        rules["KE"] = replace(rules["KE"], currency="USD")
+    with pytest.raises(TypeError):
+        rules["TZ"].defaults["order_desc"] = "other"
+
+
+one_line = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
+possible_terms = st.builds(
+    OperatorTerms,
+    purpose=st.none() | one_line,
+    form=st.none() | st.sampled_from(["account", "receiver"]),
+    order_desc=st.none() | one_line,
+    min_amount=st.none() | st.integers(1, 10**6).map(Decimal),
+    max_amount=st.none() | st.integers(1, 10**6).map(Decimal),
+)
+
+
+@given(st.dictionaries(st.sampled_from(COUNTRIES), possible_terms, max_size=4))
+def test_a_country_can_be_paid_or_says_why_not(terms: dict[str, OperatorTerms]) -> None:
+    """Whatever the operator writes: refused by name, or every country is complete or tells what it misses."""
+    rules, refusal_message = loaded(terms)
+    assert all(line.startswith("countries.") for line in refusal_message.splitlines())
+    for code, rule in rules.items():
+        assert (rule.form is None) == bool(rule.unusable)
+        names = {field.name for field in rule.form.fields} if rule.form else set()
+        assert rule.required <= names - rule.omitted
+        assert rule.defaults.keys() <= names
+        if not rule.missing_terms:
+            assert rule.form is not None
+            assert ("purpose" in rule.required) == (rule.purpose is not None)
+        own = terms.get(code, OperatorTerms())
+        assert (rule.purpose, rule.min_amount, rule.max_amount) == (own.purpose, own.min_amount, own.max_amount)
+        if rule.min_amount is not None and rule.max_amount is not None:
+            assert rule.min_amount <= rule.max_amount

@@ -1,0 +1,98 @@
+"""Mobile numbers: generated data, which must be current and mean the same to Python and to polars."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paygw_batch.countries.load import config_dir, load_rules
+
+NUMBERS = {code: rule.numbers for code, rule in load_rules("payout", {}).items()}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def passes(code: str, national: str) -> bool:
+    """Return whether a national significant number is valid, as Python reads the pattern."""
+    return re.fullmatch(NUMBERS[code].pattern, national) is not None
+
+
+@pytest.fixture
+def generator() -> ModuleType:
+    """Return the script that writes the file, as a module."""
+    phonenumbers = pytest.importorskip("phonenumbers", reason="only the script that writes the file needs it")
+    text = (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8")
+    if f"phonenumbers {phonenumbers.__version__};" not in text:
+        pytest.skip(f"the file was made with another version than phonenumbers {phonenumbers.__version__}")
+    spec = importlib.util.spec_from_file_location("mobile_numbers", ROOT / "tooling/mobile_numbers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_file_is_what_the_script_writes(generator: ModuleType) -> None:
+    assert (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8") == generator.document()
+
+
+@pytest.mark.parametrize("code", sorted(NUMBERS))
+def test_patterns_hold_no_classes_of_other_scripts_digits(code: str) -> None:
+    assert re.fullmatch(r"\(\?:[0-9()|?:\[\]{},-]+\)", NUMBERS[code].pattern)
+
+
+@pytest.mark.parametrize("code", sorted(NUMBERS))
+def test_an_example_of_a_country_passes_and_a_cut_or_longer_one_does_not(code: str) -> None:
+    example = NUMBERS[code].example
+    assert passes(code, example)
+    assert not passes(code, example[:-1])
+    assert not passes(code, example + "0")
+
+
+@pytest.mark.parametrize(
+    ("code", "national", "valid"),
+    [
+        ("KE", "712345678", True),
+        ("KE", "110123456", True),
+        ("KE", "0712345678", False),
+        ("KE", "612345678", False),
+        ("TZ", "754123456", True),
+        ("TZ", "641234567", False),
+        ("UG", "772123456", True),
+        ("GH", "244123456", True),
+        ("NG", "8031234567", True),
+        ("NG", "8001234567", False),
+        ("ZM", "971234567", True),
+        ("RW", "788123456", True),
+        ("EG", "1012345678", True),
+        ("ZA", "821234567", True),
+        ("ZA", "82123", False),
+        ("BF", "70123456", True),
+        ("BF", "01234567", True),
+        ("CI", "0712345678", True),
+        ("CI", "712345678", False),
+        ("SN", "771234567", True),
+        ("GN", "621234567", True),
+        ("BN", "0197123456", True),
+        ("BN", "97123456", False),
+    ],
+)
+def test_known_numbers_are_judged_as_the_numbering_plans_have_them(code: str, national: str, valid: bool) -> None:
+    assert passes(code, national) is valid
+
+
+@pytest.mark.parametrize("code", sorted(NUMBERS))
+@given(data=st.data())
+@settings(max_examples=60)
+def test_what_a_pattern_lets_pass_has_a_length_of_the_country_and_polars_agrees(code: str, data: st.DataObject) -> None:
+    numbers = NUMBERS[code]
+    good = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
+    other = data.draw(st.text("0123456789", min_size=4, max_size=12))
+    assert len(good) in numbers.national_lengths
+    assert good.startswith("0") <= numbers.keeps_zero
+    judged = pl.Series([good, other, f"{good}\n", f"x{good}"]).str.contains(f"^{numbers.pattern}$").to_list()
+    assert judged == [True, passes(code, other), False, False]
