@@ -1,0 +1,175 @@
+"""What is to be paid: the fields of a body held against the form of their country.
+
+Source: sections 2.2 to 2.4 of the gateway's interface, as the data under `config/` states them.
+"""
+
+import ipaddress
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import assert_never
+from urllib.parse import urlsplit
+
+from paygw_batch.core.money import parse_amount
+from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField, Rules
+from paygw_batch.sandbox.body import Digits, order_id_of, shown_name
+from paygw_batch.sandbox.message import Order, Refusal
+
+_MAX_TEXT = 1024
+_MAX_ORDER_ID = 128
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(?:\.[^@\s.]+)+")
+
+
+class FormCheck:
+    """Holds bodies against the rules of one operation."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._by_currency: defaultdict[str, list[CountryRule]] = defaultdict(list)
+        for rule in rules.values():
+            self._by_currency[rule.currency].append(rule)
+
+    def check(self, fields: Mapping[str, str]) -> Order | Refusal:
+        """Return the order that `fields` state, or a refusal (HTTP 422) that names the first field that is wrong."""
+        order_id = order_id_of(fields)
+        rule = self._rule_of(fields)
+        if isinstance(rule, str):
+            return Refusal(422, "currency", rule, order_id)
+        if rule.form is None:
+            return Refusal(422, "currency", f"currency: {rule.name} cannot be paid out to here.", order_id)
+        wrong = _wrong_names(rule, rule.form, fields)
+        if wrong is not None:
+            return Refusal(422, wrong[0], wrong[1], order_id)
+        for form_field in rule.form.fields:
+            if form_field.name in fields:
+                problem = _problem(rule, form_field, fields[form_field.name])
+                if problem:
+                    return Refusal(422, form_field.name, f"{form_field.name} {problem}.", order_id)
+        return _order(rule, rule.form, fields)
+
+    def _rule_of(self, fields: Mapping[str, str]) -> CountryRule | str:
+        """Return the rule of the country a body is about, or a sentence.
+
+        A body of the account form names no country: its currency tells, and where countries share a currency, the
+        dialling code of its phone, or of its account where it has no phone.
+        """
+        candidates = self._by_currency.get(fields.get("currency", ""), [])
+        if not candidates:
+            return "currency is missing or unknown here."
+        if len(candidates) == 1:
+            return candidates[0]
+        number = fields.get("phone", fields.get("account_number", "")).removeprefix("+")
+        for rule in candidates:
+            if number.startswith(rule.numbers.dialling_code):
+                return rule
+        return "currency is shared by several countries, and phone has the dialling code of none of them."
+
+
+def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the first field that is missing or has no place in the form, and the sentence that says so."""
+    names = [each.name for each in form.fields if each.name not in rule.omitted]
+    for name in names:
+        if name in rule.required and name not in fields:
+            return name, f"{name} is missing."
+    for name in fields:
+        if name not in names:
+            return "body", f"{shown_name(name)} is no field of the {form.name} form in {rule.name}."
+    return None
+
+
+def _problem(rule: CountryRule, form_field: FormField, value: str) -> str:  # noqa: C901 (one line for every kind)
+    """Return what is wrong with a field's value, to stand after its name, or an empty text."""
+    if isinstance(value, Digits) != (form_field.kind is FieldKind.AMOUNT):
+        return "must be a number, not text" if form_field.kind is FieldKind.AMOUNT else "must be text, not a number"
+    match form_field.kind:
+        case FieldKind.AMOUNT:
+            return _amount_problem(rule, value)
+        case FieldKind.TEXT:
+            return (
+                ""
+                if _is_text(value, _MAX_TEXT)
+                else f"must be 1 to {_MAX_TEXT} characters, none of them a control character, no blank at an end"
+            )
+        case FieldKind.ORDER_ID:
+            return (
+                ""
+                if _is_text(value, _MAX_ORDER_ID)
+                else f"must be 1 to {_MAX_ORDER_ID} characters, none of them a control character, no blank at an end"
+            )
+        case FieldKind.CURRENCY:
+            return "" if value == rule.currency else f"must be {rule.currency}"
+        case FieldKind.COUNTRY:
+            return "" if value == rule.code else f"must be {rule.code}"
+        case FieldKind.PURPOSE:
+            return "" if value == rule.purpose else f"is not the code that {rule.name} is paid out through"
+        case FieldKind.INTERNATIONAL_PHONE | FieldKind.LOCAL_PHONE | FieldKind.WALLET:
+            return _number_problem(rule, form_field.kind, value)
+        case FieldKind.EMAIL:
+            return "" if _EMAIL.fullmatch(value) else "must be an e-mail address"
+        case FieldKind.IPV4:
+            return "" if _is_ipv4(value) else "must be an IPv4 address"
+        case FieldKind.CALLBACK_URL:
+            return "" if _is_url(value) else "must be an http or https URL"
+        case _:
+            assert_never(form_field.kind)
+
+
+def _amount_problem(rule: CountryRule, digits: str) -> str:
+    amount = parse_amount(digits, minor_units=rule.minor_units)
+    if amount is None:
+        return f"must be plain digits with at most {rule.minor_units} decimals"
+    if amount == 0:
+        return "must be above zero"
+    if rule.min_amount is not None and amount < rule.min_amount:
+        return "is below the least that may be paid out"
+    if rule.max_amount is not None and amount > rule.max_amount:
+        return "is above the most that may be paid out"
+    return ""
+
+
+def _number_problem(rule: CountryRule, kind: FieldKind, value: str) -> str:
+    numbers = rule.numbers
+    if kind is FieldKind.WALLET and rule.bank_account_pattern and re.fullmatch(rule.bank_account_pattern, value):
+        return ""
+    prefix = {
+        FieldKind.INTERNATIONAL_PHONE: f"+{numbers.dialling_code}",
+        FieldKind.WALLET: numbers.dialling_code,
+        FieldKind.LOCAL_PHONE: numbers.trunk_prefix,
+    }[kind]
+    if value.startswith(prefix) and re.fullmatch(numbers.pattern, value.removeprefix(prefix)):
+        return ""
+    return f"must be a mobile number of {rule.name}" + (f" written with {prefix} first" if prefix else "")
+
+
+def _is_text(value: str, longest: int) -> bool:
+    return 0 < len(value) <= longest and value == value.strip() and _CONTROL.search(value) is None
+
+
+def _is_ipv4(value: str) -> bool:
+    try:
+        ipaddress.IPv4Address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_url(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and value.isprintable() and " " not in value
+
+
+def _order(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> Order:
+    payee = next(
+        (fields[each.name] for each in form.fields if each.kind in {FieldKind.WALLET, FieldKind.LOCAL_PHONE}), ""
+    )
+    return Order(
+        order_id=fields["client_orderid"],
+        country=rule.code,
+        currency=rule.currency,
+        amount=fields["amount"],
+        payee=payee,
+        purpose=fields.get("purpose"),
+    )

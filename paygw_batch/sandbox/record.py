@@ -1,0 +1,127 @@
+"""The sandbox's record: one line for every order that reached it, in a CSV that a person can read.
+
+It tells what a real gateway would know, and judges what the client believes. It does not deduplicate: the gateway
+promises no idempotency, so an order that arrives twice is paid twice and stands here twice.
+"""
+
+import csv
+import io
+import os
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from paygw_batch.errors import ConfigurationError, OutputError
+from paygw_batch.sandbox.create import create_once
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    """One order that reached the sandbox, every value as text.
+
+    `received_at` is UTC, ISO 8601 with `Z`; `amount` the digits that were sent; `account_number` the receiver's phone
+    in the receiver form; `answer` the status word or the fault it was answered with; `committed` is `yes` when the
+    money moves and `no` when it does not; `reference` the sandbox's own number of the payout.
+    """
+
+    received_at: str
+    client_orderid: str
+    country: str
+    currency: str
+    amount: str
+    account_number: str = field(repr=False)
+    purpose: str
+    answer: str
+    committed: str
+    reference: str
+
+
+RECORD_COLUMNS = tuple(each.name for each in fields(RecordLine))
+
+
+class Record:
+    """The record, open for appending. Several processes may append to one file.
+
+    A line is one `write` to a file opened with O_APPEND: it is whole, it is the kernel's before `append` returns, and
+    it is there after the process was killed. (After a power cut it may not be: it is not synced.)
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the record at `path`, made (mode 0600) if missing. Raises `ConfigurationError`."""
+        self._path = path
+        self._broken = False
+        try:
+            create_once(path, _csv_line(RECORD_COLUMNS))
+            _check(path)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as problem:
+            raise ConfigurationError(f"The sandbox's record {path} cannot be opened: {problem.strerror}.") from None
+
+    def append(self, line: RecordLine) -> None:
+        """Write one line. Raises `OutputError`, and from then on always: half a line may stand in the file."""
+        if self._broken:
+            raise OutputError("The sandbox's record could not be written earlier.")
+        data = _csv_line(astuple(line))
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError as problem:
+            self._broken = True
+            raise OutputError(f"The sandbox's record cannot be written: {problem.strerror}.") from None
+        if written != len(data):
+            self._broken = True
+            raise OutputError("The sandbox's record cannot be written: the disk is full.")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_record(path: Path) -> list[RecordLine]:
+    """Return the lines of the record at `path`, oldest first. Raises `ConfigurationError` when it is not a record."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file, strict=True))
+    except OSError as problem:
+        raise ConfigurationError(f"The sandbox's record {path} cannot be read: {problem.strerror}.") from None
+    except (csv.Error, UnicodeDecodeError):
+        raise ConfigurationError(f"{path} is not a record of the sandbox.") from None
+    if not rows or tuple(rows[0]) != RECORD_COLUMNS or any(len(row) != len(RECORD_COLUMNS) for row in rows):
+        raise ConfigurationError(f"{path} is not a record of the sandbox.")
+    return [RecordLine(*map(unguarded, row)) for row in rows[1:]]
+
+
+def unguarded(text: str) -> str:
+    """Return a CSV value without the `'` that keeps a spreadsheet from taking it for a formula."""
+    return text[1:] if text[:1] == "'" and _looks_like_formula(text[1:]) else text
+
+
+def _looks_like_formula(text: str) -> bool:
+    return text[:1] in {"=", "@", "\t", "\r"} or (text[:1] in {"+", "-"} and not text[1:].isdecimal())
+
+
+def _csv_line(values: tuple[str, ...]) -> bytes:
+    line = io.StringIO(newline="")
+    guarded = [f"'{value}" if _looks_like_formula(value) else value for value in values]
+    csv.writer(line, lineterminator="\n").writerow(guarded)
+    return line.getvalue().encode("utf-8")
+
+
+def _check(path: Path) -> None:
+    """Refuse a file that is not a record, or that ends in half a line."""
+    header = _csv_line(RECORD_COLUMNS)
+    hint = "Move it away; a new one will be made."
+    with path.open("rb") as file:
+        if file.read(len(header)) != header:
+            raise ConfigurationError(f"{path} is not a record of the sandbox.", hint=hint)
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            raise ConfigurationError(f"The sandbox's record {path} ends in half a line.", hint=hint)
