@@ -1,0 +1,169 @@
+"""The sample sheets: what their scripts write, and fit for the countries they are for."""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from paygw_batch.core.money import parse_amount
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import CountryRule
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+RULES = load_rules("payout", {})
+CLEAN = ["payroll-mixed.csv", *(f"countries/{code}.csv" for code in sorted(RULES))]
+SANDBOX_AMOUNTS = range(9000, 9100)
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
+    """Return the modules `make_sheet` and `make_samples`."""
+    loaded = []
+    for name in ("make_sheet", "make_samples"):
+        spec = importlib.util.spec_from_file_location(name, SAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        loaded.append(module)
+    yield loaded[0], loaded[1]
+    for name in ("make_sheet", "make_samples"):
+        del sys.modules[name]
+
+
+def sample(name: str) -> pl.DataFrame:
+    return pl.read_csv(SAMPLES / name, infer_schema=False)
+
+
+def national(written: str, rule: CountryRule) -> str:
+    """Return the national significant number of a number that a sample writes with +, plainly or locally."""
+    digits = written.replace(" ", "")
+    dialling, trunk = rule.numbers.dialling_code, rule.numbers.trunk_prefix
+    for start in (f"+{dialling}", dialling, trunk):
+        rest = digits.removeprefix(start)
+        if start and rest != digits and len(rest) in rule.numbers.national_lengths:
+            return rest
+    return digits
+
+
+def test_the_samples_are_what_their_script_writes(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    scripts[1].write_all(tmp_path)
+    written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
+    kept = [path.relative_to(SAMPLES).as_posix() for path in SAMPLES.rglob("*") if path.suffix in {".csv", ".parquet"}]
+    assert set(written) <= set(kept)
+    for name in written:
+        if name.endswith(".csv"):
+            assert (tmp_path / name).read_bytes() == (SAMPLES / name).read_bytes(), name
+        else:
+            assert_frame_equal(pl.read_parquet(tmp_path / name), pl.read_parquet(SAMPLES / name))
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_sample_fits_its_countries(name: str) -> None:
+    for row in sample(name).iter_rows(named=True):
+        rule = RULES[row["country"]]
+        receiver = row["country"] == "TZ"
+        amount = parse_amount(row["amount"], minor_units=rule.minor_units)
+        assert amount is not None
+        assert amount > 0
+        assert row["currency"] == rule.currency
+        filled = {column for column, value in row.items() if value} - {"department"}
+        theirs = (
+            {"receiver_first_name", "receiver_last_name", "receiver_phone", "receiver_email"}
+            if receiver
+            else {"account_name", "account_number", "phone"}
+        )
+        assert filled == {"country", "client_orderid", "amount", "currency"} | theirs
+        for column in theirs & {"account_number", "phone", "receiver_phone"}:
+            assert re.fullmatch(rule.numbers.pattern, national(row[column], rule)), row[column]
+
+
+def test_the_mixed_payroll_has_every_country_and_no_purpose() -> None:
+    sheet = sample("payroll-mixed.csv")
+    assert sheet.height == 200
+    assert set(sheet["country"]) == set(RULES)
+    assert sheet["client_orderid"].n_unique() == 200
+    assert "department" in sheet.columns
+    assert "purpose" not in sheet.columns
+    payees = sheet.select(pl.coalesce("account_number", "receiver_email"))
+    assert payees.n_unique() == 200
+
+
+def test_the_mixed_payroll_as_parquet_is_the_same_text() -> None:
+    sheet = pl.read_parquet(SAMPLES / "payroll-mixed.parquet")
+    assert set(sheet.dtypes) == {pl.String}
+    assert_frame_equal(sheet, sample("payroll-mixed.csv"))
+
+
+def test_no_two_samples_share_an_order_id() -> None:
+    names = [*CLEAN, "every-defect.csv", "outcomes.csv"]
+    ids = [set(sample(name)["client_orderid"].drop_nulls()) for name in names]
+    assert sum(map(len, ids)) == len(set().union(*ids))
+
+
+@pytest.mark.parametrize("name", [*CLEAN, "every-defect.csv"])
+def test_ordinary_samples_keep_clear_of_the_sandboxs_amounts(name: str) -> None:
+    wholes = sample(name)["amount"].drop_nulls().str.extract(r"^([0-9]+)").drop_nulls().cast(pl.Int64)
+    assert not wholes.is_between(SANDBOX_AMOUNTS.start, SANDBOX_AMOUNTS.stop - 1).any()
+
+
+def test_the_outcomes_sample_asks_for_each_answer_once() -> None:
+    sheet = sample("outcomes.csv")
+    assert set(sheet["currency"]) == {"KES"}
+    wholes = [int(Decimal(amount)) for amount in sheet["amount"]]
+    assert sorted(whole for whole in wholes if whole in SANDBOX_AMOUNTS) == list(range(9001, 9013))
+    assert len(wholes) > 12
+
+
+def test_the_readme_states_the_totals_of_the_mixed_payroll() -> None:
+    readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    stated = re.findall(r"^\| ([A-Z]{3}) \| ([0-9]+) \| ([0-9.]+) \|$", readme, re.MULTILINE)
+    sheet = sample("payroll-mixed.csv")
+    expected = {
+        currency: (rows.height, sum(map(Decimal, rows["amount"])))
+        for (currency,), rows in sheet.partition_by("currency", as_dict=True).items()
+    }
+    assert {currency: (int(rows), Decimal(total)) for currency, rows, total in stated} == expected
+
+
+def test_the_readme_states_how_many_rows_have_defects() -> None:
+    readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    sheet = sample("every-defect.csv")
+    words = sheet["what_is_wrong"].fill_null("")
+    fine = sheet.filter((words == "") | words.str.contains("^(?:warning|nothing)"))
+    assert f"| `every-defect.csv` | {sheet.height} |" in readme
+    assert f"its {fine.height} rows without a defect" in readme
+
+
+def test_the_same_arguments_give_the_same_sheet(scripts: tuple[ModuleType, ModuleType]) -> None:
+    make_sheet = scripts[0].make_sheet
+    assert_frame_equal(make_sheet(500, seed=3, bad_share=0.1), make_sheet(500, seed=3, bad_share=0.1))
+    assert not make_sheet(500, seed=3).equals(make_sheet(500, seed=4, prefix="S3"))
+
+
+def test_bad_share_spoils_about_so_many_rows_and_no_other(scripts: tuple[ModuleType, ModuleType]) -> None:
+    make_sheet = scripts[0].make_sheet
+    clean, spoilt = make_sheet(5_000, bad_share=0.0), make_sheet(5_000, bad_share=0.2)
+    key = pl.concat_str(pl.all().fill_null("-"), separator="|")
+    changed = (clean.select(key).to_series() != spoilt.select(key).to_series()).sum()
+    assert 800 < changed < 1_200
+    assert clean["client_orderid"].equals(spoilt["client_orderid"])
+
+
+def test_a_large_sheet_has_no_payee_twice(scripts: tuple[ModuleType, ModuleType]) -> None:
+    sheet = scripts[0].make_sheet(50_000)
+    accounts = sheet["account_number"].drop_nulls()
+    assert accounts.n_unique() == accounts.len()
+    assert set(sheet.dtypes) == {pl.String}
+
+
+def test_a_name_with_another_ending_is_refused(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"must end in \.csv or \.parquet"):
+        scripts[0].write(scripts[0].make_sheet(1), tmp_path / "sheet.xls")
