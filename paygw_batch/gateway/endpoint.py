@@ -1,0 +1,147 @@
+"""Where the gateway is and how it is reached: addresses, checked once, and the transport's settings."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from paygw_batch.countries.rules import Operation
+from paygw_batch.errors import ConfigurationError
+
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_ADDRESS = re.compile(
+    rf"(?P<scheme>[A-Za-z]+)://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>{_LABEL}(?:\.{_LABEL})*))(?::(?P<port>[0-9]{{1,5}}))?"
+    r"(?P<path>(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]*)*)"
+)
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+_MAX_HOST_CHARACTERS = 253
+_MAX_PORT = 65535
+
+
+class Connections(StrEnum):
+    """How many payouts a connection carries."""
+
+    FRESH = "fresh"
+    """One: nothing that an earlier exchange left behind can be taken for this one's reply."""
+    REUSE = "reuse"
+    """As many as it serves while it is quiet in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """What the transport is told. Nothing is ever taken from the environment.
+
+    `connect_timeout_s` covers name resolution, TCP, the proxy and TLS; `read_timeout_s` is the longest silence while a
+    reply is awaited, and the longest stall of a write; `total_timeout_s` bounds everything. `ca_bundle` replaces the
+    certificate authorities that are otherwise trusted. `proxy` is `http://host:port`.
+    """
+
+    base_url: str
+    connect_timeout_s: float = 30.0
+    read_timeout_s: float = 60.0
+    total_timeout_s: float = 120.0
+    connections: Connections = Connections.FRESH
+    ca_bundle: Path | None = None
+    proxy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Scheme, host and port, in lower case; what connections are made to."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: str, *, setting: str) -> tuple[Self, str]:
+        """Return the origin and the path of `url`; raise `ConfigurationError` naming `setting` when it has no such.
+
+        The text is not repeated in the error: a wrong address may carry a password.
+        """
+        found = _ADDRESS.fullmatch(url)
+        host = found and (found["host"] or _six(found["six"]))
+        scheme = found and found["scheme"].lower()
+        if not found or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS:
+            raise ConfigurationError(
+                f"{setting} is not an address that can be used.",
+                hint="Write https://host, with a port and a path where needed; no user name, query or fragment, and "
+                "other than ASCII names in their xn-- form.",
+            )
+        port = int(found["port"]) if found["port"] else _DEFAULT_PORTS[scheme]
+        if not 0 < port <= _MAX_PORT:
+            raise ConfigurationError(f"{setting} has a port that does not exist.")
+        return cls(scheme, host.lower(), port), found["path"].rstrip("/")
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it is spoken to through TLS."""
+        return self.scheme == "https"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether what is sent stays on this machine."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def host_and_port(self) -> str:
+        """As a CONNECT request names it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """As the Host header and a URL name it: without the scheme's own port."""
+        is_default = self.port == _DEFAULT_PORTS[self.scheme]
+        return self.host_and_port.removesuffix(f":{self.port}") if is_default else self.host_and_port
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+
+def _six(text: str | None) -> str | None:
+    try:
+        return str(ipaddress.IPv6Address(text)) if text else None
+    except ValueError:
+        return None
+
+
+def gateway_origin(base_url: str) -> tuple[Origin, str]:
+    """Return the gateway's origin, and the path that its operations follow. Plain HTTP stays on this machine."""
+    origin, path = Origin.of(base_url, setting="gateway.base_url")
+    if not origin.is_tls and not origin.is_loopback:
+        raise ConfigurationError(
+            f"gateway.base_url would send payouts to {origin.host} unprotected.", hint="Write https:// instead."
+        )
+    return origin, path
+
+
+def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
+    """Return the proxy's origin. It is spoken to in plain HTTP, and tunnels TLS only."""
+    if not gateway.is_tls:
+        raise ConfigurationError(
+            "gateway.proxy is set, and gateway.base_url is plain HTTP.", hint="A proxy carries https:// only."
+        )
+    origin, path = Origin.of(proxy, setting="gateway.proxy")
+    if origin.is_tls or path:
+        raise ConfigurationError("gateway.proxy is not an address that can be used.", hint="Write http://host:port.")
+    return origin
+
+
+def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
+    """Return the URL of `operation`, as it is sent and as it is signed (section 4 of the gateway's interface).
+
+    Scheme and host are in lower case and the scheme's own port is left out: then the URL as sent is also the one that
+    RFC 5849 section 3.4.1.2 would have signed, and no reader can take it otherwise.
+    """
+    origin, path = gateway_origin(base_url)
+    if endpoint_id in {"", ".", ".."}:
+        raise ConfigurationError("gateway.endpoint_id is not an identifier.")
+    return f"{origin}{path}{operation.path.replace('{endpoint_id}', quote(endpoint_id, safe=''))}"

@@ -1,0 +1,184 @@
+"""Signs requests: what is signed, and the key that signs it. The only module of the gateway that does cryptography.
+
+Source: section 5 of the gateway's interface; RFC 5849 sections 3.4.1 and 3.6 for the base string, RFC 3986 section 2
+for the encoding, RFC 8017 section 8.2 for the signature. What the interface leaves open is a named profile.
+"""
+
+import base64
+import hashlib
+import os
+import shlex
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import assert_never
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.encode import EncodedBody
+
+MIN_KEY_BITS = 2048
+SIGNATURE_METHOD = "RSA-SHA256"
+
+_MAX_KEY_FILE_BYTES = 64 * 1024
+_PADDING = PKCS1v15()
+_DIGEST = SHA256()
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_ENCODED = [chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256)]
+
+
+class SignatureProfile(StrEnum):
+    """What is signed besides method and URL. The interface does not show it, so the operator names it."""
+
+    JSON_PARAMS = "json-params"
+    """The body's fields and the `oauth_` parameters together, sorted, as RFC 5849 does with a form."""
+    RAW_BODY = "raw-body"
+    """The `oauth_` parameters alone, then the body as text."""
+
+
+def percent_encode(text: str) -> str:
+    """Return `text` as UTF-8 with everything encoded that RFC 3986 section 2.3 does not call unreserved."""
+    # Every byte as the character of that number: then one table does the rest, at C speed.
+    return text.encode().decode("latin-1").translate(_ENCODED)
+
+
+_encoded_constant = lru_cache(maxsize=256)(percent_encode)
+"""For field names and addresses, which every request shares. Never for a value: a cache must hold no payee's data."""
+
+
+def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tuple[tuple[str, str], ...]:
+    """Return the five `Authorization` parameters that are signed, by name."""
+    return (
+        ("oauth_consumer_key", consumer_key),
+        ("oauth_nonce", nonce),
+        ("oauth_signature_method", SIGNATURE_METHOD),
+        ("oauth_timestamp", str(timestamp_s)),
+        ("oauth_version", "1.0"),
+    )
+
+
+def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth: Iterable[tuple[str, str]]) -> str:
+    """Return the text that is signed for a POST of `encoded` to `url` (as sent, without query)."""
+    match profile:
+        case SignatureProfile.JSON_PARAMS:
+            return f"POST&{_encoded_constant(url)}&{_normalised([*encoded.params, *oauth])}"
+        case SignatureProfile.RAW_BODY:
+            body = percent_encode(encoded.body.decode())
+            return f"POST&{_encoded_constant(url)}&{_normalised(oauth)}&{body}"
+        case _:
+            assert_never(profile)
+
+
+def _normalised(params: Iterable[tuple[str, str]]) -> str:
+    """Return parameters encoded, sorted, joined and encoded again (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2)."""
+    pairs = sorted([(_encoded_constant(name), percent_encode(value)) for name, value in params])
+    joined = "&".join([f"{name}={value}" for name, value in pairs])
+    # Besides unreserved characters an encoded text holds these three alone, so this is `percent_encode`, much cheaper.
+    return joined.replace("%", "%25").replace("&", "%26").replace("=", "%3D")
+
+
+def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
+    """Return the value of the `Authorization` header: the scheme `OAuth` and the six parameters, sorted by name."""
+    params = sorted([*oauth, ("oauth_signature", signature)])
+    return "OAuth " + ", ".join([f'{name}="{percent_encode(value)}"' for name, value in params])
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateKey:
+    """The merchant's RSA key. It signs, and gives away nothing but its public half. Safe to use from many threads."""
+
+    _key: RSAPrivateKey = field(repr=False)
+
+    def sign(self, text: str) -> str:
+        """Return the RSASSA-PKCS1-v1_5 signature with SHA-256 of `text` as UTF-8, in base64."""
+        return base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
+
+    @property
+    def bits(self) -> int:
+        """The length of the modulus."""
+        return self._key.key_size
+
+    def public_key_pem(self) -> bytes:
+        """Return the public key as PEM (SubjectPublicKeyInfo), as one hands it to the service operator."""
+        return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, by which people compare keys."""
+        der = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return hashlib.sha256(der).hexdigest()
+
+
+def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
+    """Return the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
+
+    A passphrase that is not needed is ignored. Raises `ConfigurationError` for a file that is missing, open to others,
+    not an RSA private key in PEM, too short, or not opened by the passphrase.
+    """
+    key = _decrypt(path, _read_private(path), passphrase or None)
+    if not isinstance(key, RSAPrivateKey):
+        raise ConfigurationError(
+            f"The private key {path} is not an RSA key.", hint=f"{SIGNATURE_METHOD} signs with an RSA key."
+        )
+    if key.key_size < MIN_KEY_BITS:
+        raise ConfigurationError(
+            f"The private key {path} has {key.key_size} bits; at least {MIN_KEY_BITS} are needed.",
+            hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} 3072), and hand its public half to "
+            "the service operator.",
+        )
+    return PrivateKey(key)
+
+
+def _read_private(path: Path) -> bytes:
+    """Return what the file holds, if only its owner may read and write it. Looked at and read through one handle."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The private key {path} cannot be read: {(error.strerror or 'unknown reason').lower()}.",
+            hint="gateway.private_key names the file.",
+        ) from None
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise ConfigurationError(f"The private key {path} is not a file.")
+        if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigurationError(
+                f"The private key {path} is open to others than its owner.", hint=f"chmod 600 {shlex.quote(str(path))}"
+            )
+        if about.st_size > _MAX_KEY_FILE_BYTES:
+            raise ConfigurationError(f"The private key {path} is too large to be a key.")
+        return file.read()
+
+
+def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
+    """Return whatever key `pem` holds. No error carries the text of the original one: it may quote the file."""
+    if b"-----BEGIN " not in pem:
+        raise ConfigurationError(
+            f"The private key {path} is not PEM.", hint="A PEM file has a line -----BEGIN ... PRIVATE KEY-----."
+        )
+    try:
+        return load_pem_private_key(pem, passphrase)
+    except TypeError:
+        # The library's way to say that key and passphrase do not go together: one of them is missing.
+        if passphrase is None:
+            raise ConfigurationError(
+                f"The private key {path} is encrypted, and there is no passphrase.",
+                hint="Set gateway.private_key_passphrase_env or private_key_passphrase_file.",
+            ) from None
+        return _decrypt(path, pem, None)
+    except ValueError:
+        if passphrase is not None and b"ENCRYPTED" in pem:
+            raise ConfigurationError(
+                f"The passphrase does not open the private key {path}, or the file is damaged."
+            ) from None
+        raise ConfigurationError(f"The private key {path} holds no private key that can be read.") from None
+    except UnsupportedAlgorithm:
+        raise ConfigurationError(f"The private key {path} is of a kind that is not supported.") from None
