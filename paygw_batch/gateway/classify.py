@@ -1,0 +1,285 @@
+"""What a reply or a fault means: the one table from what came back to an outcome and advice.
+
+The rule everything here serves: only a reply that is complete, strict and about this payout says what became of it.
+Whatever else came back after a byte may have left is UNKNOWN, and UNKNOWN is never sent again. Source: section 4 rule 5
+and section 7 of the gateway's interface: `status` decides, and the HTTP status alone never does.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any
+
+from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.countries.rules import Operation
+from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
+
+STATUS_FIELD = "status"
+"""The one reply field that the interface shows (section 4, rule 5)."""
+MAX_EVIDENCE_CHARACTERS = 200
+MAX_NESTING = 32
+MAX_PAUSE_S = 900.0
+"""However long the gateway asks for, a run rests no longer at a time."""
+UNSTATED_PAUSE_S = 60.0
+"""The rest when the gateway asks for one and does not say, in words we can read, how long."""
+
+_ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
+_NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
+_SECONDS = re.compile(r"[0-9]{1,12}")
+_CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_REST_ASKED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+def classify(
+    reply: RawReply | TransportFault,
+    expected: Expected,
+    words: Mapping[str, OutcomeKind],
+    operation: Operation,
+    *,
+    now: datetime | None = None,
+) -> Verdict:
+    """Return what an attempt came to, and what the run should do about it.
+
+    `words` is the operator's `[outcomes]`: status word -> outcome, matched exactly. `now` (with its time zone) is only
+    needed for a Retry-After date in a reply without a Date of its own. Never raises, whatever the reply holds.
+    """
+    if isinstance(reply, TransportFault):
+        return _of_fault(reply)
+    members = _strict_object(reply.body)
+    if isinstance(members, str):
+        outcome = Outcome(OutcomeKind.UNKNOWN, cause=members, http_status=reply.http_status)
+    else:
+        outcome = _with_evidence(_of_object(reply, members, expected, words, operation), members, operation)
+    if (cause := _cause_by_http(reply.http_status)) is not None and not outcome.conflict:
+        outcome = replace(outcome, kind=OutcomeKind.UNKNOWN, cause=cause)
+    return Verdict(outcome, _advice(reply, outcome, now))
+
+
+def _of_fault(fault: TransportFault) -> Verdict:
+    """Judge by the witness alone, and never by the kind of the fault; the byte count may only make it worse."""
+    if fault.first_byte_left or fault.bytes_written > 0:
+        return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
+    outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
+    if fault.kind is FaultKind.TLS_UNTRUSTED:
+        return Verdict(outcome, StopRun("The gateway's certificate is not to be trusted."))
+    return Verdict(outcome, TryAgain())
+
+
+def _cause_by_http(http_status: int) -> str | None:
+    """Return why a reply with this HTTP status cannot say what became of a payout, whatever its body, or None."""
+    if http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "reply.server_error"
+    if HTTPStatus.MULTIPLE_CHOICES <= http_status < HTTPStatus.BAD_REQUEST:
+        return "reply.redirect"
+    return None
+
+
+def _of_object(
+    reply: RawReply,
+    members: Mapping[str, Any],
+    expected: Expected,
+    words: Mapping[str, OutcomeKind],
+    operation: Operation,
+) -> Outcome:
+    """Return what the members of a strict JSON object say about this payout."""
+    http_status = reply.http_status
+    echo = _Echo.of(members, operation)
+    if not echo.is_ours(expected):
+        return Outcome(OutcomeKind.UNKNOWN, cause="reply.other_payout", http_status=http_status, conflict=True)
+    if reply.reused_connection and echo.order_id is None:
+        return Outcome(OutcomeKind.UNKNOWN, cause="reply.not_echoed", http_status=http_status)
+    status = members.get(STATUS_FIELD)
+    if status is None:
+        return Outcome(OutcomeKind.UNKNOWN, cause="reply.status_missing", http_status=http_status)
+    if not isinstance(status, str):
+        return Outcome(OutcomeKind.UNKNOWN, cause="reply.status_not_text", http_status=http_status)
+    kind = words.get(status)
+    if kind not in _ANSWERS:
+        return Outcome(OutcomeKind.UNKNOWN, cause="reply.status_unlisted", http_status=http_status)
+    return Outcome(kind, http_status=http_status)
+
+
+# What a reply is about.
+
+
+@dataclass(frozen=True, slots=True)
+class _Echo:
+    """What of the request a reply repeats; None where it repeats nothing. A null repeats nothing."""
+
+    order_id: object
+    amount: object
+    currency: object
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any], operation: Operation) -> "_Echo":
+        return cls(
+            members.get(operation.echo_order_id),
+            members.get(operation.echo_amount),
+            members.get(operation.echo_currency),
+        )
+
+    def is_ours(self, expected: Expected) -> bool:
+        """Whether nothing that is repeated differs from what was sent."""
+        return (
+            (self.order_id is None or _text(self.order_id) == expected.order_id)
+            and (self.amount is None or _amount(self.amount) == expected.amount)
+            and (self.currency is None or self.currency == expected.currency)
+        )
+
+
+def _amount(value: object) -> Decimal | None:
+    """Return the exact amount that a number or a plain decimal text states, or None."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return Decimal(value)
+    return value if isinstance(value, Decimal) else None
+
+
+def _text(value: object) -> str | None:
+    """Return a text, or a number as it is commonly written; None for anything else."""
+    if isinstance(value, Decimal):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+# Strict JSON.
+
+
+class _NotStrict(ValueError):
+    """JSON that two readers could take for two different things."""
+
+
+def _strict_object(body: bytes) -> Mapping[str, Any] | str:
+    """Return the one JSON object that `body` is, or the cause why it is none.
+
+    UTF-8 without a byte order mark, no name twice at any depth, no NaN or Infinity, nesting bounded; numbers become
+    `Decimal`, with every digit. Source: RFC 8259, read as strictly as it allows.
+    """
+    try:
+        text = body.decode()
+        members = _DECODER.decode(text)
+    except (ValueError, InvalidOperation, RecursionError):
+        return "reply.not_json"
+    if not isinstance(members, dict):
+        return "reply.not_object"
+    if text.count("[") + text.count("{") > MAX_NESTING and _is_deeper(members, MAX_NESTING):
+        return "reply.not_json"
+    return members
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _NotStrict("a name stands twice")
+    return members
+
+
+def _refuse_constant(_: str) -> None:
+    raise _NotStrict("NaN and Infinity are no numbers")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse_constant
+)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects stand within each other more than `levels` deep."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [inner for outer in layer for inner in _inside(outer)]
+        if not layer:
+            return False
+    return any(isinstance(value, dict | list) for value in layer)
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+# Evidence: the gateway's own words, fit to be kept and shown.
+
+
+def _with_evidence(outcome: Outcome, members: Mapping[str, Any], operation: Operation) -> Outcome:
+    return replace(
+        outcome,
+        gateway_status=_evidence(members.get(STATUS_FIELD)),
+        gateway_reference=_first(members, operation.reference_fields),
+        error_code=_first(members, operation.error_code_fields),
+        message=_first(members, operation.message_fields),
+    )
+
+
+def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """Return the evidence under the first of `names` that is present and holds any."""
+    return next((found for name in names if (found := _evidence(members.get(name))) is not None), None)
+
+
+def _evidence(value: object) -> str | None:
+    """Return a text or number without control characters and at most `MAX_EVIDENCE_CHARACTERS` long, or None."""
+    text = _text(value)
+    if text is None:
+        return None
+    if not text.isprintable():
+        # Not printable are control, format and surrogate characters, and blanks other than the space.
+        text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
+    return text.strip()[:MAX_EVIDENCE_CHARACTERS] or None
+
+
+# Advice.
+
+
+def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
+    if outcome.conflict:
+        return StopRun("The gateway answered about another payout than the one it was asked for.")
+    if reply.http_status in _CREDENTIALS_REFUSED:
+        return StopRun(f"The gateway refuses our credentials (HTTP {reply.http_status}).")
+    if reply.http_status in _REST_ASKED:
+        return _rest(reply, now)
+    return GoOn()
+
+
+def _rest(reply: RawReply, now: datetime | None) -> Advice:
+    """Return the rest that a reply with HTTP 429 or 503 asks for. 429 asks for one even when it does not say so."""
+    asked = _header(reply, "retry-after")
+    if asked is None:
+        return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else GoOn()
+    pause_s = _seconds(asked, _header(reply, "date"), now)
+    if pause_s is None:
+        return PauseRun(UNSTATED_PAUSE_S)
+    return PauseRun(min(pause_s, MAX_PAUSE_S)) if pause_s > 0 else GoOn()
+
+
+def _seconds(asked: str, date: str | None, now: datetime | None) -> float | None:
+    """Return how many seconds a Retry-After means (RFC 9110 section 10.2.3), or None for what it cannot mean.
+
+    A date counts from the reply's own Date, by the clock that both were taken from, and otherwise from `now`.
+    """
+    if _SECONDS.fullmatch(asked):
+        return float(asked)
+    until = _http_date(asked)
+    start = _http_date(date) if date is not None else None
+    start = start or now
+    if until is None or start is None:
+        return None
+    return (until - start).total_seconds()
+
+
+def _http_date(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _header(reply: RawReply, name: str) -> str | None:
+    """Return the header's value; None when it is absent or stands more than once."""
+    values = [value.strip() for header, value in reply.headers if header == name]
+    return values[0] if len(values) == 1 else None
