@@ -26,7 +26,7 @@ _Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
 
 _COUNTRY_CODE = re.compile(r"[A-Z]{2}")
 _DATA_HINT = "The file is part of the program: install it again, or undo what was changed in the file."
-_NOT_PORTABLE = re.compile(r"\\[1-9dDsSwW]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
+_NOT_PORTABLE = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
 """What Python reads and polars does not (look-around, back-references, atomic groups), and the classes that let the
 digits of other scripts pass."""
 
@@ -135,7 +135,7 @@ class NumbersData(_Data):
 def pattern_problem(pattern: str) -> str:
     """Return what is wrong with a regular expression that Python and polars must read alike, or the empty text."""
     if found := _NOT_PORTABLE.search(pattern):
-        return f"{found[0]!r} cannot be used in a pattern here; write digits as [0-9]"
+        return f"{found[0]!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])"
     try:
         re.compile(pattern)
     except re.error as error:

@@ -1,6 +1,7 @@
 """Country rules from data: the files under config/ and the operator's terms become the frozen values of `rules`."""
 
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -127,10 +128,8 @@ class _Case:
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the terms that are needed and absent."""
-        unneeded = {*self.asks.omitted, *self.asks.relaxed}
-        if self.form_name:
-            unneeded |= {name for name in self.read.operator_supplies if name not in self.sent}
-        absent = [name for name in self.read.operator_supplies if name not in {*unneeded, *self.supplied}]
+        supplies = [name for name in self.read.operator_supplies if not self.sent or name in self.sent]
+        absent = [name for name in supplies if name not in {*self.asks.relaxed, *self.supplied}]
         return (*([] if self.form_name else ["form"]), *absent)
 
     def check_data(self) -> None:
@@ -154,6 +153,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
     sent = case.sent if form is not None else {}
     defaults = {name: field.default for name, field in sent.items() if field.default is not None}
     defaults |= {name: value for name, value in case.supplied.items() if name in defaults}
+    pattern = case.terms.bank_account_pattern
     return CountryRule(
         code=case.code,
         name=case.country.name,
@@ -177,7 +177,8 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         defaults=MappingProxyType(defaults),
         min_amount=case.terms.min_amount,
         max_amount=case.terms.max_amount,
-        bank_account_pattern=case.terms.bank_account_pattern,
+        # Grouped, so that whoever anchors it anchors every alternative.
+        bank_account_pattern=None if pattern is None else f"(?:{pattern})",
         notes=tuple(case.country.notes),
         confused_codes=MappingProxyType(dict(case.country.confused_codes)),
     )
@@ -197,6 +198,8 @@ def _wrong_terms(case: _Case) -> Iterator[str]:
         key = f"{case.key}.bank_account_pattern"
         if problem := files.pattern_problem(pattern):
             yield f"{key}: {problem}"
+        elif re.fullmatch(pattern, ""):
+            yield f"{key}: the pattern lets an empty account number pass."
         if case.sent and not any(field.kind is FieldKind.WALLET for field in case.sent.values()):
             yield f"{key}: the {case.form_name} form has no account number; remove it."
 

@@ -189,13 +189,21 @@ def test_the_operators_terms_join_the_rule_and_override_its_defaults() -> None:
             purpose="INVENTED",
             min_amount=Decimal(10),
             max_amount=Decimal("250000.50"),
-            bank_account_pattern="[0-9]{10,13}",
+            bank_account_pattern="[0-9]{10}|[0-9]{13}",
         ),
     }
     rules = load_rules("payout", terms)
     assert rules["TZ"].defaults == {"ipaddress": "192.0.2.7", "order_desc": "Wages"}
     assert (rules["KE"].min_amount, rules["KE"].max_amount) == (Decimal(10), Decimal("250000.50"))
-    assert rules["KE"].bank_account_pattern == "[0-9]{10,13}"
+
+
+def test_a_bank_account_pattern_can_be_anchored_whatever_its_alternatives() -> None:
+    terms = OperatorTerms(purpose="INVENTED", bank_account_pattern="[0-9]{10}|[0-9]{13}")
+    pattern = f"^{load_rules('payout', {'KE': terms})['KE'].bank_account_pattern}$"
+    assert re.search(pattern, "0123456789")
+    assert re.search(pattern, "0123456789012")
+    assert not re.search(pattern, "0123456789x")
+    assert not re.search(pattern, "x0123456789012")
 
 
 @pytest.mark.parametrize(
@@ -228,8 +236,9 @@ def test_the_operators_terms_join_the_rule_and_override_its_defaults() -> None:
         ({"KE": OperatorTerms(max_amount=Decimal("NaN"))}, r"countries\.KE\.payout\.max_amount: NaN is no KES amount"),
         ({"KE": OperatorTerms(max_amount=Decimal(0))}, r"countries\.KE\.payout\.max_amount: 0 is no KES amount"),
         ({"KE": OperatorTerms(bank_account_pattern="[0-9")}, r"bank_account_pattern: the pattern cannot be read"),
-        ({"KE": OperatorTerms(bank_account_pattern=r"\d+")}, r"bank_account_pattern: .* write digits as \[0-9\]"),
+        ({"KE": OperatorTerms(bank_account_pattern=r"\d+")}, r"bank_account_pattern: .* digits as \[0-9\]"),
         ({"KE": OperatorTerms(bank_account_pattern="(?=1)1")}, r"bank_account_pattern: '\(\?=' cannot be used"),
+        ({"KE": OperatorTerms(bank_account_pattern="[0-9]*")}, r"bank_account_pattern: .* lets an empty account"),
         ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
     ],
 )
