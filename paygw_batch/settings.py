@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import tomllib
 from collections.abc import Iterable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from paygw_batch.core.money import parse_amount
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import ConfigurationError
@@ -41,10 +42,10 @@ def _path(value: object) -> object:
 def _decimal(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError('write the amount in quotes, as in "250000"')  # noqa: TRY004 (pydantic asks for ValueError)
-    try:
-        return Decimal(value)
-    except InvalidOperation:
-        raise ValueError(f"{value!r} is not an amount") from None
+    amount = parse_amount(value, minor_units=4)
+    if amount is None:
+        raise ValueError(f"{value!r} is not an amount")
+    return amount
 
 
 FilePath = Annotated[Path, BeforeValidator(_path)]

@@ -1,0 +1,101 @@
+"""The architecture holds: imports point one way, and each heavy library has its own room."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
+
+ALLOWED = {
+    "errors": set(),
+    "core": {"errors"},
+    "countries": {"core", "errors"},
+    "sheet": {"countries", "core", "errors"},
+    "gateway": {"countries", "core", "errors"},
+    "journal": {"core", "errors"},
+    "run": {"sheet", "gateway", "journal", "countries", "core", "errors"},
+    "sandbox": {"countries", "core", "errors"},
+    "settings": {"countries", "core", "errors"},
+    "cli": {"settings", "run", "sandbox", "sheet", "gateway", "journal", "countries", "core", "errors"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+"""Which room may import which."""
+
+ROOMS_OF_LIBRARIES = {
+    "httpx": {"gateway/transport.py"},
+    "httptools": {"gateway"},
+    "cryptography": {"gateway/sign.py", "sandbox"},
+    "polars": {"sheet", "run", "cli"},
+    "pandera": {"sheet"},
+    "apsw": {"journal"},
+    "click": {"cli"},
+    "rich": {"cli"},
+    "uvicorn": {"sandbox"},
+    "pydantic": {"settings.py", "countries", "sandbox"},
+    "platformdirs": {"settings.py"},
+    "sqlite3": set(),
+    "requests": set(),
+}
+"""Where a library may be imported: files or folders below the package."""
+
+CORE_MAY_IMPORT = {"abc", "collections", "dataclasses", "decimal", "enum", "re", "types", "typing", "paygw_batch"}
+"""The standard library's parts that know no clock, chance, file, network or event loop."""
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide which way they point"
+            yield node.module or ""
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path):
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "paygw_batch" and len(parts) > 1 and parts[1] != room(path):
+            assert parts[1] in ALLOWED[room(path)], f"{room(path)} must not import {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_each_heavy_library_stays_in_its_room(path: Path):
+    place = path.relative_to(PACKAGE)
+    for name in imported(path):
+        rooms = ROOMS_OF_LIBRARIES.get(name.split(".")[0])
+        if rooms is not None:
+            assert str(place) in rooms or place.parts[0] in rooms, f"{name} has no business in {place}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
+def test_the_core_is_pure(path: Path):
+    assert {name.split(".")[0] for name in imported(path)} <= CORE_MAY_IMPORT
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
+def test_the_core_has_no_async(path: Path):
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in nodes)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_room_is_too_long_to_read(path: Path):
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < 60, f"{node.name} is {node.end_lineno - node.lineno + 1} lines long"
+
+
+def test_every_room_of_the_package_is_known_to_this_test():
+    assert {room(path) for path in FILES} == set(ALLOWED)
