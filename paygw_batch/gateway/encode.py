@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.money import AMOUNT_PATTERN
-from paygw_batch.countries.rules import CountryRule, FieldKind, Form
+from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import ConfigurationError, InternalError
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)
@@ -53,7 +53,7 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, c
             continue
         value = supplied[kind] if kind in supplied else instruction.fields.get(name)
         if not value:
-            _may_be_absent(rule, name)
+            _may_be_absent(rule, wanted)
             continue
         params.append((name, value))
         members.append(f"{_quoted(name)}:{value if kind is FieldKind.AMOUNT else _quoted(value)}")
@@ -77,9 +77,12 @@ def _form(rule: CountryRule, instruction: Instruction) -> Form:
     return rule.form
 
 
-def _may_be_absent(rule: CountryRule, name: str) -> None:
-    if name in rule.required:
-        raise InternalError(f"an instruction for {rule.name} reached the gateway without {name}")
+def _may_be_absent(rule: CountryRule, wanted: FormField) -> None:
+    if wanted.name not in rule.required:
+        return
+    if not wanted.from_sheet:
+        raise ConfigurationError(f"{rule.name} cannot be paid out to yet: gateway.{wanted.name} is not set.")
+    raise InternalError(f"an instruction for {rule.name} reached the gateway without {wanted.name}")
 
 
 def _utf8(text: str) -> bytes:

@@ -38,7 +38,7 @@ class Signer:
             body_sha256=hashlib.sha256(encoded.body).hexdigest(),
             nonce=nonce,
             timestamp_s=timestamp_s,
-            purpose=_purpose(rule),
+            purpose=next((value for name, value in encoded.params if name == "purpose"), None),
             expected=Expected(order_id, Decimal(instruction.amount), instruction.currency),
         )
 
@@ -46,8 +46,3 @@ class Signer:
         """Return the text that would be signed for `encoded`, to be shown to a person."""
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
         return base_string(self.profile, self.url, encoded, oauth)
-
-
-def _purpose(rule: CountryRule) -> str | None:
-    """Return the purpose that went into the body, if the country sends one."""
-    return None if "purpose" in rule.omitted else rule.purpose
