@@ -1,12 +1,6 @@
-"""`python -m paygw_batch`, and the console script."""
+"""`python -m paygw_batch`: the same as the console script."""
 
-
-def main() -> None:
-    """Start the program."""
-    from paygw_batch.cli.root import cli  # noqa: PLC0415 (kept out of import time)
-
-    cli()
-
+from paygw_batch.cli.root import main
 
 if __name__ == "__main__":
     main()

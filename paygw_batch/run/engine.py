@@ -50,7 +50,7 @@ class RunEnd:
     """How a run ended. `sent` counts the rows for which a first byte may have left.
 
     `stop_reason` is the sentence of whatever stopped it early; `failure` is what made going on impossible (a journal
-    that cannot be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came in after it.
+    that cannot be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came after it.
     """
 
     sent: int

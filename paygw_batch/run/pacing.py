@@ -1,8 +1,8 @@
 """How much may be under way, and when to stop: pure counters that the engine asks before it starts a row.
 
-They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a row
-whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a handful of
-rows in doubt and not a payroll.
+They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a
+row whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a
+handful of rows in doubt and not a payroll.
 """
 
 from dataclasses import dataclass

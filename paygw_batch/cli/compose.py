@@ -1,0 +1,160 @@
+"""The composition root: settings become the parts of a run."""
+
+import hashlib
+import os
+import random
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.core.batch import ControlTotals
+from paygw_batch.core.money import parse_amount
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import FieldKind, Rules
+from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.journal.store import open_journal, read_journal
+from paygw_batch.run.ports import World, timestamp
+from paygw_batch.settings import Settings, load_settings
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.validate import validate
+
+PAYOUT = "payout"
+"""The operation of every command so far."""
+
+
+def utc_now() -> datetime:
+    """Return the wall clock's time."""
+    return datetime.now(UTC)
+
+
+def real_world() -> World:
+    """Return the real clock, nonces of 128 random bits, and chance."""
+    return World(now=utc_now, nonce=partial(secrets.token_hex, 16), chance=random.random)
+
+
+def settings_of(invocation: Invocation, flags: Mapping[tuple[str, str], object | None] | None = None) -> Settings:
+    """Return the settings of this invocation; flags that were not given (None) change nothing."""
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    if invocation.journal is not None:
+        given["journal", "path"] = str(invocation.journal.absolute())
+    return load_settings(invocation.config, environ=os.environ, flags=given)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Return the rules of every country, with the operator's terms."""
+    return load_rules(PAYOUT, settings.terms())
+
+
+def minor_units_of(rules: Rules) -> Mapping[str, int]:
+    """Return how many decimals each currency has."""
+    return {rule.currency: rule.minor_units for rule in rules.values()}
+
+
+def validated_sheet(settings: Settings, rules: Rules, path: Path, *, reference: str | None) -> Validated:
+    """Read and validate a sheet."""
+    options = ReadOptions(
+        max_rows=settings.limits.max_rows,
+        max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
+        code_page=settings.sheet.code_page,
+        sheet_name=None,
+        aliases=settings.columns,
+    )
+    return validate(read_sheet(path, options), rules, reference=reference)
+
+
+def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
+    """Raise `ConfigurationError` naming every key that sending to `countries` still needs."""
+    used = [rules[code] for code in sorted(countries) if code in rules]
+    missing = settings.missing_to_send()
+    fields = {field.kind for rule in used if rule.form is not None for field in rule.form.fields}
+    if FieldKind.CALLBACK_URL in fields and not settings.gateway.server_callback_url:
+        missing.append("gateway.server_callback_url")
+    missing += [key for rule in used if rule.form is not None for key in rule.missing_terms]
+    if missing:
+        raise ConfigurationError(
+            f"The configuration does not say {', '.join(missing)}.",
+            hint="The gateway's interface leaves these open, so there is no default: write them into the file that "
+            "--config names. `paygw-batch doctor` lists all that is missing.",
+        )
+
+
+def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
+    """Return the control totals that a person stated as `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
+    amounts = {}
+    for text in sums:
+        currency, equals, amount_text = text.partition("=")
+        amount = parse_amount(amount_text, minor_units=4)
+        if not equals or amount is None:
+            raise UsageError(f"--expect-total {text}: write it as KES=125000.50.")
+        amounts[currency.strip().upper()] = amount
+    return ControlTotals(rows, amounts)
+
+
+@contextmanager
+def run_journal(settings: Settings, command: str, screen: Screen) -> Iterator[Journal]:
+    """Hold the journal for a run: one at a time, and nothing left in flight by the one before."""
+    journal = open_journal(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        endpoint=settings.endpoint(),
+        now=timestamp(utc_now()),
+        holder=command,
+    )
+    try:
+        screen.notes(journal.notes)
+        if interrupted := journal.interrupt(timestamp(utc_now())):
+            screen.say(
+                f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now."
+            )
+        yield journal
+    finally:
+        journal.close()
+
+
+@contextmanager
+def journal_to_read(settings: Settings) -> Iterator[JournalReader]:
+    """Look into the journal, also while a run holds it."""
+    journal = read_journal(
+        settings.journal_path(), witness_dir=settings.witness_directory(), endpoint=settings.endpoint()
+    )
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+@contextmanager
+def journal_or_nothing(settings: Settings) -> Iterator[JournalReader]:
+    """Look into the journal, or into an empty one where there is none yet."""
+    if not settings.journal_path().exists():
+        yield MemoryJournal()
+        return
+    with journal_to_read(settings) as journal:
+        yield journal
+
+
+def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
+    """Return the batch that a person means: by id, by any unambiguous prefix of it, or by the path of its sheet."""
+    records = journal.batches()
+    found = [record for record in records if record.batch.startswith(batch.lower())]
+    path = Path(batch)
+    if not found and path.is_file():
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        found = [record for record in records if record.sheet_sha256 == digest][-1:]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(record.batch for record in found)
+        raise UsageError(f"{batch} could be any of {names}.", hint="Write more of the batch id.")
+    raise UsageError(
+        f"The journal has no batch {batch}.", hint="`paygw-batch status` lists the batches and their sheets."
+    )

@@ -1,0 +1,102 @@
+"""The way to the gateway: the configured one, or the built-in one for the duration of a run."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from paygw_batch.cli.compose import PAYOUT
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.load import config_dir, load_operation
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.endpoint import Connections, TransportSettings, operation_url
+from paygw_batch.gateway.message import PreparedRequest
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, load_private_key
+from paygw_batch.gateway.transport import PayoutTransport
+from paygw_batch.run.ports import Prepare
+from paygw_batch.sandbox.app import SandboxConfig
+from paygw_batch.sandbox.behaviour import load_behaviour
+from paygw_batch.sandbox.key import sandbox_key
+from paygw_batch.sandbox.server import running_sandbox
+from paygw_batch.settings import Settings, passphrase
+
+RECORD_NAME = "sandbox-record.csv"
+"""What the built-in gateway accepted, beside the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a run needs of the gateway: `prepare` signs, `connect` opens the transport inside the run's event loop."""
+
+    prepare: Prepare
+    connect: Callable[[], PayoutTransport]
+
+
+def signer_key(settings: Settings, environ: Mapping[str, str]) -> PrivateKey:
+    """Return the merchant's private key; a run against the sandbox makes one when none is configured."""
+    path = settings.gateway.private_key
+    if path is None and settings.uses_sandbox:
+        path = sandbox_key(settings.journal_path().parent)
+    if path is None:
+        raise ConfigurationError("The configuration does not say gateway.private_key.")
+    return load_private_key(path, passphrase(settings.gateway, environ))
+
+
+def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
+    """Return how the gateway at `base_url` is reached."""
+    gateway = settings.gateway
+    return TransportSettings(
+        base_url=base_url,
+        connect_timeout_s=gateway.connect_timeout_s,
+        read_timeout_s=gateway.read_timeout_s,
+        total_timeout_s=gateway.total_timeout_s,
+        connections=Connections(settings.submission.connections),
+        ca_bundle=gateway.ca_bundle,
+        proxy=gateway.proxy,
+    )
+
+
+def signer_of(settings: Settings, key: PrivateKey, base_url: str) -> Signer:
+    """Return what signs requests for the gateway at `base_url`. The settings must be complete."""
+    gateway = settings.gateway
+    return Signer(
+        url=operation_url(base_url, load_operation(PAYOUT), gateway.endpoint_id or ""),
+        consumer_key=gateway.consumer_key or "",
+        callback_url=gateway.server_callback_url,
+        profile=SignatureProfile(gateway.signature_profile or ""),
+        key=key,
+    )
+
+
+def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey) -> SandboxConfig:
+    """Return the built-in gateway that expects what these settings send."""
+    gateway = settings.gateway
+    return SandboxConfig(
+        endpoint_id=gateway.endpoint_id or "",
+        consumer_key=gateway.consumer_key or "",
+        public_key_pem=key.public_key_pem(),
+        profile=gateway.signature_profile or "",
+        rules=rules,
+        operation=load_operation(PAYOUT),
+        record_path=settings.journal_path().parent / RECORD_NAME,
+        behaviour=load_behaviour(settings.sandbox.behaviour or config_dir() / "sandbox-behaviour.toml"),
+    )
+
+
+@contextmanager
+def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[Connection]:
+    """Yield the way to the gateway; with `base_url = "sandbox"` the built-in one runs as long as the context lasts."""
+    key = signer_key(settings, environ)
+    with ExitStack() as stack:
+        base_url = settings.gateway.base_url or ""
+        if settings.uses_sandbox:
+            base_url = stack.enter_context(running_sandbox(sandbox_config(settings, rules, key)))
+        signer = signer_of(settings, key, base_url)
+        reached = transport_settings(settings, base_url)
+
+        def prepare(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+            rule = rules[instruction.country]
+            return signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+
+        yield Connection(prepare, lambda: PayoutTransport(reached))

@@ -1,0 +1,163 @@
+"""`paygw-batch doctor`: is everything in place? Nothing is sent, and nothing is written but a sandbox's key."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import click
+
+from paygw_batch.cli.compose import journal_to_read, rules_of, settings_of, utc_now
+from paygw_batch.cli.connect import Connection, gateway_of, signer_key
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
+from paygw_batch.errors import PaygwError
+from paygw_batch.gateway.message import TransportFault
+from paygw_batch.run.ports import timestamp
+from paygw_batch.run.summary import ExitCode, Summary, worst
+from paygw_batch.settings import Settings, unknown_variables
+
+
+class Health(StrEnum):
+    """How a check came out."""
+
+    GOOD = "ok"
+    WARNING = "look"
+    BAD = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. `code` is what a bad one makes the program end with."""
+
+    what: str
+    health: Health
+    told: str
+    code: ExitCode = ExitCode.USAGE
+
+
+@click.command("doctor", short_help="Check that everything is in place.")
+@click.pass_obj
+def command(invocation: Invocation) -> None:
+    """Check configuration, key, clock, journal and reachability, and show a sample signature. No payout is sent."""
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    rules = rules_of(settings)
+    checks = [
+        *_configuration(settings, rules),
+        *_environment(settings, os.environ),
+        _key(settings, os.environ),
+        *_journal_and_clock(settings),
+    ]
+    if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
+        checks += _gateway(settings, rules, screen)
+    screen.table("", ("check", "state", "what was found"), [(one.what, one.health.value, one.told) for one in checks])
+    codes = {check.code for check in checks if check.health is Health.BAD}
+    wrong = sum(check.health is Health.BAD for check in checks)
+    screen.finish(
+        Summary(
+            worst(codes) if codes else ExitCode.DONE,
+            f"{wrong} of {len(checks)} checks went wrong." if wrong else "Everything is in place.",
+            further={"checks": [{"check": one.what, "state": one.health.value, "found": one.told} for one in checks]},
+        )
+    )
+
+
+def _configuration(settings: Settings, rules: Rules) -> Iterator[Check]:
+    missing = settings.missing_to_send()
+    yield Check(
+        "configuration",
+        Health.BAD if missing else Health.GOOD,
+        f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
+    )
+    ready = [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
+    yield Check(
+        "countries",
+        Health.GOOD if ready else Health.BAD,
+        f"can be paid: {', '.join(ready)}" if ready else "none can be paid",
+    )
+    for code, rule in rules.items():
+        if rule.missing_terms:
+            yield Check(f"country {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
+        elif rule.form is None:
+            yield Check(f"country {code}", Health.WARNING, rule.unusable)
+
+
+def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
+    for name in unknown_variables(environ, settings):
+        yield Check("environment", Health.WARNING, f"{name} sets nothing; is it misspelt?")
+
+
+def _key(settings: Settings, environ: Mapping[str, str]) -> Check:
+    try:
+        key = signer_key(settings, environ)
+    except PaygwError as error:
+        return Check("private key", Health.BAD, f"{error.message} {error.hint}".strip())
+    return Check("private key", Health.GOOD, f"RSA, {key.bits} bits, fingerprint {key.fingerprint()}")
+
+
+def _journal_and_clock(settings: Settings) -> Iterator[Check]:
+    path = settings.journal_path()
+    now = timestamp(utc_now())
+    latest = ""
+    if not path.exists():
+        yield Check("journal", Health.GOOD, f"{path}: not there yet; the first run makes it")
+    else:
+        try:
+            with journal_to_read(settings) as journal:
+                records = journal.batches()
+                latest = max((record.opened_at for record in records), default="")
+                yield Check("journal", Health.GOOD, f"{path}: {len(records)} batches, {journal.head().seq:,} facts")
+        except PaygwError as error:
+            yield Check("journal", Health.BAD, f"{error.message} {error.hint}".strip(), ExitCode.JOURNAL)
+    if latest > now:
+        yield Check("clock", Health.BAD, f"it is {now}, yet the journal's newest batch is of {latest}")
+    else:
+        yield Check("clock", Health.GOOD, f"it is {now}; signatures carry this time")
+
+
+def _gateway(settings: Settings, rules: Rules, screen: Screen) -> Iterator[Check]:
+    with gateway_of(settings, rules, os.environ) as connection:
+        fault = asyncio.run(_probe(connection))
+        if fault is None:
+            yield Check("gateway", Health.GOOD, f"{settings.gateway.base_url} can be reached")
+        else:
+            told = f"{settings.gateway.base_url} cannot be reached ({fault.kind.value}: {fault.detail})"
+            yield Check("gateway", Health.BAD, told, ExitCode.STOPPED_EARLY)
+        for rule in rules.values():
+            if rule.form is not None and not rule.missing_terms:
+                _show_sample(connection, rule, screen)
+                return
+
+
+async def _probe(connection: Connection) -> TransportFault | None:
+    async with connection.connect() as transport:
+        return await transport.probe()
+
+
+def _show_sample(connection: Connection, rule: CountryRule, screen: Screen) -> None:
+    """Show what an invented payout would be signed over: what an integrator compares with the gateway's own."""
+    sample = connection.explain(_invented(rule), order_id="SAMPLE-1", nonce="0" * 32, timestamp_s=1_700_000_000)
+    screen.say(f"Sample base string ({rule.name}, invented payee):\n{sample.base_string}")
+    screen.say(f"Sample signature: {sample.signature}")
+
+
+def _invented(rule: CountryRule) -> Instruction:
+    if rule.form is None:
+        raise PaygwError("a country without a form was sampled")
+    number = rule.numbers.dialling_code + rule.numbers.example
+    local = rule.numbers.trunk_prefix + rule.numbers.example
+    invented = {
+        FieldKind.TEXT: "Sample",
+        FieldKind.INTERNATIONAL_PHONE: f"+{number}",
+        FieldKind.LOCAL_PHONE: local,
+        FieldKind.WALLET: number,
+        FieldKind.COUNTRY: rule.code,
+        FieldKind.EMAIL: "sample@example.com",
+        FieldKind.IPV4: "127.0.0.1",
+    }
+    fields = {field.name: invented[field.kind] for field in rule.form.fields if field.kind in invented}
+    return Instruction("SAMPLE-1", rule.code, rule.currency, "1000", rule.form.name, fields)

@@ -1,0 +1,28 @@
+"""`paygw-batch reconcile`: write the reconciliation file again."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.compose import find_batch, journal_to_read, rules_of, settings_of
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.sending import reconcile
+from paygw_batch.run.engine import RunEnd
+
+
+@click.command("reconcile", short_help="Write the reconciliation again.")
+@click.argument("batch")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file (.csv, .parquet or .xlsx).")
+@click.pass_obj
+def command(invocation: Invocation, *, batch: str, out: Path) -> None:
+    """Write the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path) again."""
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    with journal_to_read(settings) as journal:
+        end = RunEnd(0, None, interrupted=False)
+        summary = reconcile(journal, find_batch(journal, batch), rules_of(settings), out, screen, end=end)
+    screen.finish(replace(summary, seconds=time.monotonic() - started_s))

@@ -1,0 +1,93 @@
+"""What a person reads at the end of a command, and the JSON that a program reads instead."""
+
+import json
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paygw_batch.cli.root import Invocation
+from paygw_batch.run.books import Books
+from paygw_batch.run.summary import ExitCode, Summary
+
+EXAMPLES = 3
+"""How many rows of each kind of defect are shown in full on a screen."""
+
+STATE_STYLES = {
+    "paid": "green",
+    "accepted": "green",
+    "ready": "cyan",
+    "in_doubt": "bold yellow",
+    "rejected": "red",
+    "returned": "red",
+    "invalid": "magenta",
+}
+
+
+class Screen:
+    """Where a command writes: tables and sentences for a person, or one JSON object on standard output."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._as_json = invocation.as_json
+        self._quiet = invocation.quiet
+        self.verbose = invocation.verbose
+        self.out = Console(quiet=invocation.as_json or invocation.quiet, highlight=False)
+        self.err = Console(stderr=True, quiet=invocation.quiet, highlight=False)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence for a person: beside the JSON on standard error, otherwise with the result."""
+        (self.err if self._as_json else self.out).print(Text(sentence), soft_wrap=True)
+
+    def notes(self, sentences: Sequence[str]) -> None:
+        """Print what a person should know and that refuses nothing."""
+        for sentence in sentences:
+            self.say(f"Note: {sentence}")
+
+    def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[str | int]]) -> None:
+        """Print a table; whole numbers stand to the right, and a column headed `state` has its colours."""
+        table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
+        for place, heading in enumerate(headings):
+            numbers = bool(lines) and all(isinstance(line[place], int) for line in lines)
+            table.add_column(heading, justify="right" if numbers or heading == "sum" else "left")
+        for line in lines:
+            cells = [f"{cell:,}" if isinstance(cell, int) else cell for cell in line]
+            table.add_row(
+                *(
+                    Text(cell, style=STATE_STYLES.get(cell, "") if heading == "state" else "")
+                    for heading, cell in zip(headings, cells, strict=True)
+                )
+            )
+        self.out.print(table)
+
+    def books(self, books: Books) -> None:
+        """Print counts and sums by country and state."""
+        self.table("", ("country", "currency", "state", "rows", "sum"), books.lines)
+
+    def findings(self, title: str, found: pl.DataFrame) -> None:
+        """Print defects or warnings by kind: how many, and the first few in full."""
+        if found.is_empty():
+            return
+        console = self.err if self._as_json else self.out
+        console.print(Text(title, style="bold"))
+        kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
+        for code, count in kinds.iter_rows():
+            console.print(Text(f"{code}: {count:,} {'row' if count == 1 else 'rows'}"))
+            for row, column, message in (
+                found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()
+            ):
+                console.print(Text(f"  Row {row}, {column}: {message}"), soft_wrap=True)
+            if count > EXAMPLES:
+                console.print(Text(f"  ... and {count - EXAMPLES:,} more."))
+
+    def finish(self, summary: Summary) -> NoReturn:
+        """Print the end of a command, and end it with the exit code that tells the truth."""
+        if self._as_json:
+            click.echo(json.dumps(summary.as_json(), ensure_ascii=False))
+        else:
+            style = "" if summary.exit_code is ExitCode.DONE else "bold"
+            self.out.print(Text(summary.message, style=style), soft_wrap=True)
+        raise click.exceptions.Exit(int(summary.exit_code))

@@ -1,0 +1,49 @@
+"""`paygw-batch resume`: continue a batch from the journal alone, without the sheet."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.compose import find_batch, rules_of, run_journal, settings_of
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.sending import Task, default_out, due_countries, send_and_reconcile
+from paygw_batch.errors import UsageError
+from paygw_batch.journal.port import BatchRecord, JournalReader
+from paygw_batch.sheet.write import check_writable
+
+
+@click.command("resume", short_help="Continue a batch.")
+@click.argument("batch", required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.pass_obj
+def command(invocation: Invocation, *, batch: str | None, out: Path | None) -> None:
+    """Continue BATCH (its id, a prefix of it, or its sheet's path) from the journal alone.
+
+    Without BATCH, the one batch that still has rows to send.
+    """
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    rules = rules_of(settings)
+    with run_journal(settings, "resume", screen) as journal:
+        record = find_batch(journal, batch) if batch else _unfinished(journal)
+        out = out or default_out(Path(record.sheet_path))
+        check_writable(out)
+        summary = send_and_reconcile(Task(settings, rules, journal, record, out, screen))
+    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+
+
+def _unfinished(journal: JournalReader) -> BatchRecord:
+    records = journal.batches()
+    found = [record for record in records if due_countries(journal, record)]
+    if len(found) == 1:
+        return found[0]
+    if not found and records:
+        return records[-1]
+    if not found:
+        raise UsageError("The journal has no batch yet.", hint="`paygw-batch submit SHEET` starts one.")
+    names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+    raise UsageError(f"Several batches have rows to send: {names}.", hint="Name one: `paygw-batch resume BATCH`.")

@@ -1,0 +1,122 @@
+"""The command group. Nothing heavy is imported here: a command's module is loaded when it is called."""
+
+import importlib
+import json
+import os
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from paygw_batch.errors import PaygwError
+
+COMMANDS = {
+    "validate": "Read and validate a sheet; send nothing.",
+    "submit": "Pay a sheet: start its batch, or continue it.",
+    "resume": "Continue a batch from the journal alone.",
+    "status": "Show what the journal knows.",
+    "reconcile": "Write the reconciliation file again.",
+    "verify": "Replay and check the whole journal.",
+    "sandbox": "Run the built-in gateway on loopback.",
+    "doctor": "Check configuration, key, clock, journal and reachability.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What stands before the command: the options that all commands share."""
+
+    config: Path | None
+    journal: Path | None
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+
+class _CommandGroup(click.Group):
+    """Loads a command's module only when it is called, and turns what went wrong into words and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"paygw_batch.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PaygwError as error:
+            _fail(ctx, error.message, error.hint, error.exit_code)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            _fail(ctx, "Interrupted.", "Run the same command again to continue.", 130)
+        except Exception as error:  # noqa: BLE001 (the last resort: exit 1 with a trace that holds no data)
+            _fail(
+                ctx,
+                f"Unexpected error ({type(error).__name__}).",
+                "Nothing was lost: run the same command again, and report the lines above.",
+                1,
+                trace=error,
+            )
+
+
+def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace: Exception | None = None) -> NoReturn:
+    """Say what went wrong and what to do, on standard error; with --json the summary says it too."""
+    if trace is not None:
+        click.echo(_bare_trace(trace), err=True)
+    click.echo(click.style("Error: ", fg="red", bold=True) + message, err=True)
+    if hint:
+        click.echo(hint, err=True)
+    if isinstance(ctx.obj, Invocation) and ctx.obj.as_json:
+        from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as heavy as a command)
+
+        click.echo(json.dumps(Summary(ExitCode(exit_code), message).as_json(), ensure_ascii=False))
+    ctx.exit(exit_code)
+
+
+def _bare_trace(error: BaseException) -> str:
+    """Return where an error happened, without its text and without source lines: both could hold a payee's data."""
+    lines = ["Trace, innermost last:"]
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines += [
+        f"  {Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    lines.append(f"  {type(error).__module__}.{type(error).__qualname__}")
+    return "\n".join(lines)
+
+
+@click.group(cls=_CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", type=click.Path(path_type=Path), envvar="PAYGW_CONFIG", help="Configuration file (TOML).")
+@click.option("--journal", type=click.Path(path_type=Path), envvar="PAYGW_JOURNAL", help="Journal file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the summary, on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more.")
+@click.version_option(package_name="paygw-batch")
+@click.pass_context
+def cli(
+    ctx: click.Context, *, config: Path | None, journal: Path | None, as_json: bool, quiet: bool, verbose: bool
+) -> None:
+    """Pay a sheet of people through a payment gateway: no row twice, no row lost.
+
+    Running the same command again is always safe.
+    """
+    os.umask(0o077)
+    ctx.obj = Invocation(config, journal, as_json, quiet, verbose)
+
+
+def main() -> None:
+    """Start the program, as the console script does."""
+    cli(prog_name="paygw-batch")

@@ -1,0 +1,38 @@
+"""`paygw-batch sandbox`: the built-in gateway on loopback."""
+
+import os
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.compose import require_complete, rules_of, settings_of
+from paygw_batch.cli.connect import sandbox_config, signer_key
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.sandbox.server import serve
+
+
+@click.command("sandbox", short_help="Run the built-in gateway.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on loopback; 0: any free one.")
+@click.option("--behaviour", type=click.Path(path_type=Path), help="What it answers: a TOML file of rules.")
+@click.pass_obj
+def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> None:
+    """Run the built-in gateway on loopback until it is interrupted.
+
+    It expects what the configuration would send, moves no money, and writes down what it accepted.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(
+        invocation, {("sandbox", "behaviour"): None if behaviour is None else str(behaviour.absolute())}
+    )
+    rules = rules_of(settings)
+    require_complete(settings, rules, set())
+    config = sandbox_config(settings, rules, signer_key(settings, os.environ))
+
+    def ready(base_url: str) -> None:
+        screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {config.record_path}.")
+        screen.say(f"To submit to it from another terminal: PAYGW_BASE_URL={base_url} paygw-batch ... submit SHEET")
+
+    serve(config, port, ready=ready)
+    screen.finish(Summary(ExitCode.DONE, "The sandbox has stopped."))

@@ -1,0 +1,136 @@
+"""`paygw-batch submit`: start the sheet's batch, or continue it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.compose import (
+    PAYOUT,
+    journal_or_nothing,
+    minor_units_of,
+    require_complete,
+    rules_of,
+    run_journal,
+    settings_of,
+    stated_totals,
+    utc_now,
+    validated_sheet,
+)
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.sending import Task, default_out, send_and_reconcile
+from paygw_batch.core.batch import differences
+from paygw_batch.errors import SheetError
+from paygw_batch.journal.port import JournalReader
+from paygw_batch.run.books import books
+from paygw_batch.run.preview import preview
+from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
+from paygw_batch.run.summary import ExitCode, Summary, of_states
+from paygw_batch.sheet.write import check_writable
+
+
+@click.command("submit", short_help="Pay a sheet.")
+@click.argument("sheet", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
+@click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
+@click.option("--amend", is_flag=True, help="Let changed rows replace payments that are rejected or were never sent.")
+@click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing.")
+@click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most.")
+@click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit.")
+@click.option("--expect-rows", type=click.IntRange(0), help="Refuse the sheet unless it has so many rows.")
+@click.option(
+    "--expect-total", multiple=True, metavar="CUR=AMOUNT", help="Refuse the sheet unless it comes to this. Repeatable."
+)
+@click.pass_obj
+def command(
+    invocation: Invocation,
+    *,
+    sheet: Path,
+    out: Path | None,
+    reference: str | None,
+    skip_invalid: bool,
+    amend: bool,
+    dry_run: bool,
+    concurrency: int | None,
+    rate_per_s: float | None,
+    expect_rows: int | None,
+    expect_total: tuple[str, ...],
+) -> None:
+    """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    stated = stated_totals(expect_rows, expect_total)
+    flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
+    settings = settings_of(invocation, flags)
+    rules = rules_of(settings)
+    require_complete(settings, rules, set())
+    validated = validated_sheet(settings, rules, sheet, reference=reference)
+    screen.notes(validated.sheet.notes)
+    if wrong := differences(stated, validated.totals):
+        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+    require_complete(settings, rules, set(validated.instructions["country"].unique()))
+    if dry_run:
+        with journal_or_nothing(settings) as reader:
+            plan = plan_submission(validated, reader, operation=PAYOUT, amend=amend, now=utc_now)
+            _show_findings(screen, plan)
+            refused = plan.validated.defects.height and not skip_invalid
+            summary = _refused(plan) if refused else _previewed(plan, reader, minor_units_of(rules), screen)
+    else:
+        out = out or default_out(sheet)
+        with run_journal(settings, "submit", screen) as journal:
+            plan = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now)
+            _show_findings(screen, plan)
+            if plan.validated.defects.height and not skip_invalid:
+                summary = _refused(plan)
+            else:
+                check_writable(out)
+                batch = open_planned_batch(plan, journal, operation=PAYOUT, now=utc_now)
+                summary = send_and_reconcile(Task(settings, rules, journal, batch, out, screen, plan.known_rows))
+    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+
+
+def _show_findings(screen: Screen, plan: Plan) -> None:
+    screen.findings("Defects", plan.validated.defects)
+    screen.findings("Warnings", plan.validated.warnings)
+    if plan.known_rows:
+        screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
+
+
+def _refused(plan: Plan) -> Summary:
+    validated = plan.validated
+    bad = validated.defects["row"].n_unique()
+    return Summary(
+        ExitCode.DEFECTS,
+        f"{bad:,} of {validated.rows.height:,} rows have defects: nothing was sent. Mend them "
+        "(`paygw-batch validate --rejects FILE` writes them out), or submit with --skip-invalid to pay the others.",
+        batch=validated.batch,
+        sheet=validated.sheet.name,
+        rows=validated.rows.height,
+        states={"invalid": bad, "ready": validated.rows.height - bad},
+        defects=bad,
+        known=plan.known_rows,
+    )
+
+
+def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen) -> Summary:
+    counted = books(preview(plan, journal, minor_units), minor_units)
+    screen.books(counted)
+    ready = counted.states.get("ready", 0)
+    sums = ", ".join(
+        f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state
+    )
+    return Summary(
+        of_states({state: count for state, count in counted.states.items() if state != "ready"}),
+        f"Dry run: {ready:,} rows would be sent ({sums or 'nothing'}). Nothing was sent or written.",
+        batch=plan.validated.batch,
+        sheet=plan.validated.sheet.name,
+        rows=plan.validated.rows.height,
+        states=counted.states,
+        totals=counted.totals,
+        defects=plan.validated.defects["row"].n_unique(),
+        known=plan.known_rows,
+    )

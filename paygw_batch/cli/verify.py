@@ -1,0 +1,33 @@
+"""`paygw-batch verify`: replay the whole journal."""
+
+import time
+
+import click
+
+from paygw_batch.cli.compose import journal_to_read, settings_of
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.run.summary import ExitCode, Summary
+
+
+@click.command("verify", short_help="Check the journal.")
+@click.pass_obj
+def command(invocation: Invocation) -> None:
+    """Replay the whole journal: hash chain, states, totals. A damaged one ends with exit code 7, naming where."""
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    with journal_to_read(settings) as journal:
+        counted = journal.verify()
+        contradictions = len(journal.contradictions())
+    screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
+    message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
+    if contradictions:
+        message += f" It holds {contradictions} contradicting messages: `paygw-batch status` shows them."
+    summary = Summary(
+        ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
+        message,
+        seconds=time.monotonic() - started_s,
+        further={"checked": dict(counted)},
+    )
+    screen.finish(summary)

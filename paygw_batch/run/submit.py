@@ -1,0 +1,137 @@
+"""Submitting: first a plan, made by looking; then the plan carried out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import polars as pl
+
+from paygw_batch.journal.port import (
+    Amendment,
+    BatchRecord,
+    Clash,
+    Journal,
+    JournalReader,
+    Known,
+    LookAlike,
+    NewBatch,
+    NewInstruction,
+)
+from paygw_batch.run.ports import Now, timestamp
+from paygw_batch.sheet.pages import to_pages
+from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.validate import with_defects, with_warnings
+
+LOOK_ALIKE_DAYS = 7
+"""How far back the same payee and amount under another order id is worth a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What submitting a sheet to a journal would mean. Nothing has been written yet.
+
+    `existing` is the batch, when the journal has it already: then only what is due in it is sent. `known` rows are
+    covered by other batches of the journal; `amendments` replace a payment that was rejected or never sent.
+    """
+
+    validated: Validated
+    existing: BatchRecord | None
+    known: Sequence[Known]
+    amendments: Sequence[Amendment]
+
+    @property
+    def known_rows(self) -> int:
+        """How many rows the journal has already."""
+        return self.validated.instructions.height if self.existing else len(self.known)
+
+
+def plan_submission(validated: Validated, journal: JournalReader, *, operation: str, amend: bool, now: Now) -> Plan:
+    """Hold a validated sheet against the journal.
+
+    A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
+    paid; a row that pays like another one lately gets a warning.
+    """
+    if existing := _batch(journal, validated.batch):
+        return Plan(validated, existing, (), ())
+    instructions = validated.instructions
+    known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
+    amendments = [Amendment(clash.row, clash.instruction) for clash in clashes if amend and clash.amendable]
+    conflicts = [clash for clash in clashes if not (amend and clash.amendable)]
+    if conflicts:
+        validated = with_defects(validated, _conflict_defects(conflicts))
+        if existing := _batch(journal, validated.batch):
+            return Plan(validated, existing, (), ())
+    new = _without_rows(validated.instructions, (row.row for row in known))
+    since = timestamp(now() - timedelta(days=LOOK_ALIKE_DAYS))
+    look_alikes = journal.look_alikes(
+        operation, new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows(), since=since
+    )
+    if look_alikes:
+        validated = with_warnings(validated, _look_alike_warnings(look_alikes, new))
+    return Plan(validated, None, known, amendments)
+
+
+def open_planned_batch(plan: Plan, journal: Journal, *, operation: str, now: Now) -> BatchRecord:
+    """Make the planned batch durable, whole, or return it when the journal has it already."""
+    if plan.existing is not None:
+        return plan.existing
+    validated = plan.validated
+    sheet = validated.sheet
+    new = _without_rows(validated.instructions, (row.row for row in plan.known))
+    return journal.open_batch(
+        NewBatch(
+            batch=validated.batch,
+            operation=operation,
+            sheet_name=sheet.name,
+            sheet_sha256=sheet.sha256,
+            rows=validated.rows.height,
+            defects=validated.defects["row"].n_unique(),
+        ),
+        pages=to_pages(validated.rows),
+        instructions=(NewInstruction(*line) for line in new.iter_rows()),
+        known=plan.known,
+        amendments=plan.amendments,
+        at=timestamp(now()),
+    )
+
+
+def _batch(journal: JournalReader, batch: str) -> BatchRecord | None:
+    return next((record for record in journal.batches() if record.batch == batch), None)
+
+
+def _without_rows(instructions: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
+    return instructions.filter(~pl.col("row").is_in(pl.Series(list(rows), dtype=pl.UInt32).implode()))
+
+
+def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) -> pl.DataFrame:
+    own_ids = dict(
+        new.filter(pl.col("row").is_in([found.row for found in look_alikes]))
+        .select("row", "client_orderid")
+        .iter_rows()
+    )
+    lines = []
+    for found in look_alikes:
+        own_id = own_ids[found.row]
+        sentence = (
+            f"{own_id} pays the same account the same amount as {found.client_orderid} of batch {found.batch} did "
+            f"({found.opened_at[:10]}): make sure that both are meant."
+        )
+        lines.append((found.row, "client_orderid", own_id, "row.look_alike", sentence))
+    return _defect_frame(lines)
+
+
+def _conflict_defects(conflicts: Sequence[Clash]) -> pl.DataFrame:
+    lines = []
+    for clash in conflicts:
+        sentence = (
+            f"{clash.client_orderid} was used on {clash.opened_at[:10]} for another payment (batch {clash.batch}, "
+            f"row {clash.sheet_row}, now {clash.state.value.replace('_', ' ')}): give this one an id of its own"
+        )
+        mend = ", or submit with --amend to replace the other." if clash.amendable else "."
+        lines.append((clash.row, "client_orderid", clash.client_orderid, "client_orderid.conflict", sentence + mend))
+    return _defect_frame(lines)
+
+
+def _defect_frame(lines: Sequence[tuple[int, str, str, str, str]]) -> pl.DataFrame:
+    schema = {"row": pl.UInt32, "column": pl.String, "value": pl.String, "code": pl.String, "message": pl.String}
+    return pl.DataFrame(lines, schema=schema, orient="row")

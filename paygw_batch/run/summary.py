@@ -1,0 +1,95 @@
+"""The summary of a command: what a person and a program are told at its end, and the exit code that tells the truth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+
+class ExitCode(IntEnum):
+    """What the program ends with. Where several hold, `worst` chooses."""
+
+    DONE = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    DEFECTS = 3
+    SOME_REJECTED = 4
+    PERSON_NEEDED = 5
+    STOPPED_EARLY = 6
+    JOURNAL = 7
+    APPROVAL = 8
+    INTERRUPTED = 130
+
+
+_ORDER = (
+    ExitCode.UNEXPECTED,
+    ExitCode.USAGE,
+    ExitCode.JOURNAL,
+    ExitCode.APPROVAL,
+    ExitCode.DEFECTS,
+    ExitCode.PERSON_NEEDED,
+    ExitCode.STOPPED_EARLY,
+    ExitCode.INTERRUPTED,
+    ExitCode.SOME_REJECTED,
+    ExitCode.DONE,
+)
+
+
+def worst(codes: set[ExitCode]) -> ExitCode:
+    """Return the code that stands first in the documented order."""
+    return next((code for code in _ORDER if code in codes), ExitCode.DONE)
+
+
+def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
+    """Return the exit code of a batch whose rows stand so.
+
+    Rows left ready by an interruption are not a run that stopped early by itself: that is what 130 says.
+    """
+    codes = {ExitCode.DONE}
+    if states.get("in_doubt") or contradictions:
+        codes.add(ExitCode.PERSON_NEEDED)
+    if interrupted:
+        codes.add(ExitCode.INTERRUPTED)
+    elif states.get("ready"):
+        codes.add(ExitCode.STOPPED_EARLY)
+    if states.get("rejected") or states.get("returned") or states.get("invalid"):
+        codes.add(ExitCode.SOME_REJECTED)
+    return worst(codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a command came to. `totals`: currency -> state -> exact sum as text, in the currency's own decimals."""
+
+    exit_code: ExitCode
+    message: str
+    batch: str | None = None
+    sheet: str | None = None
+    rows: int = 0
+    states: Mapping[str, int] = field(default_factory=dict)
+    totals: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    defects: int = 0
+    known: int = 0
+    sent_this_run: int = 0
+    seconds: float = 0.0
+    reconciliation: Path | None = None
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the documented JSON object."""
+        return {
+            "batch": self.batch,
+            "sheet": self.sheet,
+            "rows": self.rows,
+            "states": dict(self.states),
+            "totals": {currency: dict(sums) for currency, sums in self.totals.items()},
+            "defects": self.defects,
+            "known": self.known,
+            "sent_this_run": self.sent_this_run,
+            "seconds": round(self.seconds, 3),
+            "reconciliation": None if self.reconciliation is None else str(self.reconciliation),
+            "exit_code": int(self.exit_code),
+            "message": self.message,
+            **self.further,
+        }

@@ -1,0 +1,67 @@
+"""Group commit: everyone who waits is carried by the next commit, and everyone hears of a failure."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from paygw_batch.core.lifecycle import Interrupted
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.port import Entry
+from paygw_batch.run.committer import Committer
+
+
+def entry(number: int) -> Entry:
+    return Entry(number, 1, Interrupted(), "2026-11-20T10:00:00.000Z")
+
+
+class SlowJournal:
+    """Holds each commit until it is let through."""
+
+    def __init__(self) -> None:
+        self.commits: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.fails = False
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        self.commits.append([one.instruction for one in entries])
+        await self.gate.wait()
+        if self.fails:
+            raise JournalUnwritable
+        return [one.instruction % 2 == 0 for one in entries]
+
+
+def test_what_arrives_during_a_commit_shares_the_next_one():
+    async def story():
+        journal = SlowJournal()
+        committer = Committer(journal.append, on_failure=lambda _: None)
+        first = asyncio.create_task(committer.append(entry(1)))
+        await asyncio.sleep(0)
+        later = [asyncio.create_task(committer.append(entry(number))) for number in (2, 3, 4)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in (first, *later))
+        journal.gate.set()
+        assert await asyncio.gather(first, *later) == [False, True, False, True]
+        assert journal.commits == [[1], [2, 3, 4]]
+
+    asyncio.run(story())
+
+
+def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again():
+    async def story():
+        journal = SlowJournal()
+        journal.fails = True
+        told: list[Exception] = []
+        committer = Committer(journal.append, on_failure=told.append)
+        waiting = [asyncio.create_task(committer.append(entry(number))) for number in (1, 2, 3)]
+        await asyncio.sleep(0)
+        journal.gate.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(result, JournalUnwritable) for result in results)
+        journal.fails = False
+        with pytest.raises(JournalUnwritable):
+            await committer.append(entry(4))
+        assert 4 not in {number for commit in journal.commits for number in commit}
+        assert len(told) == 1
+
+    asyncio.run(story())

@@ -1,0 +1,220 @@
+"""The engine: what leaves, when it may, and what a run does when things go wrong."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from paygw_batch.journal.memory import MemoryJournal
+from scripted_world import (
+    APPROVED,
+    LOST,
+    REFUSED,
+    UNTRUSTED,
+    ScriptedGateway,
+    a_journal,
+    an_engine,
+    reply,
+    run,
+)
+
+from paygw_batch.core.lifecycle import Intended, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.port import BatchRecord, Entry
+from paygw_batch.run.engine import Pace
+from paygw_batch.run.pacing import TRIES
+
+
+def states(journal: MemoryJournal, batch: BatchRecord) -> Counter[State]:
+    return Counter({tally.state: tally.count for tally in journal.tallies(batch.number)})
+
+
+def test_every_due_row_is_sent_once_and_its_outcome_kept():
+    journal, batch = a_journal(rows=600)
+    gateway = ScriptedGateway()
+    end = run(an_engine(journal, gateway), batch)
+    assert Counter(gateway.arrived) == Counter({f"PAY-{row}": 1 for row in range(2, 602)})
+    assert states(journal, batch) == {State.PAID: 600}
+    assert (end.sent, end.stop_reason, end.interrupted, end.failure) == (600, None, False, None)
+
+
+def test_a_second_run_over_the_same_batch_sends_nothing():
+    journal, batch = a_journal(rows=10)
+    run(an_engine(journal, ScriptedGateway()), batch)
+    gateway = ScriptedGateway()
+    assert run(an_engine(journal, gateway), batch).sent == 0
+    assert gateway.arrived == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_never_more_in_flight_than_allowed(concurrency: int):
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    run(an_engine(journal, gateway, Pace(concurrency)), batch)
+    assert gateway.most_in_flight == concurrency
+
+
+def test_the_first_row_travels_alone():
+    journal, batch = a_journal(rows=50)
+    seen: list[int] = []
+    gateway = ScriptedGateway(latency=0.01)
+    gateway.before_answer = lambda _order_id: seen.append(len(gateway.arrived))
+    run(an_engine(journal, gateway, Pace(concurrency=16)), batch)
+    assert seen[0] == 1
+
+
+def test_the_intent_is_durable_before_anything_leaves():
+    journal, batch = a_journal(rows=40)
+    gateway = ScriptedGateway()
+    intended: set[str] = set()
+    append = journal.append
+
+    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+        moved = append(entries)
+        intended.update(entry.fact.order_id for entry in entries if isinstance(entry.fact, Intended))
+        return moved
+
+    journal.append = watched  # type: ignore[method-assign]
+    gateway.script = lambda order_id, _times: APPROVED if order_id in intended else pytest.fail("sent before intent")
+    run(an_engine(journal, gateway), batch)
+    assert len(intended) == 40
+
+
+def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again():
+    journal, batch = a_journal(rows=5)
+    gateway = ScriptedGateway(lambda order_id, _times: LOST if order_id == "PAY-3" else APPROVED)
+    run(an_engine(journal, gateway), batch)
+    assert states(journal, batch) == {State.PAID: 4, State.IN_DOUBT: 1}
+    again = ScriptedGateway()
+    run(an_engine(journal, again), batch)
+    assert again.arrived == []
+
+
+def test_what_provably_never_left_is_tried_again_with_a_new_nonce():
+    journal, batch = a_journal(rows=1)
+    gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
+    run(an_engine(journal, gateway), batch)
+    assert len(gateway.arrived) == TRIES
+    (standing,) = journal.standings(batch.number)
+    assert (standing.state, standing.attempts) == (State.PAID, TRIES)
+
+
+def test_a_gateway_that_is_not_there_leaves_rows_ready_and_stops_the_run():
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(lambda _order_id, _times: REFUSED)
+    end = run(an_engine(journal, gateway), batch)
+    assert states(journal, batch) == {State.READY: 100}
+    assert len(gateway.arrived) == TRIES
+    assert end.sent == 0
+    assert end.stop_reason == "The gateway cannot be reached (connect.refused)."
+
+
+def test_a_wrong_certificate_is_tried_once_and_stops_the_run():
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(lambda _order_id, _times: UNTRUSTED)
+    end = run(an_engine(journal, gateway), batch)
+    assert len(gateway.arrived) == 1
+    assert end.stop_reason == "The certificate is wrong."
+
+
+def test_refused_credentials_stop_the_run():
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(lambda _order_id, _times: reply("error", http_status=401))
+    end = run(an_engine(journal, gateway, Pace(concurrency=16)), batch)
+    assert len(gateway.arrived) == 1
+    assert end.stop_reason == "Credentials were refused."
+
+
+@pytest.mark.parametrize(("concurrency", "breaker"), [(1, 3), (8, 5), (16, 1)])
+def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concurrency: int, breaker: int):
+    journal, batch = a_journal(rows=500)
+    alive = 100
+    gateway = ScriptedGateway(latency=0.01)
+    gateway.script = lambda order_id, _times: APPROVED if gateway.arrived.index(order_id) < alive else LOST
+    end = run(an_engine(journal, gateway, Pace(concurrency, stop_after_in_doubt=breaker)), batch)
+    found = states(journal, batch)
+    assert found[State.IN_DOUBT] <= concurrency + breaker
+    assert found[State.READY] == 500 - alive - found[State.IN_DOUBT]
+    assert "in a row came into doubt" in (end.stop_reason or "")
+
+
+def test_a_breaker_of_zero_goes_on_through_doubt():
+    journal, batch = a_journal(rows=30)
+    gateway = ScriptedGateway(lambda _order_id, _times: LOST)
+    end = run(an_engine(journal, gateway, Pace(concurrency=4, stop_after_in_doubt=0)), batch)
+    assert states(journal, batch) == {State.IN_DOUBT: 30}
+    assert end.stop_reason is None
+
+
+def test_a_pause_that_the_gateway_asks_for_is_kept():
+    journal, batch = a_journal(rows=3)
+    starts: list[float] = []
+    gateway = ScriptedGateway()
+
+    def answer(order_id: str, _times: int):
+        import asyncio  # noqa: PLC0415 (only this test reads the loop's clock)
+
+        starts.append(asyncio.get_running_loop().time())
+        return reply("declined", http_status=429) if order_id == "PAY-2" else APPROVED
+
+    gateway.script = answer
+    run(an_engine(journal, gateway, Pace(concurrency=1)), batch)
+    assert starts[1] - starts[0] >= 60
+
+
+def test_a_drain_starts_no_new_row_and_waits_for_those_in_flight():
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    engine = an_engine(journal, gateway, Pace(concurrency=4))
+    gateway.before_answer = lambda _order_id: engine.drain() if len(gateway.arrived) >= 20 else None
+    end = run(engine, batch)
+    found = states(journal, batch)
+    assert end.interrupted
+    assert found[State.PAID] == len(gateway.arrived) < 30
+    assert found[State.READY] == 100 - found[State.PAID]
+    assert State.IN_FLIGHT not in found
+
+
+def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is_reported():
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    append = journal.append
+
+    def failing(entries: Sequence[Entry]) -> Sequence[bool]:
+        if len(gateway.arrived) >= 10:
+            raise JournalUnwritable
+        return append(entries)
+
+    journal.append = failing  # type: ignore[method-assign]
+    end = run(an_engine(journal, gateway, Pace(concurrency=4)), batch)
+    assert isinstance(end.failure, JournalUnwritable)
+    assert len(gateway.arrived) <= 14
+    recorded = states(journal, batch)
+    assert recorded[State.IN_FLIGHT] == len(end.unrecorded)
+    assert {kind for _, kind in end.unrecorded} == {OutcomeKind.PAID}
+
+
+def test_a_row_in_doubt_at_the_start_is_not_due():
+    journal, batch = a_journal(rows=3)
+    (due, *_) = journal.due(batch.number, after_row=0, limit=1)
+    journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, "d", None), "2026-11-20T10:00:00.000Z")])
+    journal.interrupt("2026-11-20T11:00:00.000Z")
+    gateway = ScriptedGateway()
+    run(an_engine(journal, gateway), batch)
+    assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
+
+
+def test_an_error_of_our_own_ends_the_run_in_order():
+    journal, batch = a_journal(rows=50)
+    gateway = ScriptedGateway(latency=0.01)
+
+    def broken(order_id: str) -> None:
+        if order_id == "PAY-9":
+            raise ZeroDivisionError
+
+    gateway.before_answer = broken
+    end = run(an_engine(journal, gateway), batch)
+    assert isinstance(end.failure, ZeroDivisionError)
+    found = states(journal, batch)
+    assert found[State.IN_FLIGHT] == 1
+    assert found[State.PAID] == len(gateway.arrived) - 1
