@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import httptools
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.message import FaultKind, RawReply
+from paygw_batch.gateway.endpoint import Origin
+from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
@@ -19,6 +20,24 @@ MAX_INTERIM_REPLIES = 8
 
 _USER_AGENT = "paygw-batch"
 _FORBIDDEN = frozenset("\r\n\0")
+
+
+def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
+    """Return a prepared request as the bytes that go over the wire, head and body.
+
+    The headers are those of section 5 of the gateway's interface. Raises `InternalError` for a request to elsewhere.
+    """
+    place = str(origin)
+    target = request.url.removeprefix(place)
+    if len(target) == len(request.url) or not target.startswith("/"):
+        raise InternalError("a request was signed for another place than the one it would be sent to")
+    fields = (
+        ("Content-Type", "application/json"),
+        ("Accept", "application/json"),
+        ("Authorization", request.authorization),
+    )
+    head = request_head(target, host=origin.authority, fields=fields, content_length=len(request.body), close=close)
+    return head + request.body
 
 
 def request_head(

@@ -145,7 +145,7 @@ def _read_private(path: Path) -> bytes:
             f"The private key {path} cannot be read: {(error.strerror or 'unknown reason').lower()}.",
             hint="gateway.private_key names the file.",
         ) from None
-    with os.fdopen(handle, "rb") as file:
+    try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
             raise ConfigurationError(f"The private key {path} is not a file.")
@@ -153,9 +153,12 @@ def _read_private(path: Path) -> bytes:
             raise ConfigurationError(
                 f"The private key {path} is open to others than its owner.", hint=f"chmod 600 {shlex.quote(str(path))}"
             )
-        if about.st_size > _MAX_KEY_FILE_BYTES:
-            raise ConfigurationError(f"The private key {path} is too large to be a key.")
-        return file.read()
+        pem = os.read(handle, _MAX_KEY_FILE_BYTES + 1)
+    finally:
+        os.close(handle)
+    if len(pem) > _MAX_KEY_FILE_BYTES:
+        raise ConfigurationError(f"The private key {path} is too large to be a key.")
+    return pem
 
 
 def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:

@@ -7,7 +7,6 @@ again is the first-byte witness in the fault that comes back, never the class of
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import httpx
@@ -15,7 +14,7 @@ import httpx
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.connection import CannotOpen, Connection
 from paygw_batch.gateway.endpoint import Connections, TransportSettings, gateway_origin, proxy_origin
-from paygw_batch.gateway.http1 import request_head
+from paygw_batch.gateway.http1 import payout_request, request_head
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.tls import TlsChannel, client_context
 
@@ -68,16 +67,7 @@ class PayoutTransport(httpx.AsyncBaseTransport):
         When it is cancelled, its connection is cut and `CancelledError` goes on: by then a byte may have left.
         Raises `InternalError` for a request to another place than the settings name.
         """
-        origin = str(self._origin)
-        target = request.url.removeprefix(origin)
-        if len(target) == len(request.url) or not target.startswith("/"):
-            raise InternalError("a request was signed for another place than the one it would be sent to")
-        fields = (
-            ("Content-Type", "application/json"),
-            ("Accept", "application/json"),
-            ("Authorization", request.authorization),
-        )
-        return await self._send(self._head(target, fields, len(request.body)) + request.body)
+        return await self._send(payout_request(request, self._origin, close=not self._reuse))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a POST of httpx's, for callers that speak httpx; raise `DeliveryFault` where there is no reply.
@@ -90,8 +80,14 @@ class PayoutTransport(httpx.AsyncBaseTransport):
             raise httpx.UnsupportedProtocol(f"Only POST to {self._origin} can be sent here.", request=request)
         body = await request.aread()
         fields = [(name, value) for name, value in request.headers.items() if name not in _SET_HERE]
-        target = request.url.raw_path.decode("ascii")
-        result = await self._send(self._head(target, fields, len(body)) + body)
+        head = request_head(
+            request.url.raw_path.decode("ascii"),
+            host=self._origin.authority,
+            fields=fields,
+            content_length=len(body),
+            close=not self._reuse,
+        )
+        result = await self._send(head + body)
         if isinstance(result, TransportFault):
             raise DeliveryFault(result, request)
         return httpx.Response(
@@ -110,11 +106,6 @@ class PayoutTransport(httpx.AsyncBaseTransport):
             connection.abort()
         for connection in list(self._living):
             await connection.gone.wait()
-
-    def _head(self, target: str, fields: Iterable[tuple[str, str]], length: int) -> bytes:
-        return request_head(
-            target, host=self._origin.authority, fields=fields, content_length=length, close=not self._reuse
-        )
 
     async def _send(self, request: bytes) -> RawReply | TransportFault:
         """Send the bytes of one request over a connection that may carry it."""

@@ -1,0 +1,134 @@
+"""An instruction becomes the body of its request."""
+
+import json
+
+import pytest
+from gateway_cases import CALLBACK_URL, RULES, instruction_for, rule_for
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.countries.rules import CountryRule
+from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.gateway.encode import EncodedBody, encode_body
+
+AMOUNTS = st.from_regex(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+
+
+def encode(country: str, rule: CountryRule | None = None, callback_url: str | None = CALLBACK_URL, **changes: object):
+    instruction = instruction_for(country, **changes)
+    return encode_body(
+        rule or RULES[country], instruction, order_id=instruction.client_orderid, callback_url=callback_url
+    )
+
+
+def read(encoded: EncodedBody) -> list[tuple[str, str]]:
+    """Read a body with the standard library, numbers as the text they are written with."""
+    pairs: list[tuple[str, str]] = json.loads(
+        encoded.body, object_pairs_hook=list, parse_int=lambda digits: f"#{digits}", parse_float=lambda d: f"#{d}"
+    )
+    return pairs
+
+
+def test_the_account_form_of_kenya_is_written_byte_for_byte_in_the_order_of_the_interface():
+    assert encode("KE").body.decode() == (
+        '{"account_name":"Wanjiku Kamau","account_number":"254700123456","amount":1500.50,'
+        '"client_orderid":"PAY-KE-0001","currency":"KES","phone":"+254700123456","purpose":"OPERATOR-KE",'
+        '"server_callback_url":"https://merchant.example/paygw/callback?from=gateway&n=1"}'
+    )
+
+
+@given(AMOUNTS)
+def test_an_amount_is_a_json_number_with_the_very_digits_of_the_sheet(amount: str):
+    assert dict(read(encode("KE", amount=amount)))["amount"] == f"#{amount}"
+
+
+@pytest.mark.parametrize(
+    "amount", ["1e3", "1500.", ".5", "01", "+1", "-1", "1,500", "1500 ", "NaN", "", "1.12345", "\u0661"]
+)
+def test_an_amount_that_is_not_plain_digits_never_reaches_the_wire(amount: str):
+    with pytest.raises(InternalError):
+        encode("KE", amount=amount)
+
+
+@given(name=TEXTS, order_id=TEXTS)
+def test_any_text_comes_back_from_the_body_as_it_went_in(name: str, order_id: str):
+    instruction = instruction_for("KE", fields={**instruction_for("KE").fields, "account_name": name})
+    encoded = encode_body(RULES["KE"], instruction, order_id=order_id, callback_url=CALLBACK_URL)
+    pairs = dict(read(encoded))
+    assert (pairs["account_name"], pairs["client_orderid"]) == (name, order_id)
+
+
+@given(amount=AMOUNTS, name=TEXTS, country=st.sampled_from(sorted(RULES)))
+def test_the_pairs_to_sign_are_those_of_the_body_in_its_order(amount: str, name: str, country: str):
+    own = "receiver_first_name" if country == "TZ" else "account_name"
+    encoded = encode(country, amount=amount, fields={**instruction_for(country).fields, own: name})
+    in_body = [(field, value.removeprefix("#") if field == "amount" else value) for field, value in read(encoded)]
+    assert list(encoded.params) == in_body
+
+
+def test_text_beyond_ascii_is_utf_8_and_not_escaped():
+    body = encode("EG").body
+    assert "محمد أحمد".encode() in body
+    assert b"\\u" not in body
+
+
+def test_south_africa_sends_no_purpose():
+    assert b"purpose" not in encode("ZA").body
+
+
+def test_what_a_country_relaxes_may_be_absent_or_empty_and_is_then_left_out():
+    rule = rule_for("KE", required=RULES["KE"].required - {"phone"})
+    fields = {"account_name": "A B", "account_number": "254700123456"}
+    assert b"phone" not in encode("KE", rule, fields=fields).body
+    assert b"phone" not in encode("KE", rule, fields={**fields, "phone": ""}).body
+
+
+@pytest.mark.parametrize("fields", [{}, {"account_name": "Wanjiku"}, {"account_name": "", "account_number": "1"}])
+def test_an_instruction_without_what_its_form_requires_is_an_error_of_ours_and_names_no_payee(fields: dict[str, str]):
+    with pytest.raises(InternalError) as caught:
+        encode("KE", fields=fields)
+    assert "Wanjiku" not in str(caught.value)
+
+
+def test_a_missing_callback_address_is_named_as_the_setting_it_is():
+    with pytest.raises(ConfigurationError, match=r"gateway\.server_callback_url"):
+        encode("KE", callback_url=None)
+    assert b"callback" not in encode("TZ", callback_url=None).body
+
+
+def test_a_country_that_is_not_configured_sends_nothing_and_says_what_is_missing():
+    with pytest.raises(ConfigurationError, match=r"countries\.KE\.payout\.purpose"):
+        encode("KE", rule_for("KE", purpose=None, missing_terms=("countries.KE.payout.purpose",)))
+
+
+def test_a_country_that_cannot_be_used_sends_nothing_and_says_why():
+    with pytest.raises(ConfigurationError, match="shows no payout"):
+        encode("SN", rule_for("SN", form=None, unusable="The interface shows no payout for Senegal."))
+
+
+def test_an_instruction_of_another_country_or_currency_is_never_encoded():
+    with pytest.raises(InternalError):
+        encode_body(RULES["UG"], instruction_for("KE"), order_id="1", callback_url=CALLBACK_URL)
+    with pytest.raises(InternalError):
+        encode("KE", currency="UGX")
+
+
+def test_an_instruction_validated_for_another_form_waits_for_the_configuration_to_be_put_right():
+    with pytest.raises(ConfigurationError, match="receiver form") as caught:
+        encode("KE", form="receiver")
+    assert 'form = "receiver"' in caught.value.hint
+
+
+def test_text_that_is_not_unicode_is_refused_without_being_repeated():
+    with pytest.raises(InternalError) as caught:
+        encode("KE", fields={**instruction_for("KE").fields, "account_name": "Wanjiku \ud800"})
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert "Wanjiku" not in str(caught.value)
+
+
+def test_a_body_is_not_shown_by_its_representation():
+    encoded = encode("KE")
+    assert "Wanjiku" not in repr(encoded)
+    assert "254700123456" not in repr(encoded)

@@ -1,0 +1,165 @@
+"""The golden requests: what goes over the wire for every country and profile, checked by libraries not ours."""
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from gateway_cases import (
+    CALLBACK_URL,
+    CONSUMER_KEY,
+    GOLDEN,
+    NONCE,
+    RULES,
+    TIMESTAMP_S,
+    URL,
+    golden_file,
+    head_and_body,
+    instruction_for,
+    oauth_of,
+    prepared,
+    request_bytes,
+)
+from oauthlib.oauth1.rfc5849.signature import base_string_uri, normalize_parameters, signature_base_string
+from oauthlib.oauth1.rfc5849.utils import escape
+
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+
+EVERY_REQUEST = [
+    pytest.param(profile, country, id=f"{profile.value}-{country}") for profile in SignatureProfile for country in RULES
+]
+ACCOUNT_FORM = [
+    "account_name",
+    "account_number",
+    "amount",
+    "client_orderid",
+    "currency",
+    "phone",
+    "purpose",
+    "server_callback_url",
+]
+RECEIVER_FORM = [
+    "amount",
+    "client_orderid",
+    "currency",
+    "ipaddress",
+    "order_desc",
+    "purpose",
+    "receiver_country_code",
+    "receiver_email",
+    "receiver_first_name",
+    "receiver_last_name",
+    "receiver_phone",
+]
+
+
+def base_string_by_oauthlib(profile: SignatureProfile, oauth: list[tuple[str, str]], body: bytes) -> str:
+    """Return what must be signed, with oauthlib's own encoding, sorting and joining."""
+    signed = [(name, value) for name, value in oauth if name != "oauth_signature"]
+    if profile is SignatureProfile.JSON_PARAMS:
+        signed += json.loads(body, parse_int=str, parse_float=str).items()
+    base: str = signature_base_string("POST", base_string_uri(URL), normalize_parameters(signed))
+    return base if profile is SignatureProfile.JSON_PARAMS else f"{base}&{escape(body.decode())}"
+
+
+def verify(key: PrivateKey, signature: str, text: str) -> None:
+    public = load_pem_public_key(key.public_key_pem())
+    assert isinstance(public, RSAPublicKey)
+    public.verify(base64.b64decode(signature, validate=True), text.encode(), PKCS1v15(), SHA256())
+
+
+@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
+def test_a_request_is_the_golden_one_to_the_byte(key: PrivateKey, profile: SignatureProfile, country: str):
+    assert request_bytes(prepared(key, profile, country)) == golden_file(profile, country).read_bytes()
+
+
+def test_there_is_a_golden_request_for_every_country_and_profile_and_no_other():
+    kept = {path.name for path in GOLDEN.glob("*.http")}
+    assert kept == {golden_file(profile, country).name for profile in SignatureProfile for country in RULES}
+    assert len(kept) == 28
+
+
+@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
+def test_a_golden_signature_fits_what_oauthlib_would_have_signed(
+    key: PrivateKey, profile: SignatureProfile, country: str
+):
+    _, headers, body = head_and_body(golden_file(profile, country).read_bytes())
+    oauth = oauth_of(headers["authorization"])
+    text = base_string_by_oauthlib(profile, oauth, body)
+    verify(key, dict(oauth)["oauth_signature"], text)
+    with pytest.raises(InvalidSignature):
+        verify(key, dict(oauth)["oauth_signature"], text + " ")
+
+
+@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
+def test_a_golden_head_has_what_the_interface_asks_for_and_nothing_that_could_surprise(
+    profile: SignatureProfile, country: str
+):
+    first, headers, body = head_and_body(golden_file(profile, country).read_bytes())
+    assert first == "POST /paynet/api/v4/payout/1234 HTTP/1.1"
+    authorization = headers.pop("authorization")
+    assert headers == {
+        "host": "gateway.example",
+        "user-agent": "paygw-batch",
+        "content-type": "application/json",
+        "accept": "application/json",
+        "accept-encoding": "identity",
+        "content-length": str(len(body)),
+        "connection": "close",
+    }
+    oauth = oauth_of(authorization)
+    assert authorization.startswith("OAuth ")
+    assert [name for name, _ in oauth] == [
+        "oauth_consumer_key",
+        "oauth_nonce",
+        "oauth_signature",
+        "oauth_signature_method",
+        "oauth_timestamp",
+        "oauth_version",
+    ]
+    values = dict(oauth)
+    del values["oauth_signature"]
+    assert values == {
+        "oauth_consumer_key": CONSUMER_KEY,
+        "oauth_nonce": NONCE,
+        "oauth_signature_method": "RSA-SHA256",
+        "oauth_timestamp": str(TIMESTAMP_S),
+        "oauth_version": "1.0",
+    }
+
+
+@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
+def test_a_golden_body_pays_what_the_instruction_says(profile: SignatureProfile, country: str):
+    _, _, body = head_and_body(golden_file(profile, country).read_bytes())
+    pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
+    instruction = instruction_for(country)
+    form = RECEIVER_FORM if country == "TZ" else [name for name in ACCOUNT_FORM if (country, name) != ("ZA", "purpose")]
+    assert [name for name, _ in pairs] == form
+    expected = {
+        **instruction.fields,
+        "client_orderid": instruction.client_orderid,
+        "currency": instruction.currency,
+        "amount": "250000" if country in {"UG", "RW", "BF", "CI", "SN", "GN", "BN"} else "1500.50",
+    }
+    if country != "ZA":
+        expected["purpose"] = RULES[country].purpose or "is never empty"
+    if country != "TZ":
+        expected["server_callback_url"] = CALLBACK_URL
+    assert dict(pairs) == expected
+
+
+@pytest.mark.parametrize("country", RULES)
+def test_a_prepared_request_carries_what_the_journal_and_the_judge_need(key: PrivateKey, country: str):
+    request = prepared(key, SignatureProfile.JSON_PARAMS, country)
+    instruction = instruction_for(country)
+    assert request.body_sha256 == hashlib.sha256(request.body).hexdigest()
+    assert (request.nonce, request.timestamp_s, request.url) == (NONCE, TIMESTAMP_S, URL)
+    assert request.purpose == (None if country == "ZA" else RULES[country].purpose)
+    assert (request.expected.order_id, request.expected.currency) == (instruction.client_orderid, instruction.currency)
+    assert str(request.expected.amount) == instruction.amount

@@ -1,0 +1,247 @@
+"""What is signed, and the key that signs it."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from gateway_cases import KEY_FILE, NONCE, RULES, TIMESTAMP_S, URL, instruction_for, oauth_of, prepared, signer
+from hypothesis import given
+from hypothesis import strategies as st
+from oauthlib.oauth1.rfc5849.signature import base_string_uri, normalize_parameters, signature_base_string
+from oauthlib.oauth1.rfc5849.utils import escape
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.encode import EncodedBody, encode_body
+from paygw_batch.gateway.sign import (
+    PrivateKey,
+    SignatureProfile,
+    authorization,
+    base_string,
+    load_private_key,
+    oauth_parameters,
+    percent_encode,
+)
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+PAIRS = st.lists(st.tuples(TEXTS, TEXTS), max_size=8)
+OAUTH = oauth_parameters(consumer_key="key", nonce="nonce", timestamp_s=1)
+
+
+# The base string.
+
+
+@given(TEXTS)
+def test_text_is_encoded_as_rfc_3986_says_and_as_the_standard_library_does(text: str):
+    assert percent_encode(text) == quote(text, safe="-._~")
+
+
+@given(PAIRS)
+def test_a_json_params_base_string_is_the_one_that_oauthlib_builds(params: list[tuple[str, str]]):
+    expected = signature_base_string("POST", base_string_uri(URL), normalize_parameters([*params, *OAUTH]))
+    assert base_string(SignatureProfile.JSON_PARAMS, URL, EncodedBody(b"", tuple(params)), OAUTH) == expected
+
+
+@given(PAIRS, TEXTS)
+def test_a_raw_body_base_string_is_oauthlibs_without_the_fields_and_then_the_body(
+    params: list[tuple[str, str]], body: str
+):
+    expected = signature_base_string("POST", base_string_uri(URL), normalize_parameters(OAUTH)) + "&" + escape(body)
+    assert base_string(SignatureProfile.RAW_BODY, URL, EncodedBody(body.encode(), tuple(params)), OAUTH) == expected
+
+
+def test_equal_names_are_sorted_by_their_encoded_values():
+    encoded = EncodedBody(b"", (("a", "~"), ("a", "é"), ("a", "z")))
+    text = base_string(SignatureProfile.JSON_PARAMS, "https://h/", encoded, ())
+    assert text == "POST&https%3A%2F%2Fh%2F&a%3D%25C3%25A9%26a%3Dz%26a%3D~"
+
+
+def test_the_five_signed_parameters_are_those_of_the_interface():
+    assert oauth_parameters(consumer_key="me", nonce="n", timestamp_s=12) == (
+        ("oauth_consumer_key", "me"),
+        ("oauth_nonce", "n"),
+        ("oauth_signature_method", "RSA-SHA256"),
+        ("oauth_timestamp", "12"),
+        ("oauth_version", "1.0"),
+    )
+
+
+@given(consumer_key=TEXTS.filter(bool), nonce=TEXTS.filter(bool))
+def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str):
+    oauth = oauth_parameters(consumer_key=consumer_key, nonce=nonce, timestamp_s=1)
+    header = authorization(oauth, "si+gn/=")
+    assert header.isascii()
+    assert header.isprintable()
+    assert dict(oauth_of(header)) == {**dict(oauth), "oauth_signature": "si+gn/="}
+
+
+@pytest.mark.parametrize("profile", SignatureProfile)
+def test_the_base_string_that_is_shown_is_the_one_that_is_signed(key: PrivateKey, profile: SignatureProfile):
+    instruction = instruction_for("KE")
+    made = signer(key, profile)
+    encoded = encode_body(RULES["KE"], instruction, order_id="PAY-KE-0001", callback_url=made.callback_url)
+    shown = made.base_string(encoded, nonce=NONCE, timestamp_s=TIMESTAMP_S)
+    sent = dict(oauth_of(prepared(key, profile, "KE").authorization))
+    assert key.sign(shown) == sent["oauth_signature"]
+
+
+def test_two_threads_sign_what_one_signs(key: PrivateKey):
+    made = signer(key, SignatureProfile.JSON_PARAMS)
+
+    def sign(number: int) -> str:
+        instruction = instruction_for("KE", client_orderid=f"PAY-{number}")
+        return made.prepare(
+            RULES["KE"], instruction, order_id=f"PAY-{number}", nonce=NONCE, timestamp_s=TIMESTAMP_S
+        ).authorization
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(sign, range(60))) == [sign(number) for number in range(60)]
+
+
+# The key.
+
+
+@pytest.fixture(scope="module")
+def rsa_key():
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path):
+    def write(content: bytes, mode: int = 0o600) -> Path:
+        path = tmp_path / "merchant key.pem"
+        path.write_bytes(content)
+        path.chmod(mode)
+        return path
+
+    return write
+
+
+KeyFile = Callable[..., Path]
+
+
+def pem(
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey,
+    form: PrivateFormat = PrivateFormat.PKCS8,
+    encryption: KeySerializationEncryption | None = None,
+) -> bytes:
+    return key.private_bytes(Encoding.PEM, form, encryption or NoEncryption())
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+@pytest.mark.parametrize("passphrase", [None, b"open sesame"])
+def test_a_key_loads_from_either_pem_form_encrypted_or_not(
+    key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat, passphrase: bytes | None
+):
+    encryption = BestAvailableEncryption(passphrase) if passphrase else None
+    loaded = load_private_key(key_file(pem(rsa_key, form, encryption)), passphrase)
+    rsa_key.public_key().verify(
+        base64.b64decode(loaded.sign("text é")), "text é".encode(), padding.PKCS1v15(), SHA256()
+    )
+    assert loaded.bits == 2048
+
+
+@pytest.mark.parametrize("passphrase", [b"not needed", b"", None])
+def test_a_passphrase_that_is_not_needed_does_no_harm(
+    key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, passphrase: bytes | None
+):
+    assert load_private_key(key_file(pem(rsa_key)), passphrase).bits == 2048
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_an_encrypted_key_without_a_passphrase_says_what_is_missing(
+    key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat
+):
+    with pytest.raises(ConfigurationError, match="no passphrase"):
+        load_private_key(key_file(pem(rsa_key, form, BestAvailableEncryption(b"open sesame"))))
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_a_wrong_passphrase_is_told_apart_and_never_repeated(
+    key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat
+):
+    with pytest.raises(ConfigurationError, match="passphrase does not open") as caught:
+        load_private_key(key_file(pem(rsa_key, form, BestAvailableEncryption(b"open sesame"))), b"let me in")
+    assert "let me in" not in str(caught.value)
+
+
+def test_a_missing_key_is_told(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="no such file"):
+        load_private_key(tmp_path / "nowhere.pem")
+
+
+def test_a_directory_or_a_pipe_is_no_key_and_is_not_waited_for(tmp_path: Path):
+    (tmp_path / "directory").mkdir(mode=0o700)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name in ("directory", "pipe"):
+        with pytest.raises(ConfigurationError, match="is not a file"):
+            load_private_key(tmp_path / name)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o610, 0o666])
+def test_a_key_open_to_others_is_refused_with_the_command_that_mends_it(
+    key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, mode: int
+):
+    path = key_file(pem(rsa_key), mode)
+    with pytest.raises(ConfigurationError, match="open to others") as caught:
+        load_private_key(path)
+    assert caught.value.hint == f"chmod 600 '{path}'"
+
+
+def test_a_key_below_2048_bits_is_refused(key_file: KeyFile):
+    short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 (it is refused)
+    with pytest.raises(ConfigurationError, match="1024 bits; at least 2048"):
+        load_private_key(key_file(pem(short)))
+
+
+def test_a_key_of_another_kind_is_refused(key_file: KeyFile):
+    with pytest.raises(ConfigurationError, match="not an RSA key"):
+        load_private_key(key_file(pem(ec.generate_private_key(ec.SECP256R1()))))
+
+
+def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey):
+    public = rsa_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    der = rsa_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    whole = pem(rsa_key)
+    for content, sentence in [
+        (b"", "is not PEM"),
+        (der, "is not PEM"),
+        (b"secret words", "is not PEM"),
+        (public, "holds no private key"),
+        (whole[: len(whole) // 2], "holds no private key"),
+        (b"-----BEGIN PRIVATE KEY-----\nbm90IGEga2V5\n-----END PRIVATE KEY-----\n", "holds no private key"),
+        (b"-----BEGIN " + b"x" * 70_000, "too large"),
+    ]:
+        with pytest.raises(ConfigurationError, match=sentence) as caught:
+            load_private_key(key_file(content))
+        assert "secret words" not in str(caught.value)
+
+
+def test_a_key_shows_its_public_half_only(key: PrivateKey):
+    assert repr(key) == "PrivateKey()"
+    assert "key" not in repr(signer(key, SignatureProfile.RAW_BODY)).replace("consumer_key", "")
+    assert key.public_key_pem().startswith(b"-----BEGIN PUBLIC KEY-----")
+    spki = base64.b64decode(b"".join(key.public_key_pem().splitlines()[1:-1]))
+    assert key.fingerprint() == hashlib.sha256(spki).hexdigest()
+
+
+def test_the_committed_key_is_refused_as_a_checkout_leaves_it(tmp_path: Path):
+    copy = tmp_path / "key.pem"
+    copy.write_bytes(KEY_FILE.read_bytes())
+    copy.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="open to others"):
+        load_private_key(copy)

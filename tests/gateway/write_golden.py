@@ -1,0 +1,17 @@
+"""Writes the golden requests again. Run it after a change of the wire that is meant, and read the difference."""
+
+import tempfile
+from pathlib import Path
+
+from gateway_cases import GOLDEN, RULES, golden_file, prepared, request_bytes, throw_away_key
+
+from paygw_batch.gateway.sign import SignatureProfile
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        key = throw_away_key(Path(directory))
+    for old in GOLDEN.glob("*.http"):
+        old.unlink()
+    for profile in SignatureProfile:
+        for country in RULES:
+            golden_file(profile, country).write_bytes(request_bytes(prepared(key, profile, country)))
