@@ -7,7 +7,7 @@ promises no idempotency, so an order that arrives twice is paid twice and stands
 import csv
 import io
 import os
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -62,7 +62,7 @@ class Record:
         """Write one line. Raises `OutputError`, and from then on always: half a line may stand in the file."""
         if self._broken:
             raise OutputError("The sandbox's record could not be written earlier.")
-        data = _csv_line(astuple(line))
+        data = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
         try:
             written = os.write(self._descriptor, data)
         except OSError as problem:

@@ -1,0 +1,130 @@
+"""Holds a reconciliation file against the sandbox's record: what we believe against what the gateway knows.
+
+`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences and exits with 1 if there are
+any.
+"""
+
+import csv
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
+
+_NOTHING_MOVED = frozenset({"ready", "rejected", "invalid"})
+_MONEY_MOVED = frozenset({"paid", "accepted", "returned"})
+_COLUMNS = frozenset(
+    {"client_orderid", "sent_orderid", "state", "country", "currency", "amount", "account_number", "phone"}
+)
+_RELEASED = re.compile(r"(.+)-r[0-9]+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What record and reconciliation do not agree on for one row. The sentence holds no payee's data."""
+
+    client_orderid: str
+    sentence: str
+
+
+def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[Difference]:
+    """Return the differences, in the order of the reconciliation's rows (its columns as text, by name).
+
+    An order of the record belongs to the row with its id, or with its id before a release's suffix (`ID-r2`). Orders of
+    no row are left out: the record is kept over many batches. A row in doubt agrees with anything but a double payment,
+    for that is what doubt means.
+    """
+    rows = _by_order_id(reconciliation)
+    sent_as = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
+    committed: defaultdict[str, list[RecordLine]] = defaultdict(list)
+    for line in record:
+        sent = line.client_orderid
+        order_id = next((each for each in (sent, sent_as.get(sent), _stem(sent)) if each in rows), None)
+        if order_id is not None and line.committed == "yes":
+            committed[order_id].append(line)
+    return [
+        Difference(order_id, sentence)
+        for order_id, row in rows.items()
+        for sentence in _sentences(row, committed.get(order_id, []))
+    ]
+
+
+def _by_order_id(reconciliation: Iterable[Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
+    """Return the rows by order id; of rows that share one, all but one at most are invalid and give way."""
+    rows: dict[str, Mapping[str, str]] = {}
+    for row in reconciliation:
+        order_id = row["client_orderid"]
+        if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
+            rows[order_id] = row
+    return rows
+
+
+def _stem(order_id: str) -> str | None:
+    found = _RELEASED.fullmatch(order_id)
+    return None if found is None else found[1]
+
+
+def _sentences(row: Mapping[str, str], committed: Sequence[RecordLine]) -> Iterable[str]:
+    state = row["state"]
+    if len(committed) > 1:
+        yield f"paid {len(committed)} times at the gateway"
+    if committed and state in _NOTHING_MOVED:
+        earlier = ", perhaps from an earlier sheet" if state == "invalid" else ""
+        yield f"{state} here, but taken at the gateway{earlier}"
+    if not committed and state in _MONEY_MOVED:
+        yield f"{state} here, but never taken at the gateway"
+    if committed and state != "invalid":
+        wrong = sorted({name for line in committed for name in _unlike(row, line)})
+        if wrong:
+            yield f"other {', '.join(wrong)} at the gateway"
+
+
+def _unlike(row: Mapping[str, str], line: RecordLine) -> Iterable[str]:
+    if row["country"] != line.country:
+        yield "country"
+    if row["currency"] != line.currency:
+        yield "currency"
+    if Decimal(row["amount"]) != Decimal(line.amount):
+        yield "amount"
+    if (row["account_number"] or row["phone"]) != line.account_number:
+        yield "account"
+
+
+def read_reconciliation(path: Path) -> list[dict[str, str]]:
+    """Return the rows of the CSV reconciliation file at `path`. Raises `ConfigurationError` when it is none."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file, restval="", strict=True)
+            if not _COLUMNS.issubset(reader.fieldnames or ()):
+                raise ConfigurationError(f"{path} is no reconciliation file in CSV.")
+            return [{name: unguarded(value) for name, value in row.items() if name in _COLUMNS} for row in reader]
+    except OSError as problem:
+        raise ConfigurationError(f"{path} cannot be read: {problem.strerror}.") from None
+    except (csv.Error, UnicodeDecodeError):
+        raise ConfigurationError(f"{path} is no reconciliation file in CSV.") from None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the differences between the two files named; return 0 for none, 1 for some, 2 where they cannot be read."""
+    if len(arguments) != 2:  # noqa: PLR2004 (the record and the reconciliation)
+        sys.stderr.write("usage: python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv\n")
+        return 2
+    record, reconciliation = map(Path, arguments)
+    try:
+        differences = compare(read_record(record), read_reconciliation(reconciliation))
+    except PaygwError as problem:
+        sys.stderr.write(f"{problem.message}\n")
+        return problem.exit_code
+    for each in differences:
+        sys.stdout.write(f"{each.client_orderid}: {each.sentence}\n")
+    sys.stdout.write(f"Differences: {len(differences)}.\n")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""How the tests reach a sandbox that runs."""
+
+import time
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+from sandbox_merchant import PATH, Merchant, address_of, as_body
+
+from paygw_batch.sandbox.record import RecordLine, read_record
+
+SOON_S = 20
+"""How long a test waits for what must come; never how fast it must be."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A sandbox that runs, and its record."""
+
+    base_url: str
+    record_path: Path
+
+    def recorded(self, order_id: str) -> list[RecordLine]:
+        return [line for line in read_record(self.record_path) if line.client_orderid == order_id]
+
+
+def connection(base_url: str) -> HTTPConnection:
+    return HTTPConnection(*address_of(base_url), timeout=SOON_S)
+
+
+def post(merchant: Merchant, base_url: str, fields: dict[str, str], **headers: str) -> tuple[HTTPResponse, bytes]:
+    """Send a good request and return the reply with its body."""
+    body = as_body(fields)
+    authorization = merchant.authorization(base_url + PATH, fields, body, now_s=time.time())
+    every = {"Content-Type": "application/json", "Accept": "application/json", "Authorization": authorization}
+    sender = connection(base_url)
+    try:
+        sender.request("POST", PATH, body, every | headers)
+        reply = sender.getresponse()
+        return reply, reply.read()
+    finally:
+        sender.close()
+
+
+def wait_for_record(path: Path, order_id: str) -> None:
+    give_up_at_s = time.monotonic() + SOON_S
+    while all(line.client_orderid != order_id for line in read_record(path)):
+        assert time.monotonic() < give_up_at_s, f"{order_id} never came to the record"
+        time.sleep(0.01)

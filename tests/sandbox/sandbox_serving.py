@@ -1,0 +1,31 @@
+"""The sandbox in the foreground, as a program: `sandbox_serving.py PUBLIC_KEY RECORD`. Prints its base URL."""
+
+import sys
+from pathlib import Path
+
+from sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
+
+from paygw_batch.countries.load import load_operation
+from paygw_batch.sandbox.app import SandboxConfig
+from paygw_batch.sandbox.behaviour import shipped_behaviour
+from paygw_batch.sandbox.server import serve
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    config = SandboxConfig(
+        endpoint_id=ENDPOINT_ID,
+        consumer_key=CONSUMER_KEY,
+        public_key_pem=Path(sys.argv[1]).read_bytes(),
+        profile="json-params",
+        rules=payout_rules(),
+        operation=load_operation("payout"),
+        record_path=Path(sys.argv[2]),
+        behaviour=shipped_behaviour(),
+    )
+    serve(config, 0, ready=say)
+    say("left")

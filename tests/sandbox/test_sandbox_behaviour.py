@@ -1,0 +1,182 @@
+"""Which answer an order gets, and which behaviour files are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.sandbox.behaviour import (
+    Answer,
+    AnswerChoice,
+    Behaviour,
+    Fault,
+    load_behaviour,
+    parse_behaviour,
+    shipped_behaviour,
+)
+from paygw_batch.sandbox.message import Order
+
+
+def order(amount: str = "100", order_id: str = "A-1", country: str = "KE") -> Order:
+    return Order(order_id, country, "KES", amount, "254712345678", "TEST-KE")
+
+
+def choice(text: str) -> AnswerChoice:
+    return AnswerChoice(parse_behaviour(text, name="behaviour.toml"))
+
+
+SHIPPED = {
+    9001: ("declined", None, False),
+    9002: ("processing", None, True),
+    9003: ("filtered", None, False),
+    9004: ("error", None, False),
+    9005: ("approved", Fault.SILENCE, True),
+    9006: ("approved", Fault.GARBAGE, True),
+    9007: ("approved", Fault.DROP_AFTER, True),
+    9008: ("approved", Fault.DROP_BEFORE, False),
+    9009: ("approved", Fault.HTTP_500, True),
+    9010: ("sandbox-limbo", None, True),
+    9011: ("approved", Fault.WRONG_ECHO, True),
+    9012: ("declined", None, False),
+}
+
+
+@pytest.mark.parametrize("decimals", ["", ".0", ".99"])
+@pytest.mark.parametrize("whole", SHIPPED)
+def test_the_shipped_rules_go_by_the_whole_part_of_the_amount(whole: int, decimals: str):
+    answer = AnswerChoice(shipped_behaviour()).choose(order(f"{whole}{decimals}"))
+
+    assert (answer.status, answer.fault, answer.commits) == SHIPPED[whole]
+
+
+@pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
+def test_every_other_amount_is_approved_by_the_shipped_rules(amount: str):
+    assert AnswerChoice(shipped_behaviour()).choose(order(amount)) == Answer()
+
+
+def test_without_rules_everything_is_approved():
+    assert AnswerChoice(Behaviour()).choose(order()) == Answer(status="approved", http_status=200, commits=True)
+    assert parse_behaviour("", name="behaviour.toml") == Behaviour()
+
+
+def test_the_first_rule_that_fits_answers():
+    chosen = choice(
+        """
+        [[rule]]
+        country = "UG"
+        status = "first"
+        [[rule]]
+        order_id = "A-.*"
+        status = "second"
+        [[rule]]
+        order_id = "A-1"
+        status = "third"
+        [default]
+        status = "default"
+        """
+    )
+
+    assert chosen.choose(order(country="UG")).status == "first"
+    assert chosen.choose(order()).status == "second"
+    assert chosen.choose(order(order_id="B-1")).status == "default"
+
+
+def test_an_order_id_pattern_must_fit_the_whole_id():
+    chosen = choice('[[rule]]\norder_id = "A-1"\nstatus = "fits"\n')
+
+    assert [chosen.choose(order(order_id=each)).status for each in ("A-1", "A-12", "XA-1")] == [
+        "fits",
+        "approved",
+        "approved",
+    ]
+
+
+def test_all_conditions_of_a_rule_must_fit():
+    chosen = choice('[[rule]]\ncountry = "KE"\namount_whole = 5\norder_id = "A.*"\nstatus = "fits"\n')
+
+    assert chosen.choose(order("5.50")).status == "fits"
+    assert chosen.choose(order("6")).status == "approved"
+    assert chosen.choose(order("5", country="UG")).status == "approved"
+    assert chosen.choose(order("5", order_id="B")).status == "approved"
+
+
+def test_every_nth_counts_only_the_orders_that_fit_the_rest_of_its_rule():
+    chosen = choice('[[rule]]\ncountry = "KE"\nevery_nth = 3\nstatus = "nth"\n')
+
+    statuses = [chosen.choose(order(country=country)).status for country in ("KE", "UG", "KE", "UG", "KE", "KE")]
+
+    assert statuses == ["approved", "approved", "approved", "approved", "nth", "approved"]
+
+
+def test_everything_an_answer_can_hold_is_read():
+    chosen = choice(
+        """
+        [default]
+        status = "held"
+        http_status = 503
+        delay_s = 1.5
+        drip_interval_s = 2
+        headers = { Retry-After = "7" }
+        error_code = "E1"
+        message = "Later."
+        fault = "slow_drip"
+        commits = false
+        """
+    )
+
+    assert chosen.choose(order()) == Answer(
+        status="held",
+        http_status=503,
+        delay_s=1.5,
+        drip_interval_s=2,
+        headers=(("Retry-After", "7"),),
+        error_code="E1",
+        message="Later.",
+        fault=Fault.SLOW_DRIP,
+        commits=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[[rule]]\namount_whol = 1\n", "rule.0.amount_whol is not a known key; did you mean amount_whole?"),
+        ("[[rules]]\n", "rules is not a known key; did you mean rule?"),
+        ("[default]\namount_whole = 1\n", "default.amount_whole"),
+        ("[[rule]]\nstatus = 'x'\n", "a rule needs"),
+        ("[[rule]]\namount_whole = '9001'\n", "rule.0.amount_whole"),
+        ("[[rule]]\namount_whole = 9001.5\n", "rule.0.amount_whole"),
+        ("[[rule]]\namount_whole = -1\n", "rule.0.amount_whole"),
+        ("[[rule]]\norder_id = '('\n", "order_id"),
+        ("[[rule]]\nevery_nth = 0\n", "rule.0.every_nth"),
+        ("[default]\nfault = 'explode'\n", "default.fault"),
+        ("[default]\nfault = 'drop_before'\ncommits = true\n", "drop_before"),
+        ("[default]\nhttp_status = 99\n", "default.http_status"),
+        ("[default]\nhttp_status = 600\n", "default.http_status"),
+        ("[default]\ndelay_s = -1\n", "default.delay_s"),
+        ("[default]\ndelay_s = nan\n", "default.delay_s"),
+        ("[default]\ndrip_interval_s = 0\n", "default.drip_interval_s"),
+        ("[default]\nstatus = ''\n", "default.status"),
+        ('[default]\nheaders = { "X Y" = "1" }\n', "default.headers"),
+        ('[default]\nheaders = { X = "a\\r\\nb" }\n', "default.headers"),
+        ('[default]\nheaders = { Content-Length = "5" }\n', "Content-Length"),
+        ("[default]\nheaders = { X = 1 }\n", "default.headers"),
+        ("[default\n", "not TOML"),
+    ],
+)
+def test_a_wrong_behaviour_file_is_refused_by_its_key(tmp_path: Path, text: str, named: str):
+    path = tmp_path / "behaviour.toml"
+    path.write_text(text)
+
+    with pytest.raises(ConfigurationError) as refused:
+        load_behaviour(path)
+
+    assert refused.value.message.startswith("behaviour.toml")
+    assert named in refused.value.message
+
+
+def test_a_behaviour_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path):
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
+    for name in ("missing.toml", "latin.toml", "."):
+        with pytest.raises(ConfigurationError):
+            load_behaviour(tmp_path / name)

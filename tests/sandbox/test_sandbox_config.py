@@ -1,0 +1,54 @@
+"""The configuration that is shipped for runs against the sandbox."""
+
+import pytest
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.load import config_dir, load_rules
+from paygw_batch.sandbox.authorization import SignatureProfile
+from paygw_batch.settings import Settings, load_settings
+
+FILE = config_dir() / "sandbox.toml"
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return load_settings(FILE, environ={})
+
+
+def test_nothing_is_missing_for_sending(settings: Settings):
+    assert settings.uses_sandbox
+    assert settings.missing_to_send() == []
+
+
+def test_every_country_can_be_paid(settings: Settings):
+    for code, rule in load_rules("payout", settings.terms()).items():
+        assert rule.missing_terms == (), code
+        assert rule.form is not None, code
+        assert (rule.purpose is None) == (code == "ZA")
+
+
+def test_no_code_could_be_taken_for_a_real_operators(settings: Settings):
+    purposes = [terms.purpose for terms in settings.terms().values() if terms.purpose]
+
+    assert purposes
+    assert all(part.startswith("SANDBOX-") for purpose in purposes for part in purpose.split("/"))
+
+
+def test_the_words_of_the_sandbox_mean_what_the_documentation_says(settings: Settings):
+    assert settings.words() == {
+        "approved": OutcomeKind.PAID,
+        "processing": OutcomeKind.ACCEPTED,
+        "declined": OutcomeKind.REJECTED,
+        "filtered": OutcomeKind.REJECTED,
+        "error": OutcomeKind.REJECTED,
+    }
+
+
+def test_no_key_is_configured_and_all_state_is_in_one_throw_away_directory(settings: Settings):
+    assert settings.gateway.private_key is None
+    assert settings.journal_path().resolve() == FILE.parent.parent / "sandbox-state" / "journal.sqlite3"
+
+
+@pytest.mark.parametrize("profile", SignatureProfile)
+def test_the_sandbox_knows_every_profile_that_can_be_configured(profile: SignatureProfile):
+    assert load_settings(FILE, environ={"PAYGW_SIGNATURE_PROFILE": profile}).gateway.signature_profile == profile

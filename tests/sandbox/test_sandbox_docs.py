@@ -1,0 +1,32 @@
+"""What docs/sandbox.md says of the shipped behaviour is what is shipped."""
+
+import re
+from pathlib import Path
+
+from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
+from paygw_batch.sandbox.verify import MAX_BODY_BYTES
+
+TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_amounts_is_the_shipped_behaviour():
+    documented = re.findall(r"^\| (9[0-9]{3}) \| `([a-z0-9_-]+)`.*? \| (yes|no) \|", TEXT, re.MULTILINE)
+    shipped = [
+        (str(rule.amount_whole), rule.answer.fault or rule.answer.status, "yes" if rule.answer.commits else "no")
+        for rule in shipped_behaviour().rules
+    ]
+
+    assert documented == shipped
+
+
+def test_the_example_of_a_behaviour_file_can_be_used():
+    (example,) = re.findall(r"((?:    [^\n]+\n|\n)*    \[default\]\n(?:    [^\n]+\n|\n)+)", TEXT)
+
+    behaviour = parse_behaviour(example, name="docs/sandbox.md")
+
+    assert behaviour.default.delay_s == 0.05
+    assert [rule.every_nth for rule in behaviour.rules] == [1000]
+
+
+def test_the_limit_of_a_body_is_the_documented_one():
+    assert f"{MAX_BODY_BYTES:,} bytes" in TEXT

@@ -1,0 +1,60 @@
+"""The sandbox in the foreground of a process of its own: killed, and asked to leave."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox_client import SOON_S, Running, post, wait_for_record
+from sandbox_merchant import Merchant, address_of, payout, raw_request
+
+from paygw_batch.sandbox.record import read_record
+
+
+@pytest.fixture
+def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Running]]:
+    """The sandbox in the foreground of a process of its own."""
+    public_key = tmp_path / "merchant.pub"
+    public_key.write_bytes(merchant.public_key_pem())
+    record_path = tmp_path / "record.csv"
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "sandbox_serving.py"), public_key, record_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process, Running(process.stdout.readline().strip(), record_path)
+        process.kill()
+
+
+def test_what_was_answered_is_in_the_record_after_the_process_was_killed(
+    serving: tuple[subprocess.Popen[str], Running], merchant: Merchant
+):
+    process, running = serving
+    for number in range(20):
+        post(merchant, running.base_url, payout(f"KILL-{number}"))
+    with socket.create_connection(address_of(running.base_url), timeout=SOON_S) as client:
+        client.sendall(raw_request(merchant, running.base_url, payout("KILL-SILENT", "9005")))
+        wait_for_record(running.record_path, "KILL-SILENT")
+        process.kill()
+        process.wait(SOON_S)
+
+    orders = [line.client_orderid for line in read_record(running.record_path)]
+    assert orders == [*(f"KILL-{number}" for number in range(20)), "KILL-SILENT"]
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_the_foreground_ends_quietly_on_a_signal(
+    serving: tuple[subprocess.Popen[str], Running], merchant: Merchant, by: signal.Signals
+):
+    process, running = serving
+    assert post(merchant, running.base_url, payout("FOREGROUND"))[0].status == 200
+
+    process.send_signal(by)
+    out, err = process.communicate(timeout=SOON_S)
+
+    assert (process.returncode, out, err) == (0, "left\n", "")

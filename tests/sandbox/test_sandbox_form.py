@@ -1,0 +1,232 @@
+"""What the sandbox takes for an order: the body, and the form of its country."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+from sandbox_merchant import (
+    GOOD,
+    PROFILES,
+    MakeVerifier,
+    Merchant,
+    as_body,
+    fields_of,
+    refusal,
+    request_of,
+)
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import FieldKind, Rules
+from paygw_batch.sandbox.body import parse_body
+from paygw_batch.sandbox.form import FormCheck
+from paygw_batch.sandbox.message import Order, Refusal
+from paygw_batch.sandbox.verify import Verifier
+
+KENYA = GOOD["KE"]
+
+
+def without(fields: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"amount=1500",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"\xef\xbb\xbf" + as_body(KENYA),
+        as_body(KENYA).decode().encode("utf-16"),
+        as_body(KENYA).replace(b"Amina", b"\xff"),
+        as_body(KENYA).replace(b"{", b'{"amount": 1, ', 1),
+        as_body(KENYA).replace(b"1500.50", b"NaN"),
+        as_body(KENYA).replace(b"1500.50", b"-Infinity"),
+        as_body(KENYA).replace(b"1500.50", b"01500"),
+        as_body(KENYA).replace(b"1500.50", b"null"),
+        as_body(KENYA).replace(b"1500.50", b"true"),
+        as_body(KENYA).replace(b"1500.50", b'{"value": 1}'),
+        as_body(KENYA).replace(b"1500.50", b"[1500.50]"),
+        as_body(KENYA).replace(b"Amina", b"\\ud800"),
+        as_body(KENYA).replace(b'"account_name"', b'"\\ud800"'),
+        as_body(KENYA) + b"{}",
+        as_body(KENYA)[:-1],
+        as_body(KENYA).replace(b"}", b",}"),
+        b"[" * 60000,
+        b'{"a":' * 10000,
+    ],
+)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_body_that_is_not_one_flat_json_object_is_refused(
+    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str, body: bytes
+):
+    merchant = Merchant(merchant_key, profile)
+    request = replace(request_of(merchant, KENYA), body=body)
+
+    verdict = refusal(make_verifier(merchant).verify(request))
+
+    assert (verdict.http_status, verdict.code) == (400, "body")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_fields_or_a_refusal(body: bytes):
+    assert isinstance(parse_body(body), (dict, Refusal))
+
+
+@pytest.mark.parametrize("code", GOOD)
+def test_every_field_of_the_form_must_be_there(verifier: Verifier, merchant: Merchant, code: str):
+    for name in GOOD[code]:
+        verdict = refusal(verifier.verify(request_of(merchant, without(GOOD[code], name))))
+        assert verdict.http_status == 422
+        assert verdict.code == name
+        assert verdict.message.startswith(name)
+
+
+@pytest.mark.parametrize("code", GOOD)
+def test_a_field_that_is_not_in_the_form_is_refused(verifier: Verifier, merchant: Merchant, code: str):
+    others = {"control": "x", "order": "x", "cell_phone": "x", "country": code}
+    others |= {"purpose": "TEST-ZA"} if code == "ZA" else {}
+    others |= {"phone": "+255621234567"} if code == "TZ" else {"receiver_phone": "0712345678"}
+    for name, value in others.items():
+        verdict = refusal(verifier.verify(request_of(merchant, GOOD[code] | {name: value})))
+        assert (verdict.http_status, verdict.code) == (422, "body")
+        assert name in verdict.message
+
+
+def test_an_unknown_name_that_may_hold_anything_is_not_repeated(verifier: Verifier, merchant: Merchant):
+    verdict = refusal(verifier.verify(request_of(merchant, KENYA | {"Jane Doe 0712345678": "x"})))
+
+    assert "Jane" not in verdict.message
+
+
+WRONG = [
+    ("KE", "amount", "0"),
+    ("KE", "amount", "0.00"),
+    ("KE", "amount", "-5"),
+    ("KE", "amount", "1.5e3"),
+    ("KE", "amount", "1E3"),
+    ("KE", "amount", "100.105"),
+    ("UG", "amount", "100.0"),
+    ("CI", "amount", "100.00"),
+    ("KE", "amount", "1000000000000000"),
+    ("KE", "account_name", ""),
+    ("KE", "account_name", "   "),
+    ("KE", "account_name", "Jane\nDoe"),
+    ("KE", "account_name", "Jane\x00Doe"),
+    ("KE", "account_name", " Jane"),
+    ("KE", "account_name", "x" * 1025),
+    ("RW", "account_name", ""),
+    ("KE", "client_orderid", ""),
+    ("KE", "client_orderid", "x" * 129),
+    ("KE", "client_orderid", "a\tb"),
+    ("KE", "purpose", "TEST-UG"),
+    ("KE", "purpose", "test-ke"),
+    ("KE", "purpose", ""),
+    ("NG", "purpose", "TEST-BANK"),
+    ("KE", "account_number", "+254712345678"),
+    ("KE", "account_number", "0712345678"),
+    ("KE", "account_number", "00254712345678"),
+    ("KE", "account_number", "2540712345678"),
+    ("KE", "account_number", "254 712 345 678"),
+    ("KE", "account_number", "25471234567"),
+    ("KE", "account_number", "256712345678"),
+    ("KE", "account_number", "\u0662\u0665\u0664712345678"),
+    ("KE", "account_number", "1234567890"),
+    ("CI", "account_number", "22670123456"),
+    ("KE", "phone", "254712345678"),
+    ("KE", "phone", "0712345678"),
+    ("KE", "phone", "+256712345678"),
+    ("KE", "phone", "+2547123456780"),
+    ("KE", "server_callback_url", "merchant.example/callback"),
+    ("KE", "server_callback_url", "ftp://merchant.example/"),
+    ("KE", "server_callback_url", "https://"),
+    ("KE", "server_callback_url", "https://[broken"),
+    ("TZ", "receiver_phone", "+255621234567"),
+    ("TZ", "receiver_phone", "255621234567"),
+    ("TZ", "receiver_phone", "621234567"),
+    ("TZ", "receiver_country_code", "KE"),
+    ("TZ", "receiver_email", "neema"),
+    ("TZ", "receiver_email", "neema@localhost"),
+    ("TZ", "receiver_email", "ne ema@example.com"),
+    ("TZ", "ipaddress", "::1"),
+    ("TZ", "ipaddress", "127.0.0"),
+    ("TZ", "ipaddress", "127.0.0.256"),
+    ("TZ", "receiver_first_name", ""),
+]
+
+
+@pytest.mark.parametrize(("code", "name", "value"), WRONG)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    verifier: Verifier, merchant: Merchant, code: str, name: str, value: str
+):
+    verdict = refusal(verifier.verify(request_of(merchant, GOOD[code] | {name: value})))
+
+    assert (verdict.http_status, verdict.code) == (422, name)
+    assert verdict.message.startswith(f"{name} ")
+    assert len(value) < 4 or value not in verdict.message
+    assert verdict.order_id == (value if name == "client_orderid" else GOOD[code]["client_orderid"])
+
+
+@pytest.mark.parametrize(
+    ("currency", "code"),
+    [("EUR", "currency"), ("kes", "currency"), ("", "currency"), ("XOF", "currency"), ("UGX", "account_number")],
+)
+def test_another_currency_makes_it_another_countrys_order_or_none(
+    verifier: Verifier, merchant: Merchant, currency: str, code: str
+):
+    verdict = refusal(verifier.verify(request_of(merchant, KENYA | {"currency": currency})))
+
+    assert (verdict.http_status, verdict.code) == (422, code)
+
+
+def test_an_amount_as_text_is_refused(verifier: Verifier, merchant: Merchant):
+    body = as_body(KENYA).replace(b"1500.50", b'"1500.50"')
+
+    assert refusal(verifier.verify(request_of(merchant, KENYA, body=body))).code == "amount"
+
+
+def test_a_number_where_text_belongs_is_refused(verifier: Verifier, merchant: Merchant):
+    body = as_body(KENYA).replace(b'"254712345678"', b"254712345678")
+
+    assert refusal(verifier.verify(request_of(merchant, KENYA, body=body))).code == "account_number"
+
+
+def test_a_bank_account_passes_where_the_operator_allows_its_pattern(verifier: Verifier, merchant: Merchant):
+    assert isinstance(verifier.verify(request_of(merchant, GOOD["NG"] | {"account_number": "0123456789"})), Order)
+
+
+def test_the_country_of_an_xof_order_comes_from_its_phone(verifier: Verifier, merchant: Merchant):
+    phone_of_nowhere = GOOD["CI"] | {"phone": "+254712345678"}
+
+    assert refusal(verifier.verify(request_of(merchant, phone_of_nowhere))).code == "currency"
+
+
+def test_an_amount_outside_the_operators_limits_is_refused(rules: Rules):
+    limited = replace(rules["KE"], min_amount=Decimal(10), max_amount=Decimal(100))
+    check = FormCheck({"KE": limited})
+
+    def verdict(amount: str) -> Order | Refusal:
+        return check.check(fields_of(as_body(KENYA | {"amount": amount})))
+
+    assert isinstance(verdict("10"), Order)
+    assert isinstance(verdict("100.00"), Order)
+    assert refusal(verdict("9.99")).code == "amount"
+    assert refusal(verdict("100.01")).code == "amount"
+
+
+def test_a_country_that_is_not_enabled_is_refused():
+    check = FormCheck(load_rules("payout", {}))
+
+    assert refusal(check.check(fields_of(as_body(GOOD["SN"])))).code == "currency"
+    assert refusal(check.check(fields_of(as_body(KENYA)))).code == "purpose"
+
+
+def test_a_wrong_value_is_tried_for_every_kind_of_field(rules: Rules):
+    kinds = {field.kind for code, name, _ in WRONG for field in rules[code].form.fields if field.name == name}
+
+    assert kinds == set(FieldKind) - {FieldKind.CURRENCY}

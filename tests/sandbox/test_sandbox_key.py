@@ -1,0 +1,72 @@
+"""The throw-away key of the sandbox."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.sign import load_private_key
+from paygw_batch.sandbox.key import sandbox_key
+
+
+def test_the_key_is_made_once_and_then_stays(tmp_path: Path):
+    directory = tmp_path / "sandbox-state"
+    path = sandbox_key(directory)
+    made = path.read_bytes()
+
+    assert sandbox_key(directory) == path
+    assert path.read_bytes() == made
+    assert list(directory.iterdir()) == [path]
+
+
+def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path):
+    path = sandbox_key(tmp_path / "sandbox-state")
+    key = load_pem_private_key(path.read_bytes(), password=None)
+
+    assert isinstance(key, RSAPrivateKey)
+    assert key.key_size == 2048
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_the_gateways_own_checks_of_a_key_pass(tmp_path: Path):
+    assert load_private_key(sandbox_key(tmp_path)).bits == 2048
+
+
+def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path):
+    program = (
+        "import sys; from pathlib import Path; from paygw_batch.sandbox.key import sandbox_key\n"
+        "sys.stdin.readline(); sys.stdout.write(sandbox_key(Path(sys.argv[1])).read_text())\n"
+    )
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "state")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for maker in makers:  # all have started; none may go on before the last
+        assert maker.stdin is not None
+        maker.stdin.write("\n")
+        maker.stdin.flush()
+    keys = [maker.communicate(timeout=60)[0] for maker in makers]
+
+    assert len(set(keys)) == 1
+    assert keys[0].startswith("-----BEGIN PRIVATE KEY-----")
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["sandbox-merchant.pem"]
+
+
+def test_a_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(ConfigurationError) as refused:
+        sandbox_key(tmp_path / "file" / "state")
+
+    assert "private_key" in refused.value.hint

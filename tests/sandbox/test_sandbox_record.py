@@ -1,0 +1,311 @@
+"""What the record keeps, and how it judges a reconciliation."""
+
+import csv
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.errors import ConfigurationError, OutputError
+from paygw_batch.sandbox.compare import compare, main
+from paygw_batch.sandbox.create import create_once
+from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, unguarded
+
+LINE = RecordLine(
+    received_at="2026-11-21T07:00:00.000Z",
+    client_orderid="A-1",
+    country="KE",
+    currency="KES",
+    amount="1500.50",
+    account_number="254712345678",
+    purpose="TEST-KE",
+    answer="approved",
+    committed="yes",
+    reference="0011223344556677",
+)
+ROW = {
+    "client_orderid": "A-1",
+    "sent_orderid": "A-1",
+    "state": "paid",
+    "country": "KE",
+    "currency": "KES",
+    "amount": "1500.50",
+    "account_number": "254712345678",
+    "phone": "+254712345678",
+}
+
+
+def test_the_record_begins_with_its_columns_and_is_made_for_the_owner_alone(tmp_path: Path):
+    path = tmp_path / "new" / "record.csv"
+    with Record(path):
+        pass
+
+    assert path.read_text() == (
+        "received_at,client_orderid,country,currency,amount,account_number,purpose,answer,committed,reference\n"
+    )
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_whoever_makes_a_file_second_keeps_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "file"
+    create_once(path, b"first")
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # it came into being after the second one looked
+    create_once(path, b"second")
+
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_lines_are_appended_over_runs_and_never_replaced(tmp_path: Path):
+    path = tmp_path / "record.csv"
+    lines = [replace(LINE, reference=str(number)) for number in range(3)]
+    for line in lines:
+        with Record(path) as record:
+            record.append(line)
+
+    assert read_record(path) == lines
+
+
+def test_a_line_is_in_the_file_before_append_returns(tmp_path: Path):
+    with Record(tmp_path / "record.csv") as record:
+        record.append(LINE)
+        assert read_record(tmp_path / "record.csv") == [LINE]
+
+
+text_on_one_line = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), max_size=20)
+
+
+@given(st.sampled_from(["", "=", "@", "+", "-", '"', "'", ",", ";"]), text_on_one_line)
+def test_any_order_id_comes_back_as_it_was(start: str, text: str):
+    order_id = start + text
+    written = next(csv.reader([_csv_line((order_id,)).decode()], strict=True), [""])
+
+    assert written[0][:1] not in {"=", "@"}
+    if not order_id.startswith("'"):
+        assert unguarded(written[0]) == order_id
+
+
+def test_two_processes_write_whole_lines_into_one_record(tmp_path: Path):
+    path = tmp_path / "record.csv"
+    program = (
+        "import sys; from pathlib import Path; from paygw_batch.sandbox.record import Record, RecordLine\n"
+        "with Record(Path(sys.argv[1])) as record:\n"
+        "    for number in range(300):\n"
+        "        record.append(RecordLine('t', f'{sys.argv[2]}-{number}', *['x' * 50] * 8))\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "ABC"]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+
+    lines = read_record(path)
+    assert len(lines) == len({line.client_orderid for line in lines}) == 900
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [b"", b"name,amount\n", b"received_at,client_orderid\n", b"\xff\xfe\n"])
+def test_a_file_that_is_no_record_is_neither_written_nor_read(tmp_path: Path, content: bytes):
+    path = tmp_path / "payroll.csv"
+    path.write_bytes(content)
+
+    with pytest.raises(ConfigurationError):
+        Record(path)
+    with pytest.raises(ConfigurationError):
+        read_record(path)
+    assert path.read_bytes() == content
+
+
+def test_a_record_that_ends_in_half_a_line_is_not_continued(tmp_path: Path):
+    path = tmp_path / "record.csv"
+    with Record(path) as record:
+        record.append(LINE)
+    path.write_bytes(path.read_bytes()[:-5])
+
+    with pytest.raises(ConfigurationError, match="half a line"):
+        Record(path)
+
+
+def test_a_link_or_a_directory_is_no_place_for_a_record(tmp_path: Path):
+    with Record(tmp_path / "elsewhere.csv"):
+        pass
+    (tmp_path / "link.csv").symlink_to(tmp_path / "elsewhere.csv")
+
+    for place in (tmp_path / "link.csv", tmp_path, tmp_path / "elsewhere.csv" / "record.csv"):
+        with pytest.raises(ConfigurationError):
+            Record(place)
+
+
+def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path):
+    record = Record(tmp_path / "record.csv")
+    unwritable = os.open(os.devnull, os.O_RDONLY)
+    writable, record._descriptor = record._descriptor, unwritable
+    with pytest.raises(OutputError) as first:
+        record.append(LINE)
+    record._descriptor = writable
+    with pytest.raises(OutputError):
+        record.append(LINE)
+    record.close()
+    os.close(unwritable)
+
+    assert "254712345678" not in str(first.value)
+    assert read_record(tmp_path / "record.csv") == []
+
+
+def test_a_full_disk_breaks_the_record_off(tmp_path: Path):
+    program = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from paygw_batch.sandbox.record import Record, RecordLine\n"
+        "from paygw_batch.errors import OutputError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "record = Record(Path(sys.argv[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
+        "results = []\n"
+        "for number in range(4):\n"
+        "    try:\n"
+        "        record.append(RecordLine('t', str(number), *['x' * 8] * 8)); results.append('written')\n"
+        "    except OutputError:\n"
+        "        results.append('refused')\n"
+        "print(*results)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "record.csv")], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "written refused refused refused\n"
+    assert (tmp_path / "record.csv").stat().st_size <= 200
+
+
+def row(**changes: str) -> Mapping[str, str]:
+    return ROW | changes
+
+
+def line(**changes: str) -> RecordLine:
+    return replace(LINE, **changes)
+
+
+def found(record: list[RecordLine], rows: list[Mapping[str, str]]) -> list[str]:
+    return [f"{each.client_orderid}: {each.sentence}" for each in compare(record, rows)]
+
+
+@pytest.mark.parametrize("state", ["paid", "accepted", "in_doubt", "returned"])
+def test_a_row_that_was_taken_once_agrees(state: str):
+    assert found([line()], [row(state=state)]) == []
+
+
+@pytest.mark.parametrize("state", ["ready", "rejected", "invalid", "in_doubt"])
+def test_a_row_that_was_never_taken_agrees(state: str):
+    assert found([], [row(state=state)]) == []
+    assert found([line(committed="no", answer="declined")], [row(state=state)]) == []
+
+
+@pytest.mark.parametrize("state", ["paid", "in_doubt"])
+def test_an_order_that_was_taken_twice_is_found(state: str):
+    assert found([line(), line(reference="2")], [row(state=state)]) == ["A-1: paid 2 times at the gateway"]
+
+
+def test_two_attempts_under_different_order_ids_are_one_row():
+    declined, released = line(committed="no", answer="declined"), line(client_orderid="A-1-r2")
+    both = [line(), released]
+    rows = [row(sent_orderid="A-1-r2")]
+
+    assert found([declined, released], rows) == []
+    assert found(both, rows) == ["A-1: paid 2 times at the gateway"]
+    assert found([*both, line(client_orderid="A-1-r3")], rows) == ["A-1: paid 3 times at the gateway"]
+
+
+def test_an_order_id_that_looks_released_but_is_another_rows_own_is_that_rows():
+    rows = [row(), row(client_orderid="A-1-r2", sent_orderid="A-1-r2")]
+
+    assert found([line(), line(client_orderid="A-1-r2")], rows) == []
+
+
+@pytest.mark.parametrize("state", ["ready", "rejected"])
+def test_a_row_shown_as_unpaid_that_was_taken_is_found(state: str):
+    assert found([line()], [row(state=state)]) == [f"A-1: {state} here, but taken at the gateway"]
+
+
+def test_an_invalid_row_that_was_taken_is_found_unless_a_valid_row_has_its_id():
+    refused = row(state="invalid", amount="KES 5")
+
+    assert found([line()], [refused]) == ["A-1: invalid here, but taken at the gateway, perhaps from an earlier sheet"]
+    assert found([line()], [refused, row()]) == []
+    assert found([line()], [row(), refused]) == []
+
+
+@pytest.mark.parametrize("state", ["paid", "accepted", "returned"])
+def test_a_row_shown_as_taken_that_never_arrived_is_found(state: str):
+    sentence = f"A-1: {state} here, but never taken at the gateway"
+
+    assert found([], [row(state=state)]) == [sentence]
+    assert found([line(committed="no", answer="drop_before")], [row(state=state)]) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"amount": "1500.51"}, "amount"),
+        ({"currency": "UGX"}, "currency"),
+        ({"country": "UG"}, "country"),
+        ({"account_number": "254712345679"}, "account"),
+    ],
+)
+def test_another_content_at_the_gateway_is_found_without_telling_it(change: dict[str, str], name: str):
+    assert found([line(**change)], [row()]) == [f"A-1: other {name} at the gateway"]
+
+
+def test_an_amount_is_the_same_with_and_without_its_last_zero():
+    assert found([line(amount="1500.5")], [row()]) == []
+
+
+def test_a_receiver_form_row_is_compared_by_its_phone():
+    rows = [row(account_number="", phone="0621234567")]
+
+    assert found([line(account_number="0621234567")], rows) == []
+    assert found([line(account_number="0621234568")], rows) == ["A-1: other account at the gateway"]
+
+
+def test_orders_of_other_batches_are_left_out():
+    assert found([line(), line(client_orderid="B-1")], [row()]) == []
+
+
+def write_reconciliation(path: Path, rows: list[Mapping[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=[*ROW, "department"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_the_program_compares_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    record_path, sheet = tmp_path / "record.csv", tmp_path / "payroll.reconciliation.csv"
+    with Record(record_path) as record:
+        record.append(line(client_orderid="=A"))
+    files = [str(record_path), str(sheet)]
+
+    write_reconciliation(sheet, [row(client_orderid="'=A", sent_orderid="'=A")])
+    assert main(files) == 0
+    assert capsys.readouterr().out == "Differences: 0.\n"
+
+    write_reconciliation(sheet, [row(client_orderid="'=A", sent_orderid="'=A", state="ready")])
+    assert main(files) == 1
+    assert capsys.readouterr().out == "=A: ready here, but taken at the gateway\nDifferences: 1.\n"
+
+
+def test_the_program_says_what_it_cannot_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with Record(tmp_path / "record.csv"):
+        pass
+
+    assert main([]) == 2
+    assert main([str(tmp_path / "record.csv"), str(tmp_path / "record.csv")]) == 2
+    assert main([str(tmp_path / "missing.csv"), str(tmp_path / "record.csv")]) == 2
+    assert main([str(tmp_path / "record.csv"), str(tmp_path / "missing.csv")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_line_does_not_show_the_account_in_its_representation():
+    assert LINE.account_number not in repr(LINE)

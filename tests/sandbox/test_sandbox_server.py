@@ -1,0 +1,365 @@
+"""The sandbox over a real socket: every answer, every misbehaviour, and what the record holds afterwards."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
+from http.client import HTTPResponse, RemoteDisconnected
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandbox_client import SOON_S, Running, connection, post, wait_for_record
+from sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.sandbox.record import read_record
+from paygw_batch.sandbox.server import running_sandbox
+
+
+@pytest.fixture(scope="module")
+def sandbox(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The sandbox as it is shipped."""
+    record_path = tmp_path_factory.mktemp("sandbox") / "state" / "record.csv"
+    with running_sandbox(make_config(record_path)) as base_url:
+        yield Running(base_url, record_path)
+
+
+def exact(body: bytes) -> Any:
+    return json.loads(body, parse_float=Decimal)
+
+
+@pytest.mark.parametrize("code", GOOD)
+def test_a_good_payout_of_every_country_is_approved_and_recorded(sandbox: Running, merchant: Merchant, code: str):
+    fields = GOOD[code] | {"client_orderid": f"GOOD-{code}"}
+
+    reply, body = post(merchant, sandbox.base_url, fields)
+
+    said = exact(body)
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    assert said["status"] == "approved"
+    assert said["client_orderid"] == f"GOOD-{code}"
+    assert said["currency"] == fields["currency"]
+    assert f'"amount": {fields["amount"]}}}'.encode() in body
+    (line,) = sandbox.recorded(f"GOOD-{code}")
+    assert line.reference == said["paynet-order-id"]
+    assert (line.country, line.currency, line.amount) == (code, fields["currency"], fields["amount"])
+    assert line.account_number == fields["receiver_phone" if code == "TZ" else "account_number"]
+    assert line.purpose == fields.get("purpose", "")
+    assert (line.answer, line.committed) == ("approved", "yes")
+
+
+def test_the_other_profile_is_spoken_when_it_is_configured(make_config: MakeConfig, merchant: Merchant, tmp_path: Path):
+    config = make_config(tmp_path / "record.csv", profile="raw-body")
+    with running_sandbox(config) as base_url:
+        approved, _ = post(replace(merchant, profile="raw-body"), base_url, payout("RAW-1"))
+        refused, _ = post(merchant, base_url, payout("RAW-2"))
+
+    assert (approved.status, refused.status) == (200, 401)
+    assert [line.client_orderid for line in read_record(config.record_path)] == ["RAW-1"]
+
+
+@pytest.mark.parametrize(
+    ("whole", "status", "http_status", "committed"),
+    [
+        (9001, "declined", 200, "no"),
+        (9002, "processing", 200, "yes"),
+        (9003, "filtered", 200, "no"),
+        (9004, "error", 200, "no"),
+        (9010, "sandbox-limbo", 200, "yes"),
+        (9012, "declined", 429, "no"),
+    ],
+)
+def test_the_shipped_amounts_are_answered_with_their_words(
+    sandbox: Running, merchant: Merchant, whole: int, status: str, http_status: int, committed: str
+):
+    reply, body = post(merchant, sandbox.base_url, payout(f"WORD-{whole}", f"{whole}.50"))
+
+    said = exact(body)
+    assert (said["status"], reply.status) == (status, http_status)
+    assert (said["client_orderid"], said["amount"]) == (f"WORD-{whole}", Decimal(f"{whole}.50"))
+    assert reply.headers["Retry-After"] == ("1" if whole == 9012 else None)
+    (line,) = sandbox.recorded(f"WORD-{whole}")
+    assert (line.answer, line.committed) == (status, committed)
+
+
+def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: Merchant):
+    with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+        client.sendall(raw_request(merchant, sandbox.base_url, payout("SILENCE", "9005")))
+        wait_for_record(sandbox.record_path, "SILENCE")
+        client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+
+    (line,) = sandbox.recorded("SILENCE")
+    assert (line.answer, line.committed) == ("silence", "yes")
+
+
+def test_garbage_is_a_whole_reply_that_is_not_json(sandbox: Running, merchant: Merchant):
+    reply, body = post(merchant, sandbox.base_url, payout("GARBAGE", "9006"))
+
+    assert reply.status == 200
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(body)
+    assert [line.committed for line in sandbox.recorded("GARBAGE")] == ["yes"]
+
+
+@pytest.mark.parametrize(("whole", "answer", "committed"), [(9007, "drop_after", "yes"), (9008, "drop_before", "no")])
+def test_a_dropped_connection_ends_without_a_byte(
+    sandbox: Running, merchant: Merchant, whole: int, answer: str, committed: str
+):
+    with pytest.raises((RemoteDisconnected, ConnectionResetError)):
+        post(merchant, sandbox.base_url, payout(answer, str(whole)))
+
+    (line,) = sandbox.recorded(answer)
+    assert (line.answer, line.committed) == (answer, committed)
+
+
+def test_http_500_comes_after_the_order_was_taken(sandbox: Running, merchant: Merchant):
+    reply, body = post(merchant, sandbox.base_url, payout("HTTP-500", "9009"))
+
+    assert (reply.status, body) == (500, b"Internal Server Error")
+    assert [line.committed for line in sandbox.recorded("HTTP-500")] == ["yes"]
+
+
+def test_a_wrong_echo_speaks_of_another_order(sandbox: Running, merchant: Merchant):
+    reply, body = post(merchant, sandbox.base_url, payout("ECHO", "9011"))
+
+    assert reply.status == 200
+    assert exact(body)["status"] == "approved"
+    assert exact(body)["client_orderid"] != "ECHO"
+    assert [line.committed for line in sandbox.recorded("ECHO")] == ["yes"]
+
+
+def test_a_slow_drip_sends_the_right_answer_byte_by_byte(make_config: MakeConfig, merchant: Merchant, tmp_path: Path):
+    behaviour = '[default]\nfault = "slow_drip"\ndrip_interval_s = 0.005\n'
+    with (
+        running_sandbox(make_config(tmp_path / "record.csv", behaviour=behaviour)) as base_url,
+        socket.create_connection(address_of(base_url), timeout=SOON_S) as client,
+    ):
+        client.sendall(raw_request(merchant, base_url, payout("DRIP")))
+        pieces = list(iter(lambda: client.recv(4096), b""))
+
+    body = b"".join(pieces).partition(b"\r\n\r\n")[2]
+    assert exact(body)["client_orderid"] == "DRIP"
+    assert len(pieces) > 20
+
+
+def test_a_delay_passes_between_taking_the_order_and_answering(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path
+):
+    config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 0.4\n")
+    with (
+        running_sandbox(config) as base_url,
+        socket.create_connection(address_of(base_url), timeout=SOON_S) as client,
+    ):
+        client.sendall(raw_request(merchant, base_url, payout("LATER")))
+        wait_for_record(config.record_path, "LATER")
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        client.settimeout(SOON_S)
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_the_same_order_twice_is_paid_twice_and_recorded_twice(sandbox: Running, merchant: Merchant):
+    for _ in range(2):
+        reply, _ = post(merchant, sandbox.base_url, payout("TWICE"))
+        assert reply.status == 200
+
+    first, second = sandbox.recorded("TWICE")
+    assert first.committed == second.committed == "yes"
+    assert first.reference != second.reference
+
+
+def test_what_is_refused_is_json_with_the_status_error_and_is_not_recorded(sandbox: Running, merchant: Merchant):
+    wrong = payout("REFUSED") | {"phone": "0712345678"}
+
+    reply, body = post(merchant, sandbox.base_url, wrong)
+
+    said = exact(body)
+    assert reply.status == 422
+    assert said["status"] == "error"
+    assert said["error-code"] == "phone"
+    assert said["error-message"].startswith("phone ")
+    assert said["client_orderid"] == "REFUSED"
+    assert sandbox.recorded("REFUSED") == []
+
+
+def test_a_wrong_signature_gets_401_with_a_challenge(sandbox: Running, merchant: Merchant):
+    reply, body = post(merchant, sandbox.base_url, payout("UNSIGNED"), Authorization="OAuth nothing")
+
+    assert (reply.status, exact(body)["status"]) == (401, "error")
+    assert reply.headers["WWW-Authenticate"] == "OAuth"
+    assert sandbox.recorded("UNSIGNED") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", PATH, 405), ("DELETE", PATH, 405), ("POST", "/", 404), ("GET", "/", 404)]
+)
+def test_another_method_or_path_gets_json_too(sandbox: Running, method: str, path: str, status: int):
+    sender = connection(sandbox.base_url)
+    sender.request(method, path)
+    reply = sender.getresponse()
+
+    assert reply.status == status
+    assert exact(reply.read())["status"] == "error"
+    assert reply.headers["Allow"] == ("POST" if status == 405 else None)
+    sender.close()
+
+
+def test_a_percent_encoded_path_is_not_the_path(sandbox: Running):
+    sender = connection(sandbox.base_url)
+    sender.request("POST", PATH.replace("payout", "%70ayout"))
+
+    assert sender.getresponse().status == 404
+    sender.close()
+
+
+def test_an_endless_body_is_refused_before_it_ends(sandbox: Running):
+    with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+        client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n".encode() + b" " * 70000)
+        assert client.recv(12) == b"HTTP/1.1 413"
+
+
+def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, merchant: Merchant):
+    request = raw_request(merchant, sandbox.base_url, payout("HALF"))
+    for cut in (1, len(request) // 2, len(request) - 1):
+        with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+            client.sendall(request[:cut])
+    reply, _ = post(merchant, sandbox.base_url, payout("AFTER-HALF"))
+
+    assert reply.status == 200
+    assert sandbox.recorded("HALF") == []
+
+
+def test_one_connection_serves_many_requests(sandbox: Running, merchant: Merchant):
+    with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+        for number in range(5):
+            client.sendall(raw_request(merchant, sandbox.base_url, payout(f"KEPT-{number}"), close=False))
+            reply = HTTPResponse(client)
+            reply.begin()
+            assert exact(reply.read())["client_orderid"] == f"KEPT-{number}"
+            reply.close()
+
+
+def test_many_at_once_are_all_answered_and_recorded_once(sandbox: Running, merchant: Merchant):
+    statuses: list[int] = []
+
+    def pay(worker: int) -> None:
+        orders = [payout(f"MANY-{worker}-{number}") for number in range(10)]
+        statuses.extend(post(merchant, sandbox.base_url, order)[0].status for order in orders)
+
+    workers = [threading.Thread(target=pay, args=(worker,)) for worker in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert statuses == [200] * 80
+    many = [line.client_orderid for line in read_record(sandbox.record_path) if line.client_orderid.startswith("MANY")]
+    assert len(many) == len(set(many)) == 80
+
+
+def test_the_end_of_the_context_cuts_open_connections_and_frees_the_port(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path
+):
+    threads_before = set(threading.enumerate())
+    with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
+        client = socket.create_connection(address_of(base_url), timeout=SOON_S)
+        client.sendall(raw_request(merchant, base_url, payout("OPEN", "9005")))
+        wait_for_record(tmp_path / "record.csv", "OPEN")
+
+    with client, suppress(ConnectionResetError):
+        assert client.recv(1) == b""
+    assert set(threading.enumerate()) == threads_before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address_of(base_url), timeout=SOON_S)
+
+
+def test_a_delayed_answer_does_not_hold_up_the_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path):
+    threads_before = set(threading.enumerate())
+    config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")
+    with running_sandbox(config) as base_url:
+        client = socket.create_connection(address_of(base_url), timeout=SOON_S)
+        client.sendall(raw_request(merchant, base_url, payout("NEVER")))
+        wait_for_record(config.record_path, "NEVER")
+    client.close()
+
+    assert set(threading.enumerate()) == threads_before
+
+
+def test_an_exception_inside_the_context_comes_through(make_config: MakeConfig, tmp_path: Path):
+    with pytest.raises(ZeroDivisionError), running_sandbox(make_config(tmp_path / "record.csv")):
+        raise ZeroDivisionError
+
+
+def test_it_listens_on_loopback_only_and_prints_nothing(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
+        host, port = address_of(base_url)
+        assert host == "127.0.0.1"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), timeout=SOON_S)  # what listens everywhere answers here too
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+        post(merchant, base_url, payout("QUIET"))
+        with socket.create_connection(address_of(base_url), timeout=SOON_S) as client:
+            client.sendall(b"no http at all\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 400"
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_record_that_cannot_be_written_is_no_payment(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    config = make_config(tmp_path / "record.csv")
+    with running_sandbox(config) as base_url:
+        make_unwritable(config.record_path)
+        reply, body = post(merchant, base_url, payout("LOST"))
+
+    assert (reply.status, body) == (500, b"Internal Server Error")
+    assert read_record(config.record_path) == []
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "LOST" not in caplog.text
+
+
+def make_unwritable(path: Path) -> None:
+    """Close the descriptor under which this process has `path` open, as the sandbox will find when it writes."""
+    for link in Path("/proc/self/fd").iterdir():
+        if os.path.realpath(link) == str(path.resolve()):
+            reading = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(reading, int(link.name))
+            os.close(reading)
+
+
+def test_a_port_in_use_is_a_configuration_error(make_config: MakeConfig, sandbox: Running, tmp_path: Path):
+    port = address_of(sandbox.base_url)[1]
+
+    with (
+        pytest.raises(ConfigurationError, match=str(port)),
+        running_sandbox(make_config(tmp_path / "r.csv"), port=port),
+    ):
+        pass
+
+
+def test_an_unknown_profile_is_a_configuration_error(make_config: MakeConfig, tmp_path: Path):
+    config = make_config(tmp_path / "record.csv", profile="plain")
+    with pytest.raises(ConfigurationError, match="json-params, raw-body"), running_sandbox(config):
+        pass
+
+
+def test_the_record_is_the_owners_alone(sandbox: Running, merchant: Merchant):
+    post(merchant, sandbox.base_url, payout("OWNER"))
+
+    assert stat.S_IMODE(sandbox.record_path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(sandbox.record_path.parent.stat().st_mode) == 0o700

@@ -1,0 +1,329 @@
+"""Whose requests the sandbox takes: the line, the headers, the signature."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
+from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as generate_ec_key
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sandbox_merchant import (
+    GOOD,
+    NOW_S,
+    PATH,
+    PROFILES,
+    MakeVerifier,
+    Merchant,
+    as_body,
+    fields_of,
+    oauth_header,
+    refusal,
+    request_of,
+)
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.sign import PrivateKey
+from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
+from paygw_batch.sandbox.authorization import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, SignatureProfile
+from paygw_batch.sandbox.form import FormCheck
+from paygw_batch.sandbox.message import Order, Request
+from paygw_batch.sandbox.verify import Verifier
+
+KENYA = GOOD["KE"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("code", GOOD)
+def test_a_good_request_of_every_country_is_an_order(
+    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, code: str, profile: str
+):
+    merchant = Merchant(merchant_key, profile)
+    fields = GOOD[code]
+
+    order = make_verifier(merchant).verify(request_of(merchant, fields))
+
+    assert order == Order(
+        order_id=fields["client_orderid"],
+        country=code,
+        currency=fields["currency"],
+        amount=fields["amount"],
+        payee=fields["receiver_phone" if code == "TZ" else "account_number"],
+        purpose=fields.get("purpose"),
+    )
+
+
+@pytest.mark.parametrize("signs", PROFILES)
+def test_a_signature_under_the_other_profile_is_refused(
+    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str
+):
+    expects = next(each for each in PROFILES if each != signs)
+    verifier = make_verifier(Merchant(merchant_key, expects))
+
+    verdict = refusal(verifier.verify(request_of(Merchant(merchant_key, signs), KENYA)))
+
+    assert (verdict.http_status, verdict.code, verdict.order_id) == (401, "signature", KENYA["client_orderid"])
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_any_change_to_the_body_after_signing_is_refused(
+    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
+):
+    merchant = Merchant(merchant_key, profile)
+    for name, value in KENYA.items():
+        signed = request_of(merchant, KENYA)
+        changed = KENYA | {name: "1500.51" if name == "amount" else value + "x"}
+        verdict = refusal(make_verifier(merchant).verify(replace(signed, body=as_body(changed))))
+        assert (verdict.http_status, verdict.code) == (401, "signature"), name
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_digits_of_the_amount_are_signed_and_not_its_value(
+    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
+):
+    merchant = Merchant(merchant_key, profile)
+    signed = request_of(merchant, KENYA | {"amount": "1500.5"})
+
+    assert refusal(make_verifier(merchant).verify(replace(signed, body=as_body(KENYA)))).code == "signature"
+
+
+def test_a_signature_for_another_host_is_refused(verifier: Verifier, merchant: Merchant):
+    signed = request_of(merchant, KENYA, host="gateway.example")
+    headers = tuple((name, "127.0.0.1:8080" if name == "host" else value) for name, value in signed.headers)
+
+    assert refusal(verifier.verify(replace(signed, headers=headers))).code == "signature"
+
+
+def test_the_signature_of_another_key_is_refused(verifier: Verifier):
+    stranger = Merchant(generate_private_key(public_exponent=65537, key_size=2048))
+
+    assert refusal(verifier.verify(request_of(stranger, KENYA))).code == "signature"
+
+
+@pytest.mark.parametrize("signature", ["AAAA", "not base64!", "AAA"])
+def test_what_is_no_signature_is_refused(verifier: Verifier, merchant: Merchant, signature: str):
+    header = oauth_header(merchant.parameters() | {"oauth_signature": signature})
+
+    verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={"authorization": header})))
+
+    assert (verdict.http_status, verdict.code) == (401, "signature")
+
+
+def test_a_nonce_can_be_used_once(verifier: Verifier, merchant: Merchant):
+    request = request_of(merchant, KENYA)
+
+    assert isinstance(verifier.verify(request), Order)
+    assert refusal(verifier.verify(request)).code == "nonce"
+
+
+def test_a_request_with_a_wrong_signature_uses_up_no_nonce(verifier: Verifier, merchant: Merchant):
+    request = request_of(merchant, KENYA)
+    tampered = replace(request, body=as_body(KENYA | {"amount": "9"}))
+
+    assert refusal(verifier.verify(tampered)).code == "signature"
+    assert isinstance(verifier.verify(request), Order)
+
+
+def test_a_request_that_fails_its_form_has_used_its_nonce(verifier: Verifier, merchant: Merchant):
+    nonce = "n" * 32
+    assert (
+        refusal(verifier.verify(request_of(merchant, KENYA | {"phone": "0712345678"}, oauth_nonce=nonce))).code
+        == "phone"
+    )
+    assert refusal(verifier.verify(request_of(merchant, KENYA, oauth_nonce=nonce))).code == "nonce"
+
+
+@given(st.lists(st.floats(0, 300), max_size=30), st.integers(0, 29))
+def test_a_nonce_is_remembered_for_as_long_as_its_timestamp_could_pass(steps_s: list[float], position: int):
+    memory = NonceMemory()
+    now_s, seen_at_s = 0.0, None
+    for index, step_s in enumerate(steps_s):
+        now_s += step_s
+        if index == position:
+            assert memory.first_use("the nonce", now_s)
+            seen_at_s = now_s
+        elif seen_at_s is not None and now_s - seen_at_s <= 2 * CLOCK_TOLERANCE_S:
+            assert not memory.first_use("the nonce", now_s)
+        else:
+            memory.first_use(f"another {index}", now_s)
+
+
+def test_nonces_do_not_pile_up_for_ever():
+    memory = NonceMemory()
+    for second in range(100):
+        memory.first_use(str(second), second * CLOCK_TOLERANCE_S)
+
+    assert len(memory._older) + len(memory._newer) < 10
+
+
+@pytest.mark.parametrize("off_s", [-CLOCK_TOLERANCE_S, 0, CLOCK_TOLERANCE_S])
+def test_a_timestamp_within_five_minutes_passes(verifier: Verifier, merchant: Merchant, off_s: int):
+    assert isinstance(verifier.verify(request_of(merchant, KENYA, now_s=NOW_S + off_s)), Order)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "http_status", "code"),
+    [
+        ({"oauth_consumer_key": "somebody"}, 403, "consumer_key"),
+        ({"oauth_signature_method": "HMAC-SHA1"}, 401, "signature_method"),
+        ({"oauth_signature_method": "RSA-SHA1"}, 401, "signature_method"),
+        ({"oauth_version": "1.0a"}, 401, "version"),
+        ({"oauth_version": None}, 401, "authorization"),
+        ({"oauth_nonce": "short"}, 401, "nonce"),
+        ({"oauth_nonce": None}, 401, "authorization"),
+        ({"oauth_timestamp": "yesterday"}, 401, "timestamp"),
+        ({"oauth_timestamp": "-5"}, 401, "timestamp"),
+        ({"oauth_timestamp": f"{NOW_S}.5"}, 401, "timestamp"),
+        ({"oauth_timestamp": str(NOW_S - CLOCK_TOLERANCE_S - 1)}, 401, "timestamp"),
+        ({"oauth_timestamp": str(NOW_S + CLOCK_TOLERANCE_S + 1)}, 401, "timestamp"),
+        ({"oauth_token": "t"}, 401, "authorization"),
+        ({"realm": "r"}, 401, "authorization"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_although_it_is_properly_signed(
+    verifier: Verifier, merchant: Merchant, overrides: dict[str, str | None], http_status: int, code: str
+):
+    verdict = refusal(verifier.verify(request_of(merchant, KENYA, **overrides)))
+
+    assert (verdict.http_status, verdict.code) == (http_status, code)
+
+
+def spoilt_header(merchant: Merchant, spoil: Callable[[str], str]) -> str:
+    return spoil(dict(request_of(merchant, KENYA).headers)["authorization"])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda header: header.replace("OAuth ", "Bearer "), id="another scheme"),
+        pytest.param(lambda header: header.replace("OAuth ", "oauth "), id="scheme in lower case"),
+        pytest.param(lambda _: "", id="empty"),
+        pytest.param(lambda _: "OAuth", id="scheme alone"),
+        pytest.param(lambda header: header + ",", id="trailing comma"),
+        pytest.param(lambda header: header.replace(", ", "; "), id="semicolons"),
+        pytest.param(lambda header: header.replace('"', ""), id="no quotes"),
+        pytest.param(lambda header: header + ', oauth_version="1.0"', id="a parameter twice"),
+        pytest.param(lambda header: header.replace("RSA-SHA256", "RSA%2DSHA256"), id="needless encoding"),
+        pytest.param(lambda header: header.replace("%3D", "%3d"), id="lower-case escape"),
+        pytest.param(lambda header: header.replace("%3D", "="), id="no encoding"),
+        pytest.param(lambda header: header.replace("%3D", "%zz"), id="no escape"),
+        pytest.param(lambda header: header.replace('oauth_nonce="', 'oauth_nonce="%FF'), id="not UTF-8"),
+    ],
+)
+def test_an_authorization_header_of_another_shape_is_refused(
+    verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]
+):
+    header = spoilt_header(merchant, spoil)
+
+    verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={"authorization": header})))
+
+    assert (verdict.http_status, verdict.code) == (401, "authorization")
+
+
+@pytest.mark.parametrize(
+    ("change", "http_status", "code"),
+    [
+        pytest.param({"http_version": "1.0"}, 400, "http", id="HTTP/1.0"),
+        pytest.param({"method": "GET"}, 405, "method", id="GET"),
+        pytest.param({"method": "PUT"}, 405, "method", id="PUT"),
+        pytest.param({"path": "/paynet/api/v4/payout/1001"}, 403, "endpoint", id="another endpoint"),
+        pytest.param({"path": PATH + "/"}, 403, "endpoint", id="slash at the end"),
+        pytest.param({"path": "/paynet/api/v2/sale-form/1000"}, 404, "path", id="another operation"),
+        pytest.param({"path": "/"}, 404, "path", id="root"),
+        pytest.param({"query": "a=b"}, 404, "path", id="a query"),
+    ],
+)
+def test_another_line_than_post_to_the_endpoint_is_refused(
+    verifier: Verifier, merchant: Merchant, change: dict[str, str], http_status: int, code: str
+):
+    verdict = refusal(verifier.verify(replace(request_of(merchant, KENYA), **change)))
+
+    assert (verdict.http_status, verdict.code) == (http_status, code)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "http_status"),
+    [
+        ("content-type", None, 415),
+        ("content-type", "application/json; charset=utf-8", 415),
+        ("content-type", "text/json", 415),
+        ("content-encoding", "gzip", 415),
+        ("accept", None, 406),
+        ("accept", "*/*", 406),
+        ("host", None, 400),
+        ("authorization", None, 401),
+    ],
+)
+def test_another_header_than_asked_for_is_refused(
+    verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
+):
+    verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={name: value})))
+
+    assert (verdict.http_status, verdict.code) == (http_status, name)
+
+
+@pytest.mark.parametrize("name", ["host", "content-type", "accept", "authorization"])
+def test_a_header_that_stands_twice_is_refused(verifier: Verifier, merchant: Merchant, name: str):
+    request = request_of(merchant, KENYA)
+    twice = replace(request, headers=(*request.headers, (name, dict(request.headers)[name])))
+
+    assert refusal(verifier.verify(twice)).code == name
+
+
+def test_neither_requests_nor_orders_show_payee_data_in_their_representation(verifier: Verifier, merchant: Merchant):
+    request = request_of(merchant, KENYA)
+    order = verifier.verify(request)
+
+    assert "254712345678" not in repr(request) + repr(order)
+    assert "oauth" not in repr(request)
+
+
+def test_a_public_key_that_is_none_is_a_configuration_error():
+    ec_key = generate_ec_key(SECP256R1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    for pem in (b"no key", ec_key):
+        with pytest.raises(ConfigurationError):
+            Authenticator(consumer_key="c", public_key_pem=pem, profile=SignatureProfile.RAW_BODY)
+
+
+line_of_text = (
+    st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), min_size=1, max_size=60).map(str.strip).filter(bool)
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(profile=st.sampled_from(PROFILES), name=line_of_text, order_id=line_of_text, amount=st.integers(1, 10**9))
+def test_what_the_client_signs_is_what_the_sandbox_verifies(
+    merchant_key: RSAPrivateKey, rules: Rules, profile: str, name: str, order_id: str, amount: int
+):
+    merchant = Merchant(merchant_key, profile)
+    signer = Signer(
+        url=f"http://127.0.0.1:8080{PATH}",
+        consumer_key=merchant.consumer_key,
+        callback_url="https://merchant.example/paygw?a=b&c=ü",
+        profile=GatewayProfile(profile),
+        key=PrivateKey(merchant_key),
+    )
+    amount_text = f"{amount // 100}.{amount % 100:02}"
+    account = {"account_name": name, "account_number": "254712345678", "phone": "+254712345678"}
+    instruction = Instruction(order_id, "KE", "KES", amount_text, "account", account)
+    prepared = signer.prepare(
+        rules["KE"], instruction, order_id=order_id, nonce=merchant.parameters()["oauth_nonce"], timestamp_s=NOW_S
+    )
+    headers = {"content-type": "application/json", "accept": "application/json", "host": "127.0.0.1:8080"}
+    headers["authorization"] = prepared.authorization
+    request = Request("1.1", "POST", PATH, "", tuple(headers.items()), prepared.body)
+    check = FormCheck(rules)
+    authenticator = Authenticator(
+        consumer_key=merchant.consumer_key,
+        public_key_pem=merchant.public_key_pem(),
+        profile=SignatureProfile(profile),
+    )
+    fields = fields_of(request.body)
+
+    assert authenticator.check(request, fields, NOW_S) is None
+    assert check.check(fields) == Order(order_id, "KE", "KES", amount_text, "254712345678", "TEST-KE")
