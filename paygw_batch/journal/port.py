@@ -104,6 +104,7 @@ class LookAlike:
 
     row: int
     client_orderid: str
+    """The other instruction's; `batch` and `opened_at` are those of its batch."""
     batch: str
     opened_at: str
 
@@ -164,6 +165,8 @@ class RowStanding:
     possible_duplicate_of: int | None
     first_sent_at: str | None
     updated_at: str | None
+    intended_at: str | None = None
+    """Time of the latest intent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,29 +180,11 @@ class Tally:
     minor: int
 
 
-class Journal(Protocol):
-    """The journal of one endpoint: every batch, instruction and fact."""
+class JournalReader(Protocol):
+    """The journal of one endpoint, looked into."""
 
     def head(self) -> Head:
         """Return the end of the chain."""
-        ...
-
-    def open_batch(
-        self,
-        batch: NewBatch,
-        *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
-        known: Iterable[Known],
-        amendments: Iterable[Amendment],
-        at: str,
-    ) -> BatchRecord:
-        """Make a whole batch durable in one transaction, or nothing of it.
-
-        `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
-        covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
-        order id is already taken and not amended: `compare` comes first.
-        """
         ...
 
     def batches(self) -> Sequence[BatchRecord]:
@@ -218,22 +203,6 @@ class Journal(Protocol):
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
-        ...
-
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable in one transaction, and move their instructions.
-
-        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. On return,
-        everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
-        """
-        ...
-
-    def interrupt(self, at: str) -> int:
-        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
-        ...
-
-    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
-        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
         ...
 
     def standings(self, batch: int) -> Iterator[RowStanding]:
@@ -262,4 +231,42 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Let go of the journal. It can be opened again."""
+        ...
+
+
+class Journal(JournalReader, Protocol):
+    """The journal of one endpoint, held by a run: every batch, instruction and fact."""
+
+    def open_batch(
+        self,
+        batch: NewBatch,
+        *,
+        pages: Iterable[bytes],
+        instructions: Iterable[NewInstruction],
+        known: Iterable[Known],
+        amendments: Iterable[Amendment],
+        at: str,
+    ) -> BatchRecord:
+        """Make a whole batch durable in one transaction, or nothing of it.
+
+        `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
+        covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
+        order id is already taken and not amended: `compare` comes first.
+        """
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Make facts durable in one transaction, and move their instructions.
+
+        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. On return,
+        everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
+        """
+        ...
+
+    def interrupt(self, at: str) -> int:
+        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+        ...
+
+    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
         ...

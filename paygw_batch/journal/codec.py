@@ -1,0 +1,157 @@
+"""Facts as text.
+
+A fact is stored as a kind and a JSON object in one canonical spelling (sorted keys, no blanks, ASCII only), so that a
+value has one spelling and a stored byte that changed is seen. Reading is strict: what this version would not have
+written is damage.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, assert_never
+
+from paygw_batch.core.lifecycle import (
+    Concluded,
+    Fact,
+    FactKind,
+    Intended,
+    Interrupted,
+    Released,
+    Replaced,
+    Resolution,
+    Resolved,
+    Returned,
+    kind_of,
+)
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import JournalCorrupt
+
+BATCH_OPENED = "batch_opened"
+"""The kind of the one fact that is about a batch and not about an instruction."""
+
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+"""JSON in its one spelling: sorted keys, no blanks, ASCII only."""
+
+Details = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOpened:
+    """What a batch was when it was opened, with digests by which any later change to its rows is found.
+
+    `totals` maps a currency to the count and the sum, in minor units, of the rows that are new. Digests are SHA-256 in
+    hex, over the canonical bytes of the rows in order (see `digest.py`).
+    """
+
+    batch: str
+    operation: str
+    sheet_name: str
+    sheet_sha256: str
+    rows: int
+    defects: int
+    first_instruction: int
+    instructions: int
+    instructions_sha256: str
+    known: int
+    known_sha256: str
+    pages: int
+    pages_sha256: str
+    totals: Mapping[str, tuple[int, int]]
+
+
+def encode(fact: Fact) -> tuple[str, str]:
+    """Return the kind and the canonical details of `fact`."""
+    return kind_of(fact).value, canonical(_details(fact))
+
+
+def _details(fact: Fact) -> Details:
+    match fact:
+        case Intended():
+            return {
+                "body_sha256": fact.body_sha256,
+                "nonce": fact.nonce,
+                "order_id": fact.order_id,
+                "purpose": fact.purpose,
+                "timestamp_s": fact.timestamp_s,
+            }
+        case Concluded(outcome):
+            return {
+                "cause": outcome.cause,
+                "conflict": outcome.conflict,
+                "error_code": outcome.error_code,
+                "gateway_reference": outcome.gateway_reference,
+                "gateway_status": outcome.gateway_status,
+                "http_status": outcome.http_status,
+                "message": outcome.message,
+            }
+        case Interrupted():
+            return {}
+        case Resolved():
+            return {"by": fact.by, "evidence": fact.evidence}
+        case Released():
+            return {"by": fact.by, "order_id": fact.order_id}
+        case Returned():
+            return {"evidence": fact.evidence}
+        case Replaced():
+            return {"batch": fact.batch, "row": fact.row}
+        case _:
+            assert_never(fact)
+
+
+def _concluded(kind: OutcomeKind) -> Callable[[Any], Fact]:
+    return lambda details: Concluded(Outcome(kind, **details))
+
+
+def _resolved(resolution: Resolution) -> Callable[[Any], Fact]:
+    return lambda details: Resolved(resolution, **details)
+
+
+_READERS: Mapping[FactKind, Callable[[Any], Fact]] = MappingProxyType(
+    {
+        FactKind.INTENDED: lambda details: Intended(**details),
+        FactKind.NOT_SENT: _concluded(OutcomeKind.NOT_SENT),
+        FactKind.ACCEPTED: _concluded(OutcomeKind.ACCEPTED),
+        FactKind.PAID: _concluded(OutcomeKind.PAID),
+        FactKind.REJECTED: _concluded(OutcomeKind.REJECTED),
+        FactKind.UNKNOWN: _concluded(OutcomeKind.UNKNOWN),
+        FactKind.INTERRUPTED: lambda details: Interrupted(**details),
+        FactKind.RESOLVED_PAID: _resolved(Resolution.PAID),
+        FactKind.RESOLVED_REJECTED: _resolved(Resolution.REJECTED),
+        FactKind.RESOLVED_NOT_RECEIVED: _resolved(Resolution.NOT_RECEIVED),
+        FactKind.RELEASED: lambda details: Released(**details),
+        FactKind.RETURNED: lambda details: Returned(**details),
+        FactKind.REPLACED: lambda details: Replaced(**details),
+    }
+)
+
+
+def decode(kind: str, details: str) -> Fact:
+    """Return the fact that `encode` made this of. Raises `JournalCorrupt` when it could not have."""
+    try:
+        fact = _READERS[FactKind(kind)](json.loads(details))
+        same = encode(fact) == (kind, details)
+    except (ValueError, TypeError, RecursionError):
+        same = False
+    if not same:
+        raise JournalCorrupt(f"a fact of kind {kind[:40]!r} does not read as one")
+    return fact
+
+
+def encode_batch(opened: BatchOpened) -> str:
+    """Return the canonical details of the fact that opens a batch."""
+    return canonical(asdict(opened))
+
+
+def decode_batch(details: str) -> BatchOpened:
+    """Return what `encode_batch` made this of. Raises `JournalCorrupt` when it could not have."""
+    try:
+        fields = json.loads(details)
+        fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
+        opened = BatchOpened(**fields)
+        same = encode_batch(opened) == details
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        same = False
+    if not same:
+        raise JournalCorrupt("the opening of a batch does not read as one")
+    return opened

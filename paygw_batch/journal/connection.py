@@ -1,0 +1,93 @@
+"""Opening the database so that a commit is a promise, and proving that it was opened so."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from paygw_batch.errors import InternalError, JournalError
+
+OLDEST_SQLITE = (3, 51, 3)
+"""Before this, two connections that write can corrupt the write-ahead log (the "WAL-reset" bug)."""
+
+_BUSY_TIMEOUT_MS = 10_000
+_CACHE_KIB = 32 * 1024
+_WAL_LIMIT_BYTES = 64 * 1024 * 1024
+_SYNCHRONOUS_FULL = 2
+
+
+def connect(path: Path, *, write: bool) -> apsw.Connection:
+    """Open the database at `path`, which must exist. Raises `JournalError`."""
+    _check_version()
+    flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
+    flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
+    try:
+        connection = apsw.Connection(str(path), flags=flags)
+    except apsw.Error as error:
+        raise JournalError(f"the journal {path} cannot be opened: {error}") from None
+    try:
+        _configure(connection, write=write)
+    except (apsw.NotADBError, apsw.CorruptError):
+        connection.close()
+        raise JournalError(f"{path} is not a journal, or its first page is damaged") from None
+    except apsw.Error as error:
+        connection.close()
+        raise JournalError(f"the journal {path} cannot be used: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _configure(connection: apsw.Connection, *, write: bool) -> None:
+    connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
+    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    # Payees' data must not reach a temporary file, and a failing page must not become a signal.
+    settings: dict[str, int | str] = {
+        "temp_store": 2,
+        "mmap_size": 0,
+        "cell_size_check": 1,
+        "foreign_keys": 1,
+        "recursive_triggers": 1,
+        "cache_size": -_CACHE_KIB,
+    }
+    if write:
+        # The log stays as an empty file when the last connection closes: a reader then never has to make one.
+        persist = ctypes.c_int(1)
+        connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
+        settings |= {
+            "journal_mode": "wal",
+            "synchronous": _SYNCHRONOUS_FULL,
+            "fullfsync": 1,
+            "checkpoint_fullfsync": 1,
+            "journal_size_limit": _WAL_LIMIT_BYTES,
+        }
+    else:
+        settings["query_only"] = 1
+    for name, wanted in settings.items():
+        connection.pragma(name, wanted)
+        if (found := connection.pragma(name)) != wanted:
+            raise InternalError(f"SQLite keeps {name} at {found!r} where {wanted!r} was asked for")
+
+
+def _check_version() -> None:
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise JournalError(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt a journal; {oldest} is the oldest that may write one",
+            hint="Install the apsw wheel from the package index: it brings its own SQLite.",
+        )
+
+
+def leave_untouched(connection: apsw.Connection) -> None:
+    """See to it that closing this connection writes nothing any more."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def fetch(connection: apsw.Connection, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement and return all it finds. Raises `apsw.Error`."""
+    return connection.execute(query, bindings).fetchall()

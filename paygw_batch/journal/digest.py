@@ -1,0 +1,113 @@
+"""Digests of the rows that a batch brings, by which a later change to any of them is found."""
+
+import hashlib
+
+from paygw_batch.errors import InternalError
+from paygw_batch.journal.codec import BatchOpened
+from paygw_batch.journal.port import Known, NewBatch, NewInstruction
+
+
+class RowDigest:
+    """SHA-256 over rows of values in order, in hex.
+
+    Values are written as text, each closed by NUL; no value may hold one, so that different rows never have the same
+    bytes.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sha256 = hashlib.sha256()
+
+    def add(self, *values: object) -> None:
+        """Take one row in. Raises `InternalError` when a value holds NUL: validated text never does."""
+        text = "\0".join(map(str, values))
+        if text.count("\0") != len(values) - 1:
+            raise InternalError("a validated value holds a NUL character")
+        self.count += 1
+        self._sha256.update(text.encode() + b"\0")
+
+    def hexdigest(self) -> str:
+        """Return the digest of what was taken in so far."""
+        return self._sha256.hexdigest()
+
+
+class PageDigest:
+    """SHA-256 over pages in order, each with its length before it, in hex."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sha256 = hashlib.sha256()
+
+    def add(self, page: bytes) -> None:
+        """Take one page in."""
+        self.count += 1
+        self._sha256.update(len(page).to_bytes(8, "big"))
+        self._sha256.update(page)
+
+    def hexdigest(self) -> str:
+        """Return the digest of what was taken in so far."""
+        return self._sha256.hexdigest()
+
+
+class Intake:
+    """Watches what a batch brings go by, and comes to what is written down of it."""
+
+    def __init__(self, batch: NewBatch, first_instruction: int) -> None:
+        self._batch = batch
+        self.first_instruction = first_instruction
+        self._pages = PageDigest()
+        self._instructions = RowDigest()
+        self._known = RowDigest()
+        self._totals: dict[str, tuple[int, int]] = {}
+
+    @property
+    def pages(self) -> int:
+        """How many pages were taken in so far."""
+        return self._pages.count
+
+    def page(self, page: bytes) -> None:
+        """Take in the next page of the sheet."""
+        self._pages.add(page)
+
+    def instruction(self, number: int, new: NewInstruction, replaces: int | None) -> None:
+        """Take in the next new instruction."""
+        self._instructions.add(
+            number,
+            new.row,
+            new.client_orderid,
+            new.country,
+            new.currency,
+            new.minor,
+            replaces,
+            new.amount,
+            new.form,
+            new.fields,
+            new.payee,
+            new.content,
+        )
+        count, minor = self._totals.get(new.currency, (0, 0))
+        self._totals[new.currency] = (count + 1, minor + new.minor)
+
+    def known(self, known: Known) -> None:
+        """Take in the next row that another batch already has."""
+        self._known.add(known.row, known.instruction)
+
+    def opened(self) -> BatchOpened:
+        """Return what was taken in, digests and totals."""
+        batch = self._batch
+        return BatchOpened(
+            batch=batch.batch,
+            operation=batch.operation,
+            sheet_name=batch.sheet_name,
+            sheet_sha256=batch.sheet_sha256,
+            rows=batch.rows,
+            defects=batch.defects,
+            first_instruction=self.first_instruction,
+            instructions=self._instructions.count,
+            instructions_sha256=self._instructions.hexdigest(),
+            known=self._known.count,
+            known_sha256=self._known.hexdigest(),
+            pages=self._pages.count,
+            pages_sha256=self._pages.hexdigest(),
+            totals=self._totals,
+        )

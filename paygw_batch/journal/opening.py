@@ -1,0 +1,117 @@
+"""What is found out about a journal before anything is done with it: what it is, and whether it is the newest."""
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
+from paygw_batch.journal.chain import Identity, Link
+from paygw_batch.journal.connection import connect
+from paygw_batch.journal.place import check_directory, check_file
+from paygw_batch.journal.schema import check_tables, end_of, hash_at, identity_of, migrations, version_of
+from paygw_batch.journal.verify import check_tail
+from paygw_batch.journal.witness import Seen, hold_against, read_witness, witness_path
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A journal that was looked at, and is sound as far as a quick look tells."""
+
+    version: int
+    identity: Identity
+    end: Link
+
+
+def check_place(path: Path) -> bool:
+    """Return whether a journal stands at `path`.
+
+    Raises `JournalError` unless it is plain, private and on this machine, like the files that SQLite keeps beside it.
+    """
+    check_directory(path.parent)
+    for ending in ("-wal", "-shm"):
+        check_file(path.with_name(path.name + ending))
+    return check_file(path)
+
+
+def look_at(
+    connection: apsw.Connection, path: Path, *, endpoint: str, seen: Seen | None, witness: Path
+) -> Found | None:
+    """Find out what the database at `path` is, without changing it; None for an empty file.
+
+    Raises `JournalError` when it is no journal, one of another endpoint or of a newer version, `JournalCorrupt` when it
+    is damaged, and `JournalWentBack` when the witness has `seen` more than it holds.
+    """
+    try:
+        version = version_of(connection, path)
+        if version == 0:
+            return None
+        found = Found(version, identity_of(connection), end_of(connection))
+        if found.identity.endpoint != endpoint:
+            raise JournalError(
+                f"the journal {path} belongs to another endpoint",
+                hint="Name a journal of its own for each endpoint: [journal] path, or --journal.",
+            )
+        if version == len(migrations()):
+            check_tables(connection, path)
+        if seen is not None:
+            _hold(connection, found, seen, witness)
+        check_tail(connection)
+    except apsw.NotADBError:
+        raise JournalError(f"{path} is not a journal, or its first page is damaged") from None
+    except apsw.CorruptError as error:
+        raise JournalCorrupt(f"the journal {path} is damaged: {error}") from None
+    except apsw.Error as error:
+        raise JournalError(f"the journal {path} cannot be read: {error}") from None
+    return found
+
+
+def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:
+    """Return the witness of the place this journal was moved from, None when it stands where it always did.
+
+    Raises `JournalWentBack` when the journal it was copied from still stands, or went on after the copy was made.
+    """
+    home = Path(found.identity.home)
+    if home == path or _is_same_file(home, path):
+        return None
+    if _stands_at(home, found.identity.journal_id):
+        raise JournalWentBack(
+            f"this is a copy of the journal {home}, which still stands: sending from both could pay rows twice",
+            hint=f"Use {home}. To move a journal, move the file and leave none behind.",
+        )
+    former = witness_path(witness_dir, home)
+    seen = read_witness(former)
+    if seen is None or seen.journal_id != found.identity.journal_id:
+        return None
+    _hold(connection, found, seen, former)
+    return former
+
+
+def _hold(connection: apsw.Connection, found: Found, seen: Seen, witness: Path) -> None:
+    hold_against(
+        seen,
+        witness,
+        journal_id=found.identity.journal_id,
+        seq=found.end.seq,
+        hash_at=lambda seq: hash_at(connection, seq).hex(),
+    )
+
+
+def _is_same_file(home: Path, path: Path) -> bool:
+    try:
+        return os.path.samestat(home.lstat(), path.lstat())
+    except OSError:
+        return False
+
+
+def _stands_at(home: Path, journal_id: str) -> bool:
+    """Whether the journal with this id stands at `home`. What cannot be read there is taken for it."""
+    if not os.path.lexists(home):
+        return False
+    try:
+        with closing(connect(home, write=False)) as connection:
+            return identity_of(connection).journal_id == journal_id
+    except (apsw.Error, JournalError):
+        return True

@@ -1,0 +1,128 @@
+"""Where a journal may live, and how its files are opened: private, plain, on a disk of this machine.
+
+Everything here is checked by name before SQLite opens the database; nothing here ever opens the database file itself
+(closing any descriptor of it would drop SQLite's locks on it).
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from paygw_batch.errors import JournalError
+
+_NETWORK = frozenset(
+    {
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
+        *("ocfs2", "orangefs", "smb3", "smbfs", "vboxsf", "virtiofs"),
+    }
+)
+_LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
+_OTHERS_READ = 0o077
+_OTHERS_WRITE = 0o022
+
+
+def settled(path: Path) -> Path:
+    """Return the one absolute name of `path`: no `..` and no link on the way, the last part as it was given."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
+    return Path(os.path.realpath(absolute.parent)) / absolute.name
+
+
+def make_directory(directory: Path) -> None:
+    """Make `directory` and what is missing above it, for its owner alone."""
+    missing = []
+    while not directory.exists():
+        missing.append(directory)
+        directory = directory.parent
+    for part in reversed(missing):
+        try:
+            part.mkdir(mode=0o700)
+        except FileExistsError:
+            continue  # another run made it just now
+        except OSError as error:
+            raise JournalError(f"the directory {part} cannot be made: {error.strerror}") from None
+
+
+def check_directory(directory: Path) -> None:
+    """Raise `JournalError` unless `directory` is a directory of this machine that only its owner can write."""
+    try:
+        found = directory.stat()
+    except OSError as error:
+        raise JournalError(f"the directory {directory} cannot be used: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise JournalError(f"{directory} is not a directory")
+    if found.st_mode & _OTHERS_WRITE:
+        raise JournalError(
+            f"the directory {directory} can be written by others, who could replace the journal",
+            hint=f"chmod go-w {directory}",
+        )
+    kind = _file_system(directory)
+    if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
+        raise JournalError(
+            f"{directory} is on a file system ({kind}) whose locks and writes cannot be relied on",
+            hint="Put the journal on a disk of this machine: [journal] path, or --journal.",
+        )
+
+
+def check_file(path: Path) -> bool:
+    """Return whether a file stands at `path`. Raises `JournalError` when it is not a plain file of its owner alone."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise JournalError(f"{path} cannot be used: {error.strerror}") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise JournalError(f"{path} is a symbolic link", hint="Name the file itself.")
+    if not stat.S_ISREG(found.st_mode):
+        raise JournalError(f"{path} is not a file")
+    if found.st_nlink > 1:
+        raise JournalError(f"{path} has a second name (a hard link)", hint="Remove the other name.")
+    if found.st_uid not in {os.geteuid(), 0} and os.geteuid() != 0:
+        raise JournalError(f"{path} belongs to another user")
+    if found.st_mode & _OTHERS_READ:
+        raise JournalError(f"{path} can be read or written by others", hint=f"chmod 600 {path}")
+    return True
+
+
+def open_private(path: Path) -> int:
+    """Open a file of ours for reading and writing, made for its owner alone if it is missing, never through a link.
+
+    Returns a descriptor that no program started by this one inherits.
+    """
+    check_file(path)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise JournalError(f"{path} cannot be opened: {error.strerror}") from None
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _file_system(directory: Path) -> str:
+    """Return the type of the file system that holds `directory`, empty where the kernel does not tell (no /proc)."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = _unescaped(before.split(" ")[4])
+        # A later line with the same mount point covers the earlier one.
+        if len(point) >= len(best) and directory.is_relative_to(point):
+            best, kind = point, after.split(" ")[0]
+    return kind
+
+
+def _unescaped(point: str) -> str:
+    """Return a mount point as it is: the kernel writes blanks and the like as three octal digits."""
+    for code in ("\\040", "\\011", "\\012", "\\134"):
+        point = point.replace(code, chr(int(code[1:], 8)))
+    return point

@@ -1,0 +1,221 @@
+"""Reading the journal on disk: everything a command asks that writes nothing."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.lifecycle import Standing, State
+from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal.backup import write_backup
+from paygw_batch.journal.connection import fetch
+from paygw_batch.journal.port import (
+    BatchRecord,
+    Clash,
+    Contradiction,
+    Due,
+    Head,
+    Known,
+    LookAlike,
+    RowStanding,
+    Tally,
+)
+from paygw_batch.journal.progress import amendable, row_standing
+from paygw_batch.journal.rows import PROGRESS, STATES, progress_of
+from paygw_batch.journal.schema import end_of
+from paygw_batch.journal.verify import verify
+
+_STANDINGS_AT_ONCE = 10_000
+_BILLION = 1_000_000_000
+
+
+class SqliteReader:
+    """A journal on disk, opened for reading: one snapshot of it, also while a run writes it.
+
+    Every method raises `JournalCorrupt` for what SQLite finds damaged, and `JournalError` for what it cannot read.
+    """
+
+    def __init__(self, connection: apsw.Connection, path: Path, notes: tuple[str, ...] = ()) -> None:
+        self.path = path
+        self.notes = notes
+        """Sentences about the journal as a whole that a person should read and that stop nothing."""
+        self._connection = connection
+
+    def head(self) -> Head:
+        """Return the end of the chain."""
+        with self._plainly():
+            end = end_of(self._connection)
+        return Head(end.seq, end.hash.hex())
+
+    def batches(self) -> Sequence[BatchRecord]:
+        """Return all batches, oldest first."""
+        found = self._fetch(
+            """SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at
+            FROM batch ORDER BY number"""
+        )
+        return [BatchRecord(*line) for line in found]
+
+    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
+        """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
+        found = self._fetch_each(
+            """SELECT ?1, ?2, p.number, p.client_orderid = ?2, p.content = ?3, p.state, p.possible_duplicate_of,
+                b.batch, p.row, b.opened_at
+            FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch
+            WHERE o.operation = ?4 AND o.order_id = ?2""",
+            ((row, client_orderid, content, operation) for row, client_orderid, content in rows),
+        )
+        known, clashes = [], []
+        for row, order_id, number, is_its_own, is_same, word, duplicate_of, batch, sheet_row, opened_at in found:
+            state = STATES[word]
+            if is_its_own and is_same:
+                known.append(Known(row, number, state))
+                continue
+            # An id that an instruction was sent under after a release is no one else's to amend.
+            may_amend = bool(is_its_own) and amendable(Standing(state, possible_duplicate_of=duplicate_of))
+            clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend))
+        return known, clashes
+
+    def look_alikes(
+        self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
+    ) -> Sequence[LookAlike]:
+        """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`.
+
+        For each row the newest such instruction is named, by its own order id, batch and opening time.
+        """
+        found = self._fetch_each(
+            """SELECT ?1, i.client_orderid, b.batch, b.opened_at
+            FROM instruction i JOIN batch b ON b.number = i.batch
+            WHERE i.payee = ?3 AND i.minor = ?5 AND i.currency = ?4 AND i.client_orderid <> ?2
+                AND b.operation = ?6 AND b.opened_at > ?7
+            ORDER BY i.number DESC LIMIT 1""",
+            ((*row, operation, since) for row in rows),
+        )
+        return [LookAlike(*line) for line in found]
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
+        found = self._fetch(
+            """SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
+                p.attempt, p.generation, p.possible_duplicate_of
+            FROM covered c JOIN progress p ON p.number = c.instruction
+            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' ORDER BY c.row LIMIT ?""",
+            (batch, after_row, limit),
+        )
+        return [
+            Due(
+                number,
+                row,
+                Instruction(client_orderid, country, currency, amount, form, json.loads(fields)),
+                Standing(State.READY, *standing),
+                order_id,
+            )
+            for number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing in found
+        ]
+
+    def standings(self, batch: int) -> Iterator[RowStanding]:
+        """Yield every instruction that a batch covers, in the sheet's order."""
+        row = -1
+        while lines := self._fetch(
+            f"""SELECT c.row, p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
+            FROM covered c JOIN progress p ON p.number = c.instruction
+            WHERE c.batch = ? AND c.row > ? ORDER BY c.row LIMIT ?""",  # noqa: S608 - a constant of ours
+            (batch, row, _STANDINGS_AT_ONCE),
+        ):
+            for row, client_orderid, country, currency, minor, *columns in lines:
+                yield row_standing(row, client_orderid, country, currency, minor, progress_of(columns))
+
+    def pages(self, batch: int) -> Iterator[bytes]:
+        """Yield the sheet as it was received, piece by piece."""
+        for (number,) in self._fetch("SELECT number FROM page WHERE batch = ? ORDER BY number", (batch,)):
+            ((content,),) = self._fetch("SELECT content FROM page WHERE batch = ? AND number = ?", (batch, number))
+            yield content
+
+    def tallies(self, batch: int) -> Sequence[Tally]:
+        """Return counts and sums of a batch, ordered by country, currency and state."""
+        # In two parts, because a sum of many large amounts may be more than 64 bits hold.
+        found = self._fetch(
+            """SELECT p.country, p.currency, p.state, count(*), sum(p.minor / ?2), sum(p.minor % ?2)
+            FROM covered c JOIN progress p ON p.number = c.instruction
+            WHERE c.batch = ?1 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3""",
+            (batch, _BILLION),
+        )
+        return [
+            Tally(country, currency, STATES[state], count, billions * _BILLION + rest)
+            for country, currency, state, count, billions, rest in found
+        ]
+
+    def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
+        """Return the facts that changed nothing, of one batch or of all."""
+        found = self._fetch(
+            """SELECT f.seq, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
+            FROM fact f JOIN instruction i ON i.number = f.instruction
+            JOIN covered c ON c.instruction = i.number AND c.batch = coalesce(?1, i.batch)
+            JOIN batch b ON b.number = c.batch
+            WHERE f.contradicts IS NOT NULL ORDER BY f.seq""",
+            (batch,),
+        )
+        return [
+            Contradiction(seq, batch_id, row, client_orderid, STATES[state], kind, attempt, at)
+            for seq, batch_id, row, client_orderid, state, kind, attempt, at in found
+        ]
+
+    def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
+        """Return number and standing of the instruction behind a row of a batch."""
+        found = self._fetch(
+            """SELECT p.number, p.state, p.attempt, p.generation, p.possible_duplicate_of
+            FROM covered c JOIN progress p ON p.number = c.instruction WHERE c.batch = ? AND c.row = ?""",
+            (batch, row),
+        )
+        return next(((number, Standing(STATES[state], *rest)) for number, state, *rest in found), None)
+
+    def verify(self) -> Mapping[str, int]:
+        """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""
+        with self._plainly(), self._snapshot():
+            return verify(self._connection, self.path)
+
+    def backup(self, path: Path) -> None:
+        """Write a copy of the journal as it is now to `path`, whole or not at all; also while a run is on.
+
+        The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of still stands,
+        or when that one went on after it. Raises `OutputError` when the copy cannot be written or `path` exists.
+        """
+        with self._plainly():
+            write_backup(self._connection, path)
+
+    def close(self) -> None:
+        """Let go of the journal. It can be opened again."""
+        self._connection.close()
+
+    def _fetch(self, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._plainly():
+            return fetch(self._connection, query, bindings)
+
+    def _fetch_each(self, query: str, rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+        """Yield what `query` finds for each of many rows."""
+        with self._plainly(), self._snapshot():
+            yield from self._connection.executemany(query, rows)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Let many statements see one state of the journal; it is also cheaper than a snapshot for each."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        try:
+            yield
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            raise JournalCorrupt(f"the journal {self.path} is damaged: {error}") from None
+        except apsw.Error as error:
+            raise JournalError(f"the journal {self.path} cannot be read: {error}") from None

@@ -1,0 +1,407 @@
+"""Writing the journal on disk.
+
+Every write is one transaction, made durable before its call returns, and the witness is told of it before anything may
+be sent on it. The chain is a second guard beside the lock: the next fact has a number, and only one writer can use it.
+"""
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State
+from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.journal.chain import Line, Link, fold, linked
+from paygw_batch.journal.codec import BATCH_OPENED, encode_batch
+from paygw_batch.journal.connection import fetch, leave_untouched
+from paygw_batch.journal.digest import Intake
+from paygw_batch.journal.lock import RunLock
+from paygw_batch.journal.port import Amendment, BatchRecord, Entry, Known, NewBatch, NewInstruction
+from paygw_batch.journal.progress import Progress, amendable, next_order_id, storable, succeed
+from paygw_batch.journal.reader import SqliteReader
+from paygw_batch.journal.rows import PROGRESS, progress_of
+from paygw_batch.journal.witness import Seen, Witness
+
+_AT_ONCE = 10_000
+"""How many instructions a long change (a release, an interruption) moves at a time."""
+
+_INSERT_FACT = "INSERT INTO fact VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SAVE_PROGRESS = """
+    INSERT INTO standing VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+    ON CONFLICT (instruction) DO UPDATE SET state = ?2, attempt = ?3, generation = ?4, possible_duplicate_of = ?5,
+        inherited_attempts = ?6, order_id = ?7, sent_orderid = ?8, purpose = ?9, gateway_status = ?10,
+        gateway_reference = ?11, http_status = ?12, error_code = ?13, message = ?14, intended_at = ?15,
+        first_sent_at = ?16, updated_at = ?17
+    WHERE state = ?18 AND attempt = ?19"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Instructions about to move, by number: their order ids, batches and progress before."""
+
+    client_orderids: Mapping[int, str]
+    batches: Mapping[int, int]
+    progress: Mapping[int, Progress]
+
+
+class SqliteJournal(SqliteReader):
+    """A journal on disk, held by a run (see `open_journal`). After the first failed write it only reads.
+
+    Called from one thread at a time, and only from the process that opened it.
+    """
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: Path,
+        *,
+        journal_id: str,
+        end: Link,
+        witness: Witness,
+        lock: RunLock,
+        notes: tuple[str, ...],
+    ) -> None:
+        super().__init__(connection, path, notes)
+        self._journal_id = journal_id
+        self._end = end
+        self._witness = witness
+        self._lock = lock
+        self._process = os.getpid()
+        self._failure: str | None = None
+        self._seen = end.seq
+
+    def open_batch(
+        self,
+        batch: NewBatch,
+        *,
+        pages: Iterable[bytes],
+        instructions: Iterable[NewInstruction],
+        known: Iterable[Known],
+        amendments: Iterable[Amendment],
+        at: str,
+    ) -> BatchRecord:
+        """Make a whole batch durable in one transaction, or nothing of it (see the port)."""
+        batch = replace(batch, sheet_name=storable(batch.sheet_name))
+        replaced = {amendment.row: amendment.instruction for amendment in amendments}
+        with self._writing():
+            number = self._next_number("batch")
+            intake = Intake(batch, self._next_number("instruction"))
+            record = BatchRecord(
+                number,
+                batch.batch,
+                batch.operation,
+                batch.sheet_name,
+                batch.sheet_sha256,
+                batch.rows,
+                batch.defects,
+                at,
+            )
+            with _conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
+                self._store_batch(record, intake, pages, instructions, known, replaced)
+            opened = intake.opened()
+            self._add([linked(self._end, at=at, kind=BATCH_OPENED, batch=number, details=encode_batch(opened))])
+            self._amend(record, replaced, at)
+        return record
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Make facts durable in one transaction, and move their instructions (see the port).
+
+        Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
+        `open_batch`.
+        """
+        if not entries:
+            return []
+        if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
+            raise InternalError("a release or a replacement cannot be appended by itself")
+        with self._writing():
+            lines = self._record(entries)
+        return [line.contradicts is None for line in lines]
+
+    def interrupt(self, at: str) -> int:
+        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+        found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
+        self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
+        return len(found)
+
+    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
+        wanted = None if rows is None else set(rows)
+        released, row = 0, -1
+        with self._writing():
+            while found := self._fetch(
+                f"""SELECT c.row, p.number, p.client_orderid, b.operation, {PROGRESS}
+                FROM covered c JOIN progress p ON p.number = c.instruction JOIN batch b ON b.number = p.batch
+                WHERE c.batch = ? AND c.row > ? AND p.state = 'rejected' ORDER BY c.row LIMIT ?""",  # noqa: S608 - ours
+                (batch, row, _AT_ONCE),
+            ):
+                row = found[-1][0]
+                entries = [
+                    self._release_entry(number, client_orderid, operation, progress_of(columns), suffix, by, at)
+                    for sheet_row, number, client_orderid, operation, *columns in found
+                    if wanted is None or sheet_row in wanted
+                ]
+                self._record(entries)
+                released += len(entries)
+        return released
+
+    def close(self) -> None:
+        """Let go of the journal. It can be opened again."""
+        super().close()
+        self._witness.close()
+        self._lock.close()
+
+    def _store_batch(
+        self,
+        record: BatchRecord,
+        intake: Intake,
+        pages: Iterable[bytes],
+        instructions: Iterable[NewInstruction],
+        known: Iterable[Known],
+        replaced: Mapping[int, int],
+    ) -> None:
+        number = record.number
+        self._run(
+            "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                number,
+                record.batch,
+                record.operation,
+                record.sheet_name,
+                record.sheet_sha256,
+                record.rows,
+                record.defects,
+                record.opened_at,
+            ),
+        )
+        self._run_each("INSERT INTO page VALUES (?, ?, ?)", _page_lines(number, pages, intake))
+        self._run_each(
+            "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _instruction_lines(number, instructions, replaced, intake),
+        )
+        self._run_each("INSERT INTO known VALUES (?, ?, ?)", _known_lines(number, known, intake))
+        # Sorted, because inserting a million ids in no order would touch every page of the tree again and again.
+        self._run(
+            """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
+            WHERE batch = ? AND replaces IS NULL ORDER BY client_orderid""",
+            (record.operation, number),
+        )
+        twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
+        if self._run(twice, (number,)):
+            raise InternalError("a row of a batch is both new and known")
+
+    def _amend(self, record: BatchRecord, replaced: Mapping[int, int], at: str) -> None:
+        """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
+        new_numbers = dict(
+            self._run("SELECT row, number FROM instruction WHERE batch = ? AND replaces IS NOT NULL", (record.number,))
+        )
+        if len(new_numbers) != len(replaced):
+            raise InternalError("an amendment is of no row of its batch")
+        before = self._load([*replaced.values(), *new_numbers.values()])
+        progress = dict(before.progress)
+        entries = []
+        for row, old in replaced.items():
+            new, standing = new_numbers[row], progress[old].standing
+            order_id = before.client_orderids[old]
+            if not amendable(standing) or before.client_orderids[new] != order_id:
+                raise InternalError("an amendment replaces what may not be replaced")
+            progress[new] = succeed(progress[old])
+            move = "UPDATE order_id SET instruction = ? WHERE operation = ? AND order_id IN (?, ?)"
+            self._run(move, (new, record.operation, order_id, progress[old].order_id))
+            entries.append(Entry(old, standing.attempt, Replaced(record.batch, row), at))
+            if standing.state is State.REJECTED:
+                entries.append(
+                    self._release_entry(new, order_id, record.operation, progress[new], True, "an amended sheet", at)
+                )
+        self._record(entries, replace(before, progress=progress))
+
+    def _release_entry(
+        self, number: int, client_orderid: str, operation: str, progress: Progress, suffix: bool, by: str, at: str
+    ) -> Entry:
+        """Return the fact that releases a rejected instruction, its next order id claimed."""
+
+        def is_used(order_id: str) -> bool:
+            return bool(self._run("SELECT 1 FROM order_id WHERE operation = ? AND order_id = ?", (operation, order_id)))
+
+        order_id = next_order_id(client_orderid, progress, suffix=suffix, is_used=is_used)
+        if suffix:
+            self._run("INSERT INTO order_id VALUES (?, ?, ?)", (operation, order_id, number))
+        return Entry(number, progress.standing.attempt, Released(order_id, by), at)
+
+    def _record(self, entries: Sequence[Entry], loaded: _Loaded | None = None) -> Sequence[Line]:
+        """Add facts to the chain and save what they make of their instructions, inside the open transaction."""
+        before = loaded or self._load([entry.instruction for entry in entries])
+        progress = dict(before.progress)
+        lines = fold(entries, self._end, progress, before.batches)
+        self._add(lines)
+        moved = {
+            number: after
+            for number, after in progress.items()
+            if loaded is not None or after is not before.progress[number]
+        }
+        already = self._connection.total_changes()
+        self._run_each(
+            _SAVE_PROGRESS,
+            (_progress_line(number, after, before.progress[number]) for number, after in moved.items()),
+        )
+        if self._connection.total_changes() - already != len(moved):
+            raise InternalError("an instruction is no longer where it stood when it was read")
+        return lines
+
+    def _load(self, numbers: Sequence[int]) -> _Loaded:
+        if not numbers:
+            return _Loaded({}, {}, {})
+        found = self._run(
+            f"""SELECT p.number, p.client_orderid, p.batch, {PROGRESS}
+            FROM carray(?) wanted JOIN progress p ON p.number = wanted.value""",  # noqa: S608 - a constant of ours
+            (apsw.carray(array("q", set(numbers))),),
+        )
+        if len(found) != len(set(numbers)):
+            raise InternalError("a fact speaks of an instruction that the journal does not have")
+        return _Loaded(
+            {line[0]: line[1] for line in found},
+            {line[0]: line[2] for line in found},
+            {line[0]: progress_of(line[3:]) for line in found},
+        )
+
+    def _add(self, lines: Sequence[Line]) -> None:
+        if lines:
+            self._run_each(_INSERT_FACT, lines)
+            self._end = Link(lines[-1].seq, lines[-1].hash)
+
+    def _next_number(self, table: str) -> int:
+        ((highest,),) = self._run(f"SELECT max(number) FROM {table}")  # noqa: S608 - one of two names of ours
+        return (highest or 0) + 1
+
+    def _run(self, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return fetch(self._connection, statement, bindings)
+
+    def _run_each(self, statement: str, lines: Iterable[Sequence[object]]) -> None:
+        self._connection.executemany(statement, lines)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction: durable, and known to the witness, when the block is left; or nothing of it."""
+        self._require_writable()
+        before = self._end
+        try:
+            self._run("BEGIN IMMEDIATE")
+            yield
+            self._run("COMMIT")
+            self._tell_witness()
+        except apsw.Error as error:
+            raise self._give_up(_reason(error)) from None
+        except BaseException:
+            if self._connection.in_transaction:
+                self._roll_back()
+                self._end = before
+            else:  # it is durable, but the witness was not told
+                self._give_up("a write was broken off")
+            raise
+
+    def _tell_witness(self) -> None:
+        if self._end.seq == self._seen:
+            return
+        try:
+            self._witness.note(Seen(self._journal_id, self._end.seq, self._end.hash.hex()))
+        except OSError as error:
+            raise self._give_up(f"its witness: {error.strerror}") from None
+        self._seen = self._end.seq
+
+    def _roll_back(self) -> None:
+        try:
+            self._run("ROLLBACK")
+        except apsw.Error as error:
+            self._give_up(_reason(error))
+
+    def _give_up(self, reason: str) -> JournalUnwritable:
+        """See to it that this process never writes the journal again, and return the error that says so."""
+        if self._failure is None:
+            self._failure = f"the journal {self.path} can no longer be written ({reason}); nothing more was sent"
+            leave_untouched(self._connection)
+        return JournalUnwritable(self._failure)
+
+    def _require_writable(self) -> None:
+        if self._failure is not None:
+            raise JournalUnwritable(self._failure)
+        if os.getpid() != self._process:
+            raise InternalError("a journal was written from a process that did not open it")
+
+
+def _reason(error: apsw.Error) -> str:
+    if isinstance(error, apsw.ConstraintError) and "fact.seq" in str(error):
+        return "another process has written to it"
+    return str(error)
+
+
+@contextmanager
+def _conflicting(message: str) -> Iterator[None]:
+    """Turn what contradicts the tables into an error of the caller's."""
+    try:
+        yield
+    except apsw.ConstraintError:
+        raise InternalError(message) from None
+
+
+def _page_lines(batch: int, pages: Iterable[bytes], intake: Intake) -> Iterator[tuple[object, ...]]:
+    for number, content in enumerate(pages):
+        intake.page(content)
+        yield batch, number, content
+
+
+def _instruction_lines(
+    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], intake: Intake
+) -> Iterator[tuple[object, ...]]:
+    for number, new in enumerate(instructions, start=intake.first_instruction):
+        old = replaced.get(new.row)
+        intake.instruction(number, new, old)
+        yield (
+            number,
+            batch,
+            new.row,
+            new.client_orderid,
+            new.country,
+            new.currency,
+            new.minor,
+            old,
+            new.amount,
+            new.form,
+            new.fields,
+            new.payee,
+            new.content,
+        )
+
+
+def _known_lines(batch: int, known: Iterable[Known], intake: Intake) -> Iterator[tuple[object, ...]]:
+    for line in known:
+        intake.known(line)
+        yield batch, line.row, line.instruction
+
+
+def _progress_line(number: int, after: Progress, before: Progress) -> tuple[object, ...]:
+    standing = after.standing
+    return (
+        number,
+        standing.state.value,
+        standing.attempt,
+        standing.generation,
+        standing.possible_duplicate_of,
+        after.inherited_attempts,
+        after.order_id,
+        after.sent_orderid,
+        after.purpose,
+        after.gateway_status,
+        after.gateway_reference,
+        after.http_status,
+        after.error_code,
+        after.message,
+        after.intended_at,
+        after.first_sent_at,
+        after.updated_at,
+        before.standing.state.value,
+        before.standing.attempt,
+    )
