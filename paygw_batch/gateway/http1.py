@@ -160,7 +160,7 @@ class ReplyReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers after a chunked body are dropped."""
         if not self._head_read:
-            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
 
     def on_headers_complete(self) -> None:
         """Judge the head."""

@@ -2,11 +2,13 @@
 
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from oauthlib.oauth1.rfc5849.signature import base_string_uri, normalize_parameters, signature_base_string
 from oauthlib.oauth1.rfc5849.utils import parse_authorization_header, unescape
 
 from paygw_batch.core.instruction import Instruction
@@ -135,3 +137,9 @@ def head_and_body(request: bytes) -> tuple[str, dict[str, str], bytes]:
 def oauth_of(authorization: str) -> list[tuple[str, str]]:
     """Return the parameters of an `Authorization` header, decoded, as oauthlib reads it."""
     return [(name, unescape(value)) for name, value in parse_authorization_header(authorization)]
+
+
+def base_string_by_oauthlib(params: Iterable[tuple[str, str]]) -> str:
+    """Return what RFC 5849 has signed for a POST to `URL` with `params`, as oauthlib encodes, sorts and joins it."""
+    normalised = normalize_parameters(list(params))  # type: ignore[arg-type]  # its stub says dict, its code takes pairs
+    return str(signature_base_string("POST", base_string_uri(URL), normalised))

@@ -1,0 +1,239 @@
+"""HTTP/1.1 as bytes: one table of replies, fed whole, byte by byte, and with more behind them."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.http1 import (
+    MAX_INTERIM_REPLIES,
+    MAX_REPLY_BYTES,
+    Broken,
+    ReplyReader,
+    request_head,
+)
+from paygw_batch.gateway.message import FaultKind, RawReply
+
+OK = b"HTTP/1.1 200 OK\r\n"
+LENGTH_2 = b"Content-Length: 2\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+WHOLE = {
+    "length": (OK + LENGTH_2 + b"\r\n{}", 200, b"{}"),
+    "no reason": (b"HTTP/1.1 200\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
+    "another reason": (b"HTTP/1.1 404 \xff odd\r\n" + LENGTH_2 + b"\r\n{}", 404, b"{}"),
+    "length nought": (OK + b"Content-Length: 0\r\n\r\n", 200, b""),
+    "one chunk": (OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n", 200, b"{}"),
+    "chunks of one": (OK + CHUNKED + b"\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n", 200, b"{}"),
+    "chunk extension": (OK + b"transfer-encoding: Chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n", 200, b"{}"),
+    "trailers": (OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\nX-Trailer: 9\r\n\r\n", 200, b"{}"),
+    "HTTP/1.0": (b"HTTP/1.0 200 OK\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
+    "identity": (OK + b"Content-Encoding: identity\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
+    "interim replies": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK + LENGTH_2 + b"\r\n{}",
+        200,
+        b"{}",
+    ),
+    "upgrade offered": (OK + b"Upgrade: h2c\r\nConnection: upgrade\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
+    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+    "empty header": (OK + b"X-Empty:\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
+    "largest body": (OK + b"Content-Length: 65536\r\n\r\n" + b"x" * 65536, 200, b"x" * 65536),
+}
+"""Replies that are complete by their own framing: bytes, HTTP status, body."""
+
+BROKEN = {
+    "two lengths": (OK + LENGTH_2 + LENGTH_2 + b"\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "list of lengths": (OK + b"Content-Length: 2, 2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "no length": (OK + b"Content-Length: \r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "signed length": (OK + b"Content-Length: +2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "negative length": (OK + b"Content-Length: -2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "hexadecimal length": (OK + b"Content-Length: 0x2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "length beyond all": (OK + b"Content-Length: 99999999999999999999999\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "length and chunks": (OK + LENGTH_2 + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+    "length in a trailer": (OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n" + LENGTH_2 + b"\r\n", FaultKind.PROTOCOL_ERROR),
+    "bad chunk": (OK + CHUNKED + b"\r\n-2\r\n{}\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+    "chunk too long": (OK + CHUNKED + b"\r\n2\r\n{}x\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+    "chunked twice": (OK + CHUNKED + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n", FaultKind.REPLY_ENCODED),
+    "chunks in HTTP/1.0": (
+        b"HTTP/1.0 200 OK\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n",
+        FaultKind.PROTOCOL_ERROR,
+    ),
+    "gzip": (OK + b"Content-Encoding: gzip\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.REPLY_ENCODED),
+    "identity, then br": (OK + b"Content-Encoding: identity, BR\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.REPLY_ENCODED),
+    "gzip by transfer": (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", FaultKind.REPLY_ENCODED),
+    "bare line feeds": (b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}", FaultKind.PROTOCOL_ERROR),
+    "folded header": (OK + b"X: y\r\n z\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "blank in a name": (OK + b"Content-Length : 2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "nul in a header": (OK + b"X: \0\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "HTTP/0.9": (b"HTTP/0.9 200 OK\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "HTTP/2 in text": (b"HTTP/2.0 200 OK\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "HTTP/2 frames": (b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x80", FaultKind.PROTOCOL_ERROR),
+    "RTSP": (b"RTSP/1.0 200 OK\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "blank line first": (b"\r\n" + OK + LENGTH_2 + b"\r\n{}", FaultKind.PROTOCOL_ERROR),
+    "status of two digits": (b"HTTP/1.1 99 Low\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+    "status of four digits": (b"HTTP/1.1 2000 High\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+    "JSON alone": (b'{"status":"approved"}', FaultKind.PROTOCOL_ERROR),
+    "TLS alert": (b"\x15\3\1\0\2\2\x16", FaultKind.PROTOCOL_ERROR),
+    "switching protocols": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+    "switching to HTTP/2": (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+        FaultKind.PROTOCOL_ERROR,
+    ),
+    "interim without end": (b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_INTERIM_REPLIES + 1), FaultKind.PROTOCOL_ERROR),
+    "length too large": (OK + b"Content-Length: 65537\r\n\r\n", FaultKind.REPLY_TOO_LARGE),
+    "chunks too large": (OK + CHUNKED + b"\r\n10001\r\n" + b"x" * 65537, FaultKind.REPLY_TOO_LARGE),
+    "until too large": (OK + b"\r\n" + b"x" * 65537, FaultKind.REPLY_TOO_LARGE),
+    "head too large": (OK + b"X: " + b"x" * MAX_REPLY_BYTES, FaultKind.REPLY_TOO_LARGE),
+    "chunk extension too large": (OK + CHUNKED + b"\r\n2;" + b"x" * MAX_REPLY_BYTES, FaultKind.REPLY_TOO_LARGE),
+    "all framing": (OK + CHUNKED + b"\r\n" + b"1\r\nx\r\n" * (MAX_REPLY_BYTES // 6), FaultKind.REPLY_TOO_LARGE),
+}
+"""Bytes that can never become a reply, whatever follows."""
+
+UNTIL_END = {
+    "HTTP/1.1": (OK + b"\r\n{}", b"{}"),
+    "HTTP/1.0": (b"HTTP/1.0 200 OK\r\nServer: old\r\n\r\n{}", b"{}"),
+    "with nothing": (OK + b"\r\n", b""),
+}
+"""Replies that only the end of the stream completes: bytes, body."""
+
+
+def read(pieces: Iterable[bytes]) -> ReplyReader:
+    reader = ReplyReader()
+    for piece in pieces:
+        if piece and reader.result is None:
+            reader.feed(piece)
+    return reader
+
+
+def byte_by_byte(data: bytes) -> Iterable[bytes]:
+    return (data[index : index + 1] for index in range(len(data)))
+
+
+def kind_of(reader: ReplyReader) -> FaultKind | None:
+    return reader.result.kind if isinstance(reader.result, Broken) else None
+
+
+@pytest.mark.parametrize(("data", "status", "body"), WHOLE.values(), ids=WHOLE)
+def test_a_reply_is_complete_with_its_last_byte_whole_or_in_pieces(data: bytes, status: int, body: bytes):
+    for reader in (read([data]), read(byte_by_byte(data))):
+        assert isinstance(reader.result, RawReply)
+        assert (reader.result.http_status, reader.result.body) == (status, body)
+        assert reader.bytes_read == len(data)
+
+
+@pytest.mark.parametrize("data", [data for data, _, _ in WHOLE.values()], ids=WHOLE)
+def test_a_reply_cut_anywhere_is_no_reply(data: bytes):
+    cuts = range(len(data)) if len(data) < 1000 else [0, 1, 17, 40, len(data) // 2, len(data) - 1]
+    for cut in cuts:
+        reader = read(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
+        assert reader.result is None
+        reader.end(cleanly=True)
+        assert kind_of(reader) is FaultKind.CONNECTION_LOST, cut
+
+
+@pytest.mark.parametrize(("data", "kind"), BROKEN.values(), ids=BROKEN)
+def test_broken_bytes_are_found_broken_whole_or_in_pieces(data: bytes, kind: FaultKind):
+    assert kind_of(read([data])) is kind
+    if len(data) < 1000:
+        assert kind_of(read(byte_by_byte(data))) is kind
+
+
+@pytest.mark.parametrize("data", [data for data, _, _ in WHOLE.values()], ids=WHOLE)
+@pytest.mark.parametrize(
+    "surplus",
+    [b"x", b"\0", b"{}", OK + LENGTH_2 + b"\r\n{}", b"\r\n" + OK, b"HTTP/1.1 100 Continue\r\n\r\n"],
+    ids=["letter", "nul", "body", "second reply", "blank line and reply", "interim"],
+)
+def test_a_reply_with_more_behind_it_in_the_same_read_cannot_be_told_apart(data: bytes, surplus: bytes):
+    assert kind_of(read([data + surplus])) in {FaultKind.PROTOCOL_ERROR, FaultKind.REPLY_TOO_LARGE}
+
+
+@pytest.mark.parametrize(("data", "body"), UNTIL_END.values(), ids=UNTIL_END)
+def test_a_reply_without_a_framing_is_complete_at_a_clean_end_of_the_stream_only(data: bytes, body: bytes):
+    for pieces in ([data], byte_by_byte(data)):
+        reader = read(pieces)
+        assert reader.result is None
+        reader.end(cleanly=True)
+        assert isinstance(reader.result, RawReply)
+        assert reader.result.body == body
+        assert not reader.may_serve_on
+    reader = read([data])
+    reader.end(cleanly=False)
+    assert kind_of(reader) is FaultKind.CONNECTION_LOST
+
+
+@pytest.mark.parametrize(("data", "body"), UNTIL_END.values(), ids=UNTIL_END)
+def test_an_end_inside_the_head_is_never_a_reply(data: bytes, body: bytes):
+    for cut in range(len(data) - len(body)):
+        reader = read(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
+        reader.end(cleanly=True)
+        assert kind_of(reader) is FaultKind.CONNECTION_LOST
+
+
+def test_header_names_are_in_lower_case_and_trailers_and_interim_headers_are_left_out():
+    data = (
+        b"HTTP/1.1 103 Hints\r\nA: 1\r\n\r\n"
+        + OK
+        + b"X-Two:  b c \r\nx-two: d\r\n"
+        + CHUNKED
+        + b"\r\n0\r\nE: f\r\n\r\n"
+    )
+    reply = read([data]).result
+    assert isinstance(reply, RawReply)
+    assert reply.headers == (("x-two", "b c"), ("x-two", "d"), ("transfer-encoding", "chunked"))
+
+
+MAY_SERVE_ON = {
+    "length": (OK + LENGTH_2 + b"\r\n{}", True),
+    "body that ends its line": (OK + b"Content-Length: 3\r\n\r\n{}\n", True),
+    "chunks": (OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n", True),
+    "asked to close": (OK + b"Connection: close\r\n" + LENGTH_2 + b"\r\n{}", False),
+    "asked to close among others": (OK + b"Connection: x, Close\r\n" + LENGTH_2 + b"\r\n{}", False),
+    "HTTP/1.0": (b"HTTP/1.0 200 OK\r\n" + LENGTH_2 + b"\r\n{}", False),
+    "HTTP/1.0 that would stay": (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n" + LENGTH_2 + b"\r\n{}", False),
+    "blank line behind": (OK + LENGTH_2 + b"\r\n{}\r\n", False),
+    "line feed behind": (OK + LENGTH_2 + b"\r\n{}\n", False),
+    "blank line behind a body that ends its line": (OK + b"Content-Length: 3\r\n\r\n{}\n\r\n", False),
+    "blank line behind chunks": (OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n\r\n", False),
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), MAY_SERVE_ON.values(), ids=MAY_SERVE_ON)
+def test_a_connection_may_serve_on_only_when_the_reply_ends_it_tidily(data: bytes, expected: bool):
+    reader = read([data])
+    assert isinstance(reader.result, RawReply)
+    assert reader.may_serve_on is expected
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
+def test_no_bytes_make_the_reader_raise_and_only_complete_replies_come_out(data: bytes, cuts: list[int]):
+    for prefix in (b"", OK, OK + LENGTH_2, OK + CHUNKED + b"\r\n"):
+        whole = prefix + data
+        bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+        reader = read([whole[a:b] for a, b in pairwise(bounds) if a < b])
+        reader.end(cleanly=False)
+        if isinstance(reader.result, RawReply):
+            assert 200 <= reader.result.http_status <= 999
+
+
+def test_nothing_can_be_fed_to_a_reply_that_is_complete():
+    reader = read([OK + LENGTH_2 + b"\r\n{}"])
+    with pytest.raises(InternalError):
+        reader.feed(b"x")
+
+
+def test_an_end_after_a_complete_reply_changes_nothing():
+    reader = read([OK + LENGTH_2 + b"\r\n{}"])
+    reader.end(cleanly=False)
+    assert isinstance(reader.result, RawReply)
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b"])
+def test_a_header_that_would_break_out_of_its_line_is_never_composed(value: str):
+    with pytest.raises(InternalError):
+        request_head("/p", host="h", fields=[("Authorization", value)], content_length=0, close=True)
+    with pytest.raises(InternalError):
+        request_head(f"/{value}", host="h", fields=[], content_length=0, close=True)
