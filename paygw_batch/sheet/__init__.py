@@ -1,1 +1,18 @@
-"""Files and rows: reading sheets as exact text, validating them against the rules, writing what they came to."""
+"""Files and rows: reading sheets as exact text, validating them against the rules, writing what they came to.
+
+- `read.read_sheet(path: Path, options: ReadOptions) -> Sheet`. `ReadOptions(max_rows=1_000_000, max_sheet_bytes=2**30,
+  code_page=None, sheet_name=None, aliases={})`. Raises `SheetError`.
+- `validate.validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated`. Raises `SheetError`
+  (a column is missing) and `UsageError` (the reference cannot be part of an order id).
+- `validate.with_defects(validated, defects) -> Validated`, `validate.with_warnings(validated, warnings) -> Validated`:
+  further findings, as frames with the columns `row` (UInt32), `column, value, code, message` (String). With defects,
+  their rows are no longer valid and the batch is another one.
+- `write.write_frame(frame, path)`, `write.check_writable(path)`, `write.rejects(validated) -> DataFrame`,
+  `write.write_rejects(validated, path)`. Raise `OutputError`.
+- `pages.to_pages(frame) -> Iterator[bytes]`, `pages.from_pages(pages) -> DataFrame`.
+- `amounts.readable_amount(column) -> Expr`: the exact value of a text that can be read as an amount, Decimal(38, 4), as
+  `Validated.totals` counts it.
+
+The shapes are told in `result` (`Sheet`, `Validated`). A country whose rule has `missing_terms` validates like any
+other: whether something may be sent to it is the run's question.
+"""

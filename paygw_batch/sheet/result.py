@@ -1,7 +1,7 @@
 """What reading and validating a sheet comes to. Frames throughout: no Python object per row."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -30,6 +30,20 @@ RECONCILIATION_COLUMNS = (
 )
 """The columns every reconciliation file starts with; the sheet's unknown columns follow."""
 
+DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
+    "row": pl.UInt32(),
+    "column": pl.String(),
+    "value": pl.String(),
+    "code": pl.String(),
+    "message": pl.String(),
+}
+"""The columns of every frame of defects or warnings."""
+
+
+def no_defects() -> pl.DataFrame:
+    """Return a frame of defects without a row."""
+    return pl.DataFrame(schema=DEFECT_SCHEMA)
+
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
@@ -37,7 +51,9 @@ class Sheet:
 
     Known columns carry their canonical names; `headers` maps each back to the sender's own heading. `unknown` names the
     others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the parsed bytes.
-    `notes` are sentences about the file as a whole that a person should read and that refuse nothing.
+    `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
+    (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
+    spreadsheet has already cut.
     """
 
     name: str
@@ -46,6 +62,7 @@ class Sheet:
     headers: Mapping[str, str]
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    defects: pl.DataFrame = field(default_factory=no_defects)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,63 @@
+"""Amounts: exact text, its value as whole minor units, and what to write instead of an amount that cannot be read."""
+
+import polars as pl
+
+PLAIN = r"^(?:0|[1-9][0-9]{0,14})(?:\.[0-9]+)?$"
+"""An amount as text: plain digits with a point, no sign, exponent, grouping or leading zero (`core.money`)."""
+EXPONENT = r"^[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+$"
+
+_READABLE = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
+
+
+def sound_amount(minor_units: int) -> str:
+    """Return the pattern of an amount with at most `minor_units` decimals."""
+    decimals = rf"(?:\.[0-9]{{1,{minor_units}}})?" if minor_units else ""
+    return rf"^(?:0|[1-9][0-9]{{0,14}}){decimals}$"
+
+
+def amount_value(column: str, minor_units: int) -> pl.Expr:
+    """Return the exact value of a sound amount, as Decimal. Elsewhere it means nothing."""
+    return pl.col(column).cast(pl.Decimal(38, minor_units), strict=False)
+
+
+def minor_value(column: str, minor_units: int) -> pl.Expr:
+    """Return a sound amount in whole minor units, Int64 and exact."""
+    factor: int = 10**minor_units
+    return (amount_value(column, minor_units) * factor).cast(pl.Int64)
+
+
+def readable_amount(column: str) -> pl.Expr:
+    """Return the exact value (four decimals) of whatever can be read as an amount, for totals; null elsewhere."""
+    text = pl.col(column)
+    return pl.when(text.str.contains(_READABLE)).then(text).cast(pl.Decimal(38, 4))
+
+
+def amount_advice(column: str) -> pl.Expr:
+    """Return what is wrong with an amount that is not plain digits, and what to write instead."""
+    text = pl.col(column)
+    # Currency words, blanks, quotes and "/=" around and between the digits say nothing about the value.
+    core = text.str.replace_all(r"(?i)[a-z]+\.?|/[=-]|[\s'\p{Z}\p{Sc}]", "")
+    english = core.str.replace_all(",", "", literal=True)
+    european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    return (
+        pl.when(text.str.contains(r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$"))
+        .then(pl.lit("a date, which the spreadsheet made of it: write the amount again, in a column of text"))
+        .when(text.str.contains(r"^\(.*\)$|^-|^\x{2212}"))
+        .then(pl.lit("a negative amount: write what is to be paid, without sign or brackets"))
+        .when(core.str.contains(r"^[1-9][0-9]{0,2}[.,][0-9]{3}$"))
+        .then(
+            pl.format(
+                "{}, which can be read in two ways: write {}, or {} if that is meant",
+                core,
+                core.str.replace_all("[.,]", ""),
+                core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", ""),
+            )
+        )
+        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$"))
+        .then(pl.format("no plain number: write {}", english))
+        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:\.[0-9]{3})*(?:,[0-9]+)?$|^[0-9]+,[0-9]+$"))
+        .then(pl.format("no plain number: write {}", european))
+        .when(core.str.contains(r"^[0-9]+(?:\.[0-9]+)?$"))
+        .then(pl.format("no plain number: write {}", core.str.replace(r"^0+([0-9])", "${1}")))
+        .otherwise(pl.lit("no plain number: write digits, with a point before decimals, such as 1000.50"))
+    )

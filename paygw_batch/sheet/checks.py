@@ -1,0 +1,316 @@
+"""The checks of a row: one set of definitions per country, shared by the fast path and the pandera schema.
+
+Everything is an expression over a frame that `clean.prepared` made. A column is *sound* when none of its checks fails:
+`ColumnChecks.sound` says so in one expression, for the fast path; the property tests hold the two to each other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+import polars as pl
+
+from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
+from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
+from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_value, sound_amount
+from paygw_batch.sheet.clean import EXPONENT, bare
+from paygw_batch.sheet.numbers import NUMBER_KINDS, NumberColumn
+
+SHOWN_CHARACTERS = 60
+"""Values are cut to so many characters where they are shown."""
+ORDER_ID_CHARACTERS = 128
+TEXT_CHARACTERS = 256
+PAYEE_NAMES = frozenset({"account_name", "receiver_first_name", "receiver_last_name"})
+
+_ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
+_NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
+_CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
+_EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
+"""An address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = rf"^{_OCTET}(?:\.{_OCTET}){{3}}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One way a value can be wrong. `fails` is never null; `message` is a whole sentence, for rows that fail."""
+
+    code: str
+    fails: pl.Expr
+    message: pl.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChecks:
+    """All that is asked of one column. `sound` (never null) is true exactly where no check fails."""
+
+    column: str
+    sound: pl.Expr
+    checks: tuple[Check, ...]
+
+
+def shown(column: str) -> pl.Expr:
+    """Return a column's values as a sentence may show them."""
+    text = pl.col(column)
+    return (
+        pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
+        .then(pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
+        .otherwise(text)
+    )
+
+
+def _missing(column: str) -> Check:
+    return Check(f"{column}.missing", pl.col(column).is_null(), pl.lit(f"{column} is missing."))
+
+
+def _error_mark(column: str) -> Check:
+    return Check(
+        f"{column}.error_mark",
+        pl.col(column).str.contains(_ERROR_MARK) & pl.col(column).is_not_null(),
+        pl.format("{} is a spreadsheet's error mark: mend the formula, or paste the value.", shown(column)),
+    )
+
+
+def checks_without_country(rules: Rules) -> tuple[ColumnChecks, ...]:
+    """Return the checks of rows whose country is missing or unknown: what can be said without a rule."""
+    country = pl.col("country")
+    by_name = {rule.name.upper(): code for code, rule in rules.items()}
+    confused = {code: sentence for rule in rules.values() for code, sentence in rule.confused_codes.items()}
+    known = ", ".join(rules)
+    unknown = (
+        pl.when(country.is_in(list(confused)))
+        .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
+        .when(country.is_in(list(by_name)))
+        .then(
+            pl.format(
+                "{}: write {}.", shown("country"), country.replace_strict(by_name, default="", return_dtype=pl.String)
+            )
+        )
+        .otherwise(pl.format("{} is no country that can be paid: write one of {}.", shown("country"), pl.lit(known)))
+    )
+    return (
+        ColumnChecks(
+            "country",
+            pl.lit(value=False),
+            (_missing("country"), Check("country.unknown", country.is_not_null(), unknown)),
+        ),
+        _order_id(),
+        _amount(None),
+    )
+
+
+def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnChecks, ...]:
+    """Return the checks of one country's rows, in the order of `columns.KNOWN_COLUMNS` as far as it matters."""
+    if rule.form is None:
+        unusable = Check("country.unusable", pl.lit(value=True), pl.lit(rule.unusable))
+        return (ColumnChecks("country", pl.lit(value=False), (unusable,)), _order_id(), _amount(rule), _currency(rule))
+    return (
+        _order_id(),
+        _amount(rule),
+        _currency(rule),
+        *_contradictions(rule),
+        *_form_checks(rule, rule.form.fields, rules),
+    )
+
+
+def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules) -> Iterator[ColumnChecks]:
+    for field in fields:
+        if not field.from_sheet or field.name in rule.omitted:
+            continue
+        required = field.name in rule.required and field.name not in rule.defaults
+        if field.kind in NUMBER_KINDS:
+            yield _number(rule, field, rules, required=required)
+        elif field.kind is FieldKind.TEXT:
+            yield _text(field.name, required=required)
+        elif field.kind is FieldKind.EMAIL:
+            yield _pattern(field.name, _EMAIL, "an e-mail address, such as name@example.com", required=required)
+        elif field.kind is FieldKind.IPV4:
+            yield _pattern(field.name, _IPV4, "an IPv4 address, such as 192.0.2.1", required=required)
+
+
+def _order_id() -> ColumnChecks:
+    name = "client_orderid"
+    text = pl.col(name)
+    given = text.is_not_null()
+    printable = ~text.str.contains(_NOT_PRINTABLE) & (text.str.len_chars() <= ORDER_ID_CHARACTERS)
+    cut = text.str.contains(r"^[0-9][.,][0-9]+[eE]\+[0-9]+$")
+    said = (
+        f"{{}} cannot be an order id: write at most {ORDER_ID_CHARACTERS} printable characters, plain blanks included."
+    )
+    return ColumnChecks(
+        name,
+        given & printable & ~cut & ~text.str.contains(_ERROR_MARK),
+        (
+            _missing(name),
+            _error_mark(name),
+            Check(f"{name}.exponent", given & cut, _cut_by_spreadsheet(name)),
+            Check(f"{name}.format", given & ~printable, pl.format(said, shown(name))),
+        ),
+    )
+
+
+def _cut_by_spreadsheet(name: str) -> pl.Expr:
+    return pl.format(
+        "{}: the spreadsheet has cut this number. Format the column as text, and enter it again from its source.",
+        shown(name),
+    )
+
+
+def _amount(rule: CountryRule | None) -> ColumnChecks:
+    """Without a rule, decimals and limits cannot be judged."""
+    text, said = pl.col("amount"), shown("amount")
+    given, plain, positive = text.is_not_null(), text.str.contains(PLAIN), text.str.contains("[1-9]")
+    exponent, error_mark = text.str.contains(AMOUNT_EXPONENT), text.str.contains(_ERROR_MARK)
+    sound = plain if rule is None else text.str.contains(sound_amount(rule.minor_units))
+    unread = given & ~plain & ~exponent & ~error_mark
+    checks = [
+        _missing("amount"),
+        _error_mark("amount"),
+        Check("amount.exponent", given & exponent, pl.format("{}: write the amount out in plain digits.", said)),
+        Check("amount.format", unread, pl.format("{} is {}.", said, amount_advice("amount"))),
+        Check("amount.zero", given & sound & ~positive, pl.format("{}: an amount must be above zero.", said)),
+    ]
+    if rule is None:
+        return ColumnChecks("amount", given & plain & positive, tuple(checks))
+    checks.append(Check("amount.decimals", given & plain & ~sound, _too_many_decimals(rule)))
+    limits = [
+        Check(f"amount.{kind}", given & sound & positive & outside, pl.format(f"{{}}: {words} {limit:f}.", said))
+        for kind, limit, outside, words in _limits(rule)
+    ]
+    within = pl.all_horizontal(~limit.fails for limit in limits) if limits else pl.lit(value=True)
+    return ColumnChecks("amount", given & sound & positive & within, (*checks, *limits))
+
+
+def _limits(rule: CountryRule) -> Iterator[tuple[str, Decimal, pl.Expr, str]]:
+    value = amount_value("amount", rule.minor_units)
+    if rule.min_amount is not None:
+        words = f"the smallest amount that may be sent to {rule.name} is"
+        yield "minimum", rule.min_amount, value < rule.min_amount, words
+    if rule.max_amount is not None:
+        words = f"the largest amount that may be sent to {rule.name} is"
+        yield "maximum", rule.max_amount, value > rule.max_amount, words
+
+
+def _too_many_decimals(rule: CountryRule) -> pl.Expr:
+    units = rule.minor_units
+    kept = rf"^([0-9]+\.[0-9]{{1,{units}}}?)0*$" if units else r"^([0-9]+)\.0*$"
+    whole = pl.col("amount").str.extract(r"^([0-9]+)\.0*$")
+    mend = pl.format(", write {}", pl.coalesce(whole, pl.col("amount").str.extract(kept))).fill_null("")
+    allowed = f"{rule.currency} has {units or 'no'} decimals"
+    return pl.format("{}: {}{}.", shown("amount"), pl.lit(allowed), mend)
+
+
+def _currency(rule: CountryRule) -> ColumnChecks:
+    wrong = pl.col("currency").is_not_null() & (pl.col("currency") != rule.currency)
+    message = pl.format(
+        f"{{}}: {rule.name} is paid in {rule.currency}. Write {rule.currency}, or leave the currency empty.",
+        shown("currency"),
+    )
+    return ColumnChecks("currency", ~wrong, (Check("currency.mismatch", wrong, message),))
+
+
+def _contradictions(rule: CountryRule) -> Iterator[ColumnChecks]:
+    """Yield the checks of what a sheet need not say, but must not say otherwise."""
+    purpose = pl.col("purpose")
+    if "purpose" in rule.omitted:
+        message = pl.format(f"{{}}: {rule.name} takes no purpose. Leave it empty.", shown("purpose"))
+        yield ColumnChecks("purpose", purpose.is_null(), (Check("purpose.not_used", purpose.is_not_null(), message),))
+    elif rule.purpose is not None:
+        wrong = purpose.is_not_null() & (purpose != rule.purpose)
+        message = pl.format(
+            f"{{}} is not the purpose configured for {rule.name}. Write {{}}, or leave it empty.",
+            shown("purpose"),
+            pl.lit(rule.purpose),
+        )
+        yield ColumnChecks("purpose", ~wrong, (Check("purpose.mismatch", wrong, message),))
+    column = "receiver_country_code"
+    wrong = pl.col(column).is_not_null() & (pl.col(column) != rule.code)
+    message = pl.format(
+        f"{{}}: the country of this row is {rule.code}. Write {rule.code}, or leave it empty.", shown(column)
+    )
+    yield ColumnChecks(column, ~wrong, (Check(f"{column}.mismatch", wrong, message),))
+
+
+def _optional(column: str, sound: pl.Expr, checks: tuple[Check, ...], *, required: bool) -> ColumnChecks:
+    given = pl.col(column).is_not_null()
+    if required:
+        return ColumnChecks(column, given & sound, (_missing(column), *checks))
+    return ColumnChecks(column, ~given | sound, checks)
+
+
+def _text(column: str, *, required: bool) -> ColumnChecks:
+    text = pl.col(column)
+    given = text.is_not_null()
+    clean = ~text.str.contains(_CONTROL) & (text.str.len_chars() <= TEXT_CHARACTERS)
+    message = pl.format(f"{{}}: write at most {TEXT_CHARACTERS} characters, on one line, without tabs.", shown(column))
+    checks = (_error_mark(column), Check(f"{column}.format", given & ~clean, message))
+    return _optional(column, clean & ~text.str.contains(_ERROR_MARK), checks, required=required)
+
+
+def _pattern(column: str, pattern: str, what: str, *, required: bool) -> ColumnChecks:
+    text = pl.col(column)
+    right = text.str.contains(pattern)
+    wrong = text.is_not_null() & ~right & ~text.str.contains(_ERROR_MARK)
+    checks = (_error_mark(column), Check(f"{column}.format", wrong, pl.format(f"{{}} is not {what}.", shown(column))))
+    return _optional(column, right, checks, required=required)
+
+
+def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnChecks:
+    name = field.name
+    column = NumberColumn.of(rule, name, field.kind)
+    text, digits = pl.col(name), pl.col(bare(name))
+    wrong = text.is_not_null() & ~column.is_valid
+    error_mark, cut = text.str.contains(_ERROR_MARK), digits.str.contains(EXPONENT)
+    foreign, owner = _foreign(rule, digits, rules)
+    what = f"{rule.demonym} {'mobile number' if rule.bank_account_pattern is None else 'number'}"
+    count = digits.str.count_matches("[0-9]")
+    lengths = column.lengths
+    message = (
+        pl.when(digits.str.contains(r"^\+?[0-9]+$") & ~count.is_in(lengths))
+        .then(pl.format(f"{{}} has {{}} digits; a {what} has {column.expected}.", shown(name), count))
+        .otherwise(pl.format(f"{{}} is not a {what}; one is, for example, {column.example}.", shown(name)))
+    )
+    checks = (
+        _error_mark(name),
+        Check(f"{name}.exponent", wrong & cut, _cut_by_spreadsheet(name)),
+        Check(
+            f"{name}.country",
+            wrong & foreign,
+            pl.format(f"{{}} is a number of {{}}, and the country of this row is {rule.code}.", shown(name), owner),
+        ),
+        Check(f"{name}.format", wrong & ~error_mark & ~cut & ~foreign, message),
+    )
+    return _optional(name, column.is_valid, checks, required=required)
+
+
+def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
+    """Return whether a number is another country's, and which one's."""
+    others = {
+        other.name: digits.str.contains(rf"^(?:\+|00)?{other.numbers.dialling_code}{other.numbers.pattern}$")
+        for other in rules.values()
+        if other.numbers.dialling_code != rule.numbers.dialling_code
+    }
+    marked = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){rule.numbers.dialling_code}")
+    owner = pl.coalesce(*(pl.when(hit).then(pl.lit(name)) for name, hit in others.items()), pl.lit("another country"))
+    return pl.any_horizontal(marked, *others.values()), owner
+
+
+def warnings_of(rule: CountryRule) -> tuple[tuple[str, Check], ...]:
+    """Return what is worth a look in valid rows, as (column, check); it refuses nothing."""
+    if rule.form is None:
+        return ()
+    found: list[tuple[str, Check]] = []
+    for field in rule.form.fields:
+        if field.name in rule.omitted:
+            continue
+        if field.kind in NUMBER_KINDS:
+            column = NumberColumn.of(rule, field.name, field.kind)
+            message = pl.format(
+                "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(field.name), column.wire
+            )
+            found.append((field.name, Check(f"{field.name}.zero_restored", column.lost_its_zero, message)))
+        elif field.kind is FieldKind.TEXT and field.name in PAYEE_NAMES:
+            message = pl.format("{}: the name has digits only. Are two columns swapped?", shown(field.name))
+            digits = pl.col(field.name).str.contains(r"^[0-9 +.-]+$")
+            found.append((field.name, Check(f"{field.name}.digits", digits, message)))
+    return tuple(found)

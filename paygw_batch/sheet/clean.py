@@ -1,0 +1,109 @@
+"""Texts made comparable: trimmed, unwrapped, numbers without what people write between digits. Nothing is guessed.
+
+Every function works on whole columns and touches only the values that need it: most sheets are clean, and a clean
+column comes back as the very same series.
+"""
+
+from collections.abc import Callable
+
+import polars as pl
+
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+
+NAME_COLUMNS = ("account_name", "receiver_first_name", "receiver_last_name", "order_desc")
+NUMBER_COLUMNS = ("account_number", "phone", "receiver_phone")
+CODE_COLUMNS = ("country", "currency", "receiver_country_code")
+
+_TRIM = r"^[\p{C}\p{Z}]+|[\p{C}\p{Z}]+$"
+_WRAPPED = r'^="([^"]*)"$'
+_FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
+_NOT_SEPARATED = r"^[\p{Pd}\x{2212}]|\.[0-9]?(?:[^0-9]|$)"
+"""A sign, or a dot that a decimal fraction could follow: what stands there is no separator between groups of digits."""
+_SEPARATORS = r"[\p{C}\p{Z}\p{Pd}\x{2212}().\[\]]"
+_TRUNK_ZERO_IN_BRACKETS = r"^((?:\+|00)[0-9][0-9 ]{0,5})\(0\)"
+
+EXPONENT = r"^[0-9](?:[.,][0-9]+)?[eE]\+?[0-9]{1,2}$"
+"""A number in a spreadsheet's scientific notation."""
+
+
+def bare(column: str) -> str:
+    """Return the name of the column that holds a number column's values without separators."""
+    return f"{column}:bare"
+
+
+def prepared(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return `row` and every known column (null where the sheet has none), cleaned; String throughout.
+
+    All are trimmed of blanks and invisible characters; names are in Unicode's form NFKC; codes are in upper case;
+    amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no separators left.
+    """
+    columns = [frame["row"]]
+    for name in KNOWN_COLUMNS:
+        text = (
+            frame[name] if name in frame.columns else pl.Series(name, [None], pl.String).new_from_index(0, frame.height)
+        )
+        columns.append(_cleaned(text))
+        if name in NUMBER_COLUMNS:
+            columns.append(bare_number(columns[-1]).alias(bare(name)))
+    return pl.DataFrame(columns)
+
+
+def _cleaned(text: pl.Series) -> pl.Series:
+    text = trimmed(text)
+    if text.name in NAME_COLUMNS:
+        return changed(text, ~_ascii(text), lambda part: trimmed(part.str.normalize("NFKC")))
+    if text.name in CODE_COLUMNS:
+        return changed(text, text.str.contains("[a-z]"), lambda part: part.str.to_uppercase())
+    if text.name == "amount" or text.name in NUMBER_COLUMNS:
+        wrapped = text.str.starts_with("'") | text.str.starts_with("=")
+        return changed(text, wrapped, lambda part: trimmed(part.str.replace(_WRAPPED, "${1}").str.strip_prefix("'")))
+    return text
+
+
+def changed(text: pl.Series, mask: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Return `text` with `change` applied to the values that `mask` marks (null: not)."""
+    at = mask.fill_null(value=False).arg_true()
+    return text.clone().scatter(at, change(text.gather(at))) if at.len() else text
+
+
+def trimmed(text: pl.Series) -> pl.Series:
+    """Return the values without blanks, control and invisible characters at either end; null where nothing is left."""
+    untidy = text.str.contains(_TRIM) | (text == "")
+    return changed(text, untidy, lambda part: _empty_as_null(part.str.replace_all(_TRIM, "")))
+
+
+def _empty_as_null(text: pl.Series) -> pl.Series:
+    return text.set(text == "", None)
+
+
+def _ascii(text: pl.Series) -> pl.Series:
+    return text.str.len_bytes() == text.str.len_chars()
+
+
+def bare_number(text: pl.Series) -> pl.Series:
+    """Return phone and account numbers without separators: `+254 (712) 345-678` becomes `+254712345678`.
+
+    Scientific notation is written out where every digit is there (`2.54712345678E+11`); where the spreadsheet has cut
+    the number it stays as it is. So does whatever could be a sign or a decimal fraction.
+    """
+    return changed(text, ~text.str.contains(r"^\+?[0-9]+$"), _without_separators)
+
+
+def _without_separators(text: pl.Series) -> pl.Series:
+    value = pl.col("value")
+    parts = value.str.extract_groups(r"^([0-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,2})$")
+    first, decimals, exponent = (parts.struct.field(str(n)) for n in (1, 2, 3))
+    whole = decimals.str.len_chars() == exponent.cast(pl.UInt32)
+    return (
+        text.to_frame("value")
+        .select(
+            pl.when(value.str.contains(EXPONENT))
+            .then(pl.when(whole).then(pl.concat_str(first, decimals)).otherwise(value))
+            .when(value.str.contains(_FLOAT_OF_A_WHOLE))
+            .then(value.str.strip_suffix(".0"))
+            .when(value.str.contains(_NOT_SEPARATED))
+            .then(value)
+            .otherwise(value.str.replace(_TRUNK_ZERO_IN_BRACKETS, "${1}").str.replace_all(_SEPARATORS, ""))
+        )
+        .to_series()
+    )

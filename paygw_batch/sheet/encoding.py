@@ -1,0 +1,102 @@
+"""Bytes of a text file as UTF-8: byte order marks, strict decoding, line ends; never a guess, never a loss."""
+
+import codecs
+import re
+
+from paygw_batch.errors import ConfigurationError, SheetError
+
+_CHUNK_BYTES = 1 << 20
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it starts with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_CONTROL_BYTES = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
+_FIND_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_LONE_RETURN = re.compile(rb"\r(?!\n)")
+
+
+def to_utf8(data: bytes, *, code_page: str | None, file: str) -> bytes:
+    """Return a text file's bytes as UTF-8 without mark, with LF or CR LF as line ends and no control character.
+
+    Tried in this order: a byte order mark, strict UTF-8, then `code_page` where the configuration names one. Raises
+    `SheetError` for anything else, and for control characters (NUL among them), naming the line.
+    """
+    text = _line_ends(_decoded(data, code_page, file), file)
+    for at in range(0, len(text), _CHUNK_BYTES):
+        chunk = text[at : at + _CHUNK_BYTES]
+        if len(chunk.translate(None, _CONTROL_BYTES)) != len(chunk):
+            found = _FIND_CONTROL.search(text, at)
+            raise _control_error(text, found.start() if found else at, file)
+    return text
+
+
+def _decoded(data: bytes, code_page: str | None, file: str) -> bytes:
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return _recoded(data, encoding, file)
+    data = data.removeprefix(codecs.BOM_UTF8)
+    wrong_at = _not_utf8_at(data)
+    if wrong_at is None:
+        return data
+    if code_page is not None:
+        return _recoded(data, code_page, file)
+    line = data.count(b"\n", 0, wrong_at) + 1
+    raise SheetError(
+        f"{file}, line {line}: the text is not UTF-8.",
+        hint='Save it as "CSV UTF-8", or name its code page in the configuration (sheet.code_page = "cp1252").',
+    )
+
+
+def _not_utf8_at(data: bytes) -> int | None:
+    """Return where strict UTF-8 ends, or None. In chunks, so that memory does not grow with the file."""
+    if data.isascii():
+        return None
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    at = 0
+    try:
+        for at in range(0, len(data), _CHUNK_BYTES):
+            decoder.decode(data[at : at + _CHUNK_BYTES])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        return min(at + error.start, len(data))
+    return None
+
+
+def _recoded(data: bytes, encoding: str, file: str) -> bytes:
+    try:
+        return data.decode(encoding).encode()
+    except LookupError as error:
+        raise ConfigurationError(
+            f"sheet.code_page names {encoding!r}, which is no code page.", hint='For example "cp1252" or "cp1256".'
+        ) from error
+    except UnicodeError as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        raise SheetError(
+            f"{file}: the text is not {encoding.upper()} (at byte {start + 1}).", hint='Save it as "CSV UTF-8".'
+        ) from error
+
+
+def _line_ends(text: bytes, file: str) -> bytes:
+    if text.find(b"\r") < 0:
+        return text
+    if text.find(b"\n") < 0:
+        return text.replace(b"\r", b"\n")
+    lone = text.count(b"\r") != text.count(b"\r\n") and _LONE_RETURN.search(text)
+    if lone:
+        raise _control_error(text, lone.start(), file)
+    return text
+
+
+def _control_error(text: bytes, at: int, file: str) -> SheetError:
+    line = text.count(b"\n", 0, at) + 1
+    if text[at] == 0:
+        return SheetError(
+            f"{file}, line {line}: the text holds a NUL byte; it is damaged, or UTF-16 without its mark.",
+            hint='Save it again as "CSV UTF-8".',
+        )
+    return SheetError(
+        f"{file}, line {line}: the text holds a control character (byte {text[at]:#04x}).",
+        hint="Remove it, or save the file again from the spreadsheet.",
+    )

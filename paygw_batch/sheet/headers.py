@@ -1,0 +1,103 @@
+"""Headings: how a sender's column names are recognised, wherever the header row stands."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.sheet.columns import ALWAYS_NEEDED, KNOWN_COLUMNS, REJECTS_COLUMNS, RESERVED_NAMES
+
+HEADER_ROWS = 20
+"""The header is looked for among so many first rows: titles and notes may stand above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headings:
+    """The columns of a file. `names` has our name for each, in the file's order.
+
+    `sender` maps each of them back to the heading in the file; `unknown` names those that mean nothing to us,
+    `nameless` those without a heading (dropped when they hold nothing), `ours` the columns of a rejects file (dropped).
+    """
+
+    names: tuple[str, ...]
+    sender: Mapping[str, str]
+    unknown: tuple[str, ...]
+    nameless: frozenset[str]
+    ours: frozenset[str]
+
+
+def fold(heading: str) -> str:
+    """Return a heading without case, blanks, invisible characters, hyphens and underscores."""
+    text = unicodedata.normalize("NFKC", heading).casefold()
+    return "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" and c not in "-_")
+
+
+_FOLDED = {fold(name): name for name in KNOWN_COLUMNS}
+
+
+def known_names(cells: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
+    """Return for each heading the known column it stands for, or None. `aliases`: a sender's heading -> our column."""
+    folded = _FOLDED | {fold(heading): _alias_target(heading, column) for heading, column in aliases.items()}
+    return [folded.get(fold(cell)) for cell in cells]
+
+
+def _alias_target(heading: str, column: str) -> str:
+    if column in KNOWN_COLUMNS:
+        return column
+    near = get_close_matches(column, KNOWN_COLUMNS, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"The columns are {', '.join(KNOWN_COLUMNS)}."
+    raise ConfigurationError(f"The heading {heading!r} is to stand for {column!r}, which is no column.", hint=hint)
+
+
+def is_header(cells: Sequence[str], aliases: Mapping[str, str]) -> bool:
+    """Return whether a row names the columns that every sheet needs."""
+    return set(ALWAYS_NEEDED) <= set(known_names(cells, aliases))
+
+
+def no_header(file: str, rows: Sequence[Sequence[str]], aliases: Mapping[str, str]) -> SheetError:
+    """Return the error for a file whose first `rows` hold no header: what is missing, where one almost does."""
+    best = max(rows, key=lambda cells: sum(name is not None for name in known_names(cells, aliases)), default=[])
+    names = known_names(best, aliases)
+    if not any(names):
+        return SheetError(
+            f"{file} has no header that we know among its first {HEADER_ROWS} rows.",
+            hint=f"The first row must name the columns: {', '.join(KNOWN_COLUMNS[:7])}.",
+        )
+    missing = [name for name in ALWAYS_NEEDED if name not in names]
+    close = {name: get_close_matches(name, [cell.strip() for cell in best], n=1) for name in missing}
+    said = [f"{name} (is it the column {near[0]!r}?)" if near else name for name, near in close.items()]
+    return SheetError(
+        f"{file}, row {list(rows).index(best) + 1}: the header has no column {' and no column '.join(said)}.",
+        hint="Add the column, or correct its heading.",
+    )
+
+
+def match_headings(cells: Sequence[str], aliases: Mapping[str, str], *, file: str, row: int) -> Headings:
+    """Return what the cells of the header row `row` of `file` stand for.
+
+    Raises `SheetError` for a heading that stands there twice, in whichever spelling: one of the two columns would win
+    silently.
+    """
+    trimmed = [" ".join(cell.split()) for cell in cells]
+    known = known_names(trimmed, aliases)
+    is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
+    names: list[str] = []
+    seen: dict[str, str] = {}
+    nameless: set[str] = set()
+    for position, (heading, name) in enumerate(zip(trimmed, known, strict=True), start=1):
+        if not heading:
+            nameless.add(f"column {position}")
+        own = name or heading or f"column {position}"
+        if name is None and own in RESERVED_NAMES and not (is_rejects and own in REJECTS_COLUMNS):
+            own = f"{own} (sheet)"
+        if own in seen:
+            raise SheetError(
+                f"{file}, row {row}: the headings {seen[own]!r} and {heading!r} name the same column.",
+                hint="Remove or rename one of the two columns.",
+            )
+        seen[own] = heading
+        names.append(own)
+    ours = frozenset(REJECTS_COLUMNS) if is_rejects else frozenset[str]()
+    unknown = tuple(own for own, name in zip(names, known, strict=True) if name is None and own not in ours)
+    return Headings(tuple(names), seen, unknown, frozenset(nameless), ours)

@@ -1,0 +1,129 @@
+"""Phone and wallet numbers: recognised however people write them, and brought to the one form the wire wants."""
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import add, or_
+
+import polars as pl
+
+from paygw_batch.countries.rules import CountryRule, FieldKind, MobileNumbers
+from paygw_batch.sheet.clean import bare
+
+NUMBER_KINDS = frozenset({FieldKind.INTERNATIONAL_PHONE, FieldKind.LOCAL_PHONE, FieldKind.WALLET})
+
+
+@dataclass(frozen=True, slots=True)
+class NumberColumn:
+    """A number column of one country, over a `prepared` frame. The expressions are null where the column is."""
+
+    name: str
+    kind: FieldKind
+    numbers: MobileNumbers
+    bank_account_pattern: str | None
+
+    @classmethod
+    def of(cls, rule: CountryRule, name: str, kind: FieldKind) -> "NumberColumn":
+        """Return the column `name` as `rule` wants it."""
+        return cls(name, kind, rule.numbers, rule.bank_account_pattern if kind is FieldKind.WALLET else None)
+
+    @property
+    def _digits(self) -> pl.Expr:
+        return pl.col(bare(self.name))
+
+    @property
+    def _ways(self) -> tuple[pl.Expr, ...]:
+        """The ways a number can be written: with the dialling code, with the trunk zero, without, with a zero lost."""
+        n = self.numbers
+        international = self._digits.str.contains(rf"^(?:\+|00)?{n.dialling_code}{n.pattern}$")
+        trunk = [self._digits.str.contains(f"^{n.trunk_prefix}{n.pattern}$")] if n.trunk_prefix else []
+        plain = self._digits.str.contains(f"^{n.pattern}$")
+        return (international, *trunk, plain, *([self._zero_lost_inside] if n.keeps_zero else []))
+
+    @property
+    def _zero_lost_inside(self) -> pl.Expr:
+        return pl.concat_str(pl.lit("0"), self._digits).str.contains(f"^{self.numbers.pattern}$")
+
+    @property
+    def is_bank_account(self) -> pl.Expr:
+        """Whether the whole value is a bank account as the operator describes one; it is then taken as it is."""
+        if self.bank_account_pattern is None:
+            return pl.lit(value=False)
+        return pl.col(self.name).str.contains(f"^(?:{self.bank_account_pattern})$")
+
+    @property
+    def is_valid(self) -> pl.Expr:
+        """Whether exactly one valid number, or a bank account, can be meant."""
+        n = self.numbers
+        # One expression for all ways at once: most of the time of validation is spent here.
+        prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
+        mobile = self._digits.str.contains(rf"^(?:{prefix})?{n.pattern}$")
+        if n.keeps_zero:
+            mobile |= self._zero_lost_inside
+        if len(n.national_lengths) > 1:  # else the length alone tells in which way a number is written
+            mobile &= reduce(add, (way.cast(pl.UInt8) for way in self._ways)) == 1
+        return mobile | self.is_bank_account
+
+    @property
+    def lost_its_zero(self) -> pl.Expr:
+        """Whether a valid number lacks the leading zero it has inside the country: a spreadsheet has eaten it."""
+        n = self.numbers
+        ways = ([self._digits.str.contains(f"^{n.pattern}$")] if n.trunk_prefix else []) + (
+            [self._zero_lost_inside] if n.keeps_zero else []
+        )
+        return reduce(or_, ways) & ~self.is_bank_account if ways else pl.lit(value=False)
+
+    @property
+    def _national(self) -> pl.Expr:
+        """The national significant number of a valid mobile number."""
+        n = self.numbers
+        if len(n.national_lengths) == 1:
+            national = self._digits.str.tail(n.national_lengths[0])
+        else:
+            prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
+            national = self._digits.str.replace(rf"^(?:{prefix})?({n.pattern})$", "${1}")
+        if n.keeps_zero:
+            zero = pl.when(self._zero_lost_inside).then(pl.lit("0")).otherwise(pl.lit(""))
+            national = pl.concat_str(zero, national)
+        return national
+
+    @property
+    def wire(self) -> pl.Expr:
+        """The valid number as its field wants it (section 2.2 of the gateway's interface)."""
+        n = self.numbers
+        match self.kind:
+            case FieldKind.INTERNATIONAL_PHONE:
+                return pl.concat_str(pl.lit("+" + n.dialling_code), self._national)
+            case FieldKind.LOCAL_PHONE:
+                return pl.concat_str(pl.lit(n.trunk_prefix), self._national)
+            case _:
+                wallet = pl.concat_str(pl.lit(n.dialling_code), self._national)
+                return pl.when(self.is_bank_account).then(pl.col(self.name)).otherwise(wallet)
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many digits a valid number can have, in all the ways it can be written."""
+        n = self.numbers
+        prefixes = {len(n.dialling_code), len(n.dialling_code) + 2, len(n.trunk_prefix), 0}
+        return sorted(prefix + length for prefix in prefixes for length in n.national_lengths)
+
+    @property
+    def expected(self) -> str:
+        """What a valid number is like, for a sentence."""
+        n = self.numbers
+        if self.kind is FieldKind.LOCAL_PHONE:
+            lengths = " or ".join(str(len(n.trunk_prefix) + length) for length in n.national_lengths)
+            return f"{lengths} and starts with {n.trunk_prefix}" if n.trunk_prefix else lengths
+        lengths = " or ".join(str(len(n.dialling_code) + length) for length in n.national_lengths)
+        return f"{lengths} and starts with {n.dialling_code}"
+
+    @property
+    def example(self) -> str:
+        """A valid number in the form of the wire."""
+        n = self.numbers
+        match self.kind:
+            case FieldKind.INTERNATIONAL_PHONE:
+                return f"+{n.dialling_code}{n.example}"
+            case FieldKind.LOCAL_PHONE:
+                return f"{n.trunk_prefix}{n.example}"
+            case _:
+                return f"{n.dialling_code}{n.example}"

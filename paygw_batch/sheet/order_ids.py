@@ -1,0 +1,29 @@
+"""Order ids for sheets that have none: from the payment run's reference and the row's own content."""
+
+import hashlib
+
+import polars as pl
+
+from paygw_batch.errors import UsageError
+
+_HASH_DIGITS = 16
+_REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
+
+
+def derived_ids(instructions: pl.DataFrame, reference: str) -> pl.Series:
+    """Return an order id for every instruction: `REFERENCE-HASH-N`.
+
+    HASH stands for the row's own content, N counts equal rows from 1 in the sheet's order: editing, adding or moving
+    other rows changes no id. SHA-256, because polars' own hashes are not the same in every version. Raises `UsageError`
+    for a reference that is not 1 to 90 printable ASCII characters.
+    """
+    if not pl.Series([reference]).str.contains(_REFERENCE).item():
+        raise UsageError(
+            "The reference of a payment run has 1 to 90 printable ASCII characters.", hint="Such as payroll-2026-11."
+        )
+    digests = [hashlib.sha256(content.encode()).hexdigest()[:_HASH_DIGITS] for content in instructions["content"]]
+    frame = pl.DataFrame({"content": instructions["content"], "digest": pl.Series(digests, dtype=pl.String)})
+    occurrence = pl.int_range(1, pl.len() + 1).over("content")
+    return (
+        frame.select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series().alias("client_orderid")
+    )

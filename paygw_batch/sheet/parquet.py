@@ -1,0 +1,79 @@
+"""Parquet as a frame of exact text."""
+
+import io
+from collections.abc import Mapping
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.headers import is_header, match_headings, no_header
+from paygw_batch.sheet.result import DEFECT_SCHEMA
+from paygw_batch.sheet.table import Table
+
+_EXACT_BELOW = 2**53
+"""Every whole number below it has a float of its own."""
+
+
+def read_parquet(data: bytes, aliases: Mapping[str, str], *, file: str, max_rows: int) -> Table:
+    """Return the rows of a Parquet file; the first one is row 2, as if a header stood above it.
+
+    Text is taken as it is, whole numbers and decimals exactly. A float is taken where it is a whole number below
+    2^53, and is a defect of a known column (`COLUMN.float`) otherwise. Raises `SheetError` for a damaged file and for
+    nested or binary columns.
+    """
+    try:
+        cells = list(pl.read_parquet_schema(io.BytesIO(data)))
+        if not is_header(cells, aliases):
+            raise no_header(file, [cells], aliases)
+        headings = match_headings(cells, aliases, file=file, row=1)
+        rows = pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item()
+        if rows > max_rows:
+            raise SheetError(f"{file} has {rows} rows; at most {max_rows} are allowed.", hint="Split the sheet.")
+        frame = pl.read_parquet(io.BytesIO(data))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise SheetError(f"{file} is a damaged Parquet file.", hint="Write it again.") from error
+    frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
+    defects = [
+        _inexact(frame[name]) for name in KNOWN_COLUMNS if name in frame.columns and frame[name].dtype.is_float()
+    ]
+    text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
+    return Table(text, headings, _FIRST_ROW, defects=pl.concat([pl.DataFrame(schema=DEFECT_SCHEMA), *defects]))
+
+
+_FIRST_ROW = 2
+
+
+def _as_text(column: pl.Series, file: str) -> pl.Series:
+    dtype = column.dtype
+    if dtype.is_nested() or dtype in {pl.Binary, pl.Object, pl.Unknown}:
+        raise SheetError(
+            f"{file}, column {column.name!r}: a column of type {dtype} cannot hold a sheet's values.",
+            hint="Write the column as text.",
+        )
+    if dtype.is_float():
+        whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
+        return whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
+    text = column.cast(pl.String)
+    if dtype.is_decimal():
+        # A Decimal column has one scale for all rows; what every row is padded with says nothing.
+        return text.str.replace(r"\.0+$", "").str.replace(r"(\.[0-9]{2}[0-9]*?)0+$", "${1}")
+    return text
+
+
+def _is_whole(column: pl.Series) -> pl.Series:
+    return ((column == column.floor()) & (column.abs() < _EXACT_BELOW)).fill_null(value=False)
+
+
+def _inexact(column: pl.Series) -> pl.DataFrame:
+    """Return a defect for each float that is no whole number, or too large for a float to tell from its neighbours."""
+    frame = pl.DataFrame({"number": column.fill_nan(None), "whole": _is_whole(column)})
+    wrong = frame.with_row_index("row", offset=_FIRST_ROW).filter(pl.col("number").is_not_null() & ~pl.col("whole"))
+    value = pl.col("number").cast(pl.String)
+    return wrong.select(
+        pl.col("row").cast(pl.UInt32),
+        column=pl.lit(column.name),
+        value=value,
+        code=pl.lit(f"{column.name}.float"),
+        message=pl.format("{} is stored as a binary fraction, which is not exact: write the column as text.", value),
+    )

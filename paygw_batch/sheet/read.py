@@ -1,0 +1,87 @@
+"""Reading a sheet: one file, read once, hashed and parsed from the very same bytes, as exact text."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.delimited import read_delimited
+from paygw_batch.sheet.encoding import to_utf8
+from paygw_batch.sheet.parquet import read_parquet
+from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.table import Table, refuse_control_characters, to_sheet
+
+_TEXT_ENDINGS = (".csv", ".txt", ".tsv")
+_ENDINGS = (*_TEXT_ENDINGS, ".parquet", ".xlsx")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How sheets are read. `aliases`: a sender's heading -> our column. `sheet_name` names one sheet of a workbook.
+
+    `code_page` (`cp1252`) is what a text file is tried in when it has no byte order mark and is not UTF-8.
+    """
+
+    max_rows: int = 1_000_000
+    max_sheet_bytes: int = 1024 * 1024 * 1024
+    code_page: str | None = None
+    sheet_name: str | None = None
+    aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def read_sheet(path: Path, options: ReadOptions) -> Sheet:
+    """Return the sheet in a .csv, .txt, .tsv, .parquet or .xlsx file, every value as the text it was written as.
+
+    Raises `SheetError` for whatever concerns the file as a whole: missing, not a regular file, empty, too large, not
+    what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
+    """
+    data = _bytes_of(path, options.max_sheet_bytes)
+    file = path.name
+    ending = path.suffix.lower()
+    sha256 = hashlib.sha256(data).hexdigest()
+    if ending == ".parquet":
+        table = read_parquet(data, options.aliases, file=file, max_rows=options.max_rows)
+        refuse_control_characters(table, file)
+    else:
+        table = _delimited(data, options, file)
+    del data
+    return to_sheet(table, file=file, sha256=sha256, max_rows=options.max_rows)
+
+
+def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
+    text = to_utf8(data, code_page=options.code_page, file=file)
+    table = read_delimited(text, options.aliases, file=file)
+    if not text.isascii():  # to_utf8 has looked for those of ASCII
+        refuse_control_characters(table, file)
+    return table
+
+
+def _bytes_of(path: Path, max_bytes: int) -> bytes:
+    """Return the file's bytes, read once. Raises `SheetError` unless it is a regular file, not empty, not too large."""
+    try:
+        # Non-blocking: opening a FIFO must not wait for someone to write to it.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 (a descriptor)
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise SheetError(f"{path.name} is no regular file.", hint="Name the sheet's file itself.")
+            if status.st_size > max_bytes:
+                raise _too_large(path, status.st_size, max_bytes)
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        raise SheetError(f"{path} cannot be read: {error.strerror}.", hint="Check the path.") from error
+    if len(data) > max_bytes:  # it has grown since
+        raise _too_large(path, len(data), max_bytes)
+    if not data:
+        raise SheetError(f"{path.name} is empty.")
+    return data
+
+
+def _too_large(path: Path, size: int, max_bytes: int) -> SheetError:
+    return SheetError(
+        f"{path.name} has {size / 2**20:.1f} MiB; at most {max_bytes / 2**20:.0f} are allowed.",
+        hint="Split the sheet, or raise limits.max_sheet_mib in the configuration.",
+    )

@@ -1,0 +1,72 @@
+"""Rows that repeat each other: order ids that stand twice, payments that look alike."""
+
+import polars as pl
+
+from paygw_batch.sheet.result import DEFECT_SCHEMA, no_defects
+
+_ROWS_NAMED = 6
+
+
+def _candidates(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return the rows whose keys may stand twice, by their 64-bit hashes: cheap, and never missing one."""
+    hashes = frame.select(keys).hash_rows()
+    ordered = hashes.sort()
+    twice = ordered.filter(ordered == ordered.shift(1)).unique()
+    return frame.filter(hashes.is_in(twice.implode())) if twice.len() else frame.clear()
+
+
+def _groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return the rows that share all `keys` with others, with `count` and `rows`, a text naming the first of them."""
+    repeated = _candidates(frame, keys)
+    if not repeated.height:
+        return repeated.with_columns(count=pl.lit(0, pl.UInt32), rows=pl.lit(""))
+    text = pl.col("row").cast(pl.String)
+    groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_ROWS_NAMED).str.join(", "))
+    return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left")
+
+
+def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for every row whose `client_orderid` stands in another row too."""
+    groups = _groups(frame.select("row", "client_orderid").drop_nulls(), ["client_orderid"])
+    if not groups.height:
+        return no_defects()
+    more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
+    return groups.select(
+        "row",
+        column=pl.lit("client_orderid"),
+        value=pl.col("client_orderid").str.slice(0, 60),
+        code=pl.lit("client_orderid.duplicate"),
+        message=pl.format(
+            "{} stands in {} rows ({}{}): give each row an id of its own.",
+            pl.col("client_orderid").str.slice(0, 60),
+            "count",
+            "rows",
+            more,
+        ),
+    ).match_to_schema(DEFECT_SCHEMA)
+
+
+def look_alikes(instructions: pl.DataFrame) -> pl.DataFrame:
+    """Return a warning for every instruction that pays the same payee the same amount as another one."""
+    keys = ["payee", "currency", "minor"]
+    groups = _groups(instructions.select("row", "client_orderid", *keys), keys)
+    if not groups.height:
+        return no_defects()
+    other = (
+        pl.when(pl.int_range(pl.len()).over(keys) == 0)
+        .then(pl.col("client_orderid").get(1).over(keys))
+        .otherwise(pl.col("client_orderid").first().over(keys))
+    )
+    return groups.select(
+        "row",
+        column=pl.lit("client_orderid"),
+        value=pl.col("client_orderid").str.slice(0, 60),
+        code=pl.lit("row.look_alike"),
+        message=pl.format(
+            "{} pays the same account the same amount as {} ({} such rows: {}): make sure that all are meant.",
+            pl.col("client_orderid").str.slice(0, 60),
+            other.str.slice(0, 60),
+            "count",
+            "rows",
+        ),
+    ).match_to_schema(DEFECT_SCHEMA)

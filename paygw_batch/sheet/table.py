@@ -1,0 +1,79 @@
+"""What every file format is read into, and the steps that all formats share on the way to a `Sheet`."""
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.columns import CONTROL
+from paygw_batch.sheet.headers import Headings
+from paygw_batch.sheet.result import Sheet, no_defects
+
+_SEEN = r"[^\p{C}\p{Z}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A file's rows below its header: columns as `headings.names`, all String, row numbers from `first_row` on."""
+
+    frame: pl.DataFrame
+    headings: Headings
+    first_row: int
+    notes: tuple[str, ...] = ()
+    defects: pl.DataFrame = field(default_factory=no_defects)
+
+
+def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
+    """Return the table as a sheet: without blank rows (row numbers stay), blank texts as nulls.
+
+    Raises `SheetError` for a sheet without a row, with more than `max_rows`, or with a control character in a field.
+    """
+    headings = table.headings
+    frame = table.frame.drop(headings.ours).with_row_index("row", offset=table.first_row)
+    frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
+    frame = frame.filter(~_blank_rows(frame))
+    if not frame.height:
+        raise SheetError(f"{file} has a header and no row below it.", hint="Nothing was sent: there is nobody to pay.")
+    if frame.height > max_rows:
+        raise SheetError(
+            f"{file} has {frame.height} rows; at most {max_rows} are allowed.",
+            hint="Split the sheet, or raise limits.max_rows in the configuration.",
+        )
+    hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
+    frame = frame.drop(hollow)
+    return Sheet(
+        name=file,
+        sha256=sha256,
+        frame=frame,
+        headers={name: headings.sender[name] for name in frame.columns[1:]},
+        unknown=tuple(name for name in headings.unknown if name not in hollow),
+        notes=table.notes,
+        defects=table.defects,
+    )
+
+
+def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
+    text = frame[name]
+    empty = text == ""
+    return text.set(empty, None) if empty.any() else text
+
+
+def refuse_control_characters(table: Table, file: str) -> None:
+    """Raise `SheetError` for a control character or a line break inside a field, naming row and column."""
+    for name in table.frame.columns:
+        hit = table.frame[name].str.contains(CONTROL).fill_null(value=False)
+        if hit.any():
+            row = table.first_row + (hit.arg_max() or 0)
+            raise SheetError(
+                f"{file}, row {row}, column {name!r}: the field holds a line break or a control character.",
+                hint="Write the field on one line, without such characters.",
+            )
+
+
+def _blank_rows(frame: pl.DataFrame) -> pl.Series:
+    """Return which rows hold nothing that can be seen. Only rows without a country are looked at closely."""
+    blank = ~frame["country"].str.contains(_SEEN).fill_null(value=False)
+    if not blank.any():
+        return blank
+    suspects = frame.filter(blank).select(pl.exclude("row").str.contains(_SEEN).fill_null(value=False))
+    return blank.scatter(blank.arg_true(), ~suspects.select(pl.any_horizontal(pl.all())).to_series())

@@ -1,0 +1,175 @@
+"""Validation: a sheet held against its countries' rules. Every defect of every row at once, nothing row by row.
+
+The frame is cut into pieces, and each piece into its countries (`judge`), so that memory for what lies in between stays
+bounded; what concerns the sheet as a whole (order ids that stand twice, totals, the batch's id) is done here.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+from decimal import Decimal
+
+import polars as pl
+
+from paygw_batch.core.batch import ControlTotals
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.sheet.amounts import readable_amount
+from paygw_batch.sheet.batch_id import batch_id
+from paygw_batch.sheet.clean import trimmed
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.judge import Judge
+from paygw_batch.sheet.order_ids import derived_ids
+from paygw_batch.sheet.repeats import look_alikes, repeated_ids
+from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet, Validated, no_defects
+
+_ROWS_AT_ONCE = 250_000
+_RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
+_LINE_COLUMNS = (
+    "row",
+    "valid",
+    "client_orderid",
+    "country",
+    "currency",
+    "amount",
+    "account_name",
+    "account_number",
+    "phone",
+    "purpose",
+)
+_TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
+
+
+def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
+    """Hold `sheet` against `rules`; when it has no column of order ids, derive them from `reference`.
+
+    Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
+    part of an order id.
+    """
+    derive = "client_orderid" not in sheet.frame.columns
+    _demand_columns(sheet, rules, reference if derive else "")
+    found = [sheet.defects]
+    if not derive:
+        found.append(repeated_ids(sheet.frame.select("row", trimmed(sheet.frame["client_orderid"]))))
+    judge = Judge(rules, pl.concat(found)["row"].unique(), derive)
+    pieces = [judge.piece(piece) for piece in sheet.frame.iter_slices(_ROWS_AT_ONCE)]
+    lines = pl.concat([piece.lines for piece in pieces])
+    instructions = pl.concat([piece.instructions for piece in pieces])
+    defects = pl.concat([*found, *(defect for piece in pieces for defect in piece.defects)])
+    warnings = [warning for piece in pieces for warning in piece.warnings]
+    if derive:
+        instructions = instructions.with_columns(derived_ids(instructions, reference or ""))
+        ids = lines["client_orderid"].scatter(lines["valid"].arg_true(), instructions["client_orderid"])
+        lines = lines.with_columns(ids)
+    defects = _ordered(pl.concat([defects, _total_rows(sheet.frame, defects)]))
+    rows = _rows(lines, defects, sheet)
+    return Validated(
+        sheet=sheet,
+        batch=batch_id(rows, sheet.frame),
+        rows=rows,
+        instructions=instructions,
+        defects=defects,
+        warnings=_ordered(pl.concat([no_defects(), *warnings, look_alikes(instructions)])),
+        totals=_totals(rows, rules),
+    )
+
+
+def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
+    """Return `validated` with further `defects` (columns as `DEFECT_SCHEMA`): their rows are no longer valid.
+
+    The batch is another one then, because fewer rows are to be paid; the rows themselves are shown as before.
+    """
+    every = _ordered(pl.concat([validated.defects, defects.match_to_schema(DEFECT_SCHEMA)]))
+    refused = defects["row"].unique().implode()
+    lines = validated.rows.select(_LINE_COLUMNS).with_columns(pl.col("valid") & ~pl.col("row").is_in(refused))
+    rows = _rows(lines, every, validated.sheet)
+    return replace(
+        validated,
+        batch=batch_id(rows, validated.sheet.frame),
+        rows=rows,
+        instructions=validated.instructions.filter(~pl.col("row").is_in(refused)),
+        defects=every,
+        warnings=validated.warnings.filter(~pl.col("row").is_in(refused)),
+    )
+
+
+def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
+    """Return `validated` with further `warnings` (columns as `DEFECT_SCHEMA`)."""
+    return replace(
+        validated, warnings=_ordered(pl.concat([validated.warnings, warnings.match_to_schema(DEFECT_SCHEMA)]))
+    )
+
+
+def _demand_columns(sheet: Sheet, rules: Rules, reference: str | None) -> None:
+    """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
+    if reference is None:
+        raise SheetError(
+            f"{sheet.name} has no column client_orderid.",
+            hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",
+        )
+    have = set(sheet.frame.columns) | {"client_orderid"}
+    needed_by: dict[str, list[str]] = defaultdict(list)
+    for code in trimmed(sheet.frame["country"].unique()).str.to_uppercase().unique().sort():
+        rule = rules.get(code)
+        if rule is None or rule.form is None:
+            continue
+        for field in rule.form.fields:
+            filled = field.name in rule.defaults or field.name in {"currency", "purpose", "receiver_country_code"}
+            if field.from_sheet and field.name in rule.required and not filled and field.name not in have:
+                needed_by[field.name].append(rule.name)
+    if needed_by:
+        said = "; ".join(f"{column} (needed for {', '.join(names)})" for column, names in needed_by.items())
+        raise SheetError(f"{sheet.name} lacks columns: {said}.", hint="Add them, or correct their headings.")
+
+
+def _ordered(defects: pl.DataFrame) -> pl.DataFrame:
+    """Return defects by row, then in the order of columns; what concerns the whole row comes first."""
+    rank = pl.col("column").replace_strict(_RANKS, default=-1, return_dtype=pl.Int8)
+    return defects.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
+
+
+def _total_rows(frame: pl.DataFrame, defects: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for each row without a country that says "Total" somewhere."""
+    without = defects.filter(pl.col("code").is_in(["country.missing", "country.unknown"]))["row"]
+    suspects = frame.filter(pl.col("row").is_in(without.implode())) if without.len() else frame.clear()
+    texts = pl.exclude("row").str.extract(_TOTAL, 0)
+    totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
+    return totals.select(
+        "row",
+        column=pl.lit("row"),
+        value=pl.col("value"),
+        code=pl.lit("row.total"),
+        message=pl.lit("This looks like a total and not like a payment: delete the row."),
+    )
+
+
+def _rows(lines: pl.DataFrame, defects: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
+    """Return `Validated.rows`: `lines`, why a row is not valid, and the unknown columns."""
+    if not lines["row"].equals(sheet.frame["row"]):
+        raise InternalError("the validated rows are not the rows of the sheet")
+    reasons = defects.group_by("row", maintain_order=True).agg(
+        error_code=pl.col("code").first(), message=pl.col("message").str.join(" ")
+    )
+    rows = lines.select(_LINE_COLUMNS).join(reasons, on="row", how="left", maintain_order="left")
+    if (rows["valid"] == rows["error_code"].is_not_null()).any():
+        raise InternalError("a row is valid with a defect, or not valid without one")
+    shared = [sheet.frame[name] for name in _LINE_COLUMNS if _same(rows, sheet.frame, name)]
+    return rows.with_columns(shared).hstack([sheet.frame[name] for name in sheet.unknown])
+
+
+def _same(rows: pl.DataFrame, frame: pl.DataFrame, name: str) -> bool:
+    """Whether a column is the sheet's own: then its memory can be shared."""
+    return name in frame.columns and rows[name].equals(frame[name], null_equal=True)
+
+
+def _totals(rows: pl.DataFrame, rules: Rules) -> ControlTotals:
+    units = {rule.currency: rule.minor_units for rule in rules.values()}
+    sums = rows.group_by("currency").agg(readable_amount("amount").sum()).drop_nulls("currency").sort("currency")
+    exact = {currency: _as_money(amount, units.get(currency)) for currency, amount in sums.iter_rows()}
+    return ControlTotals(rows=rows.height, sums=exact)
+
+
+def _as_money(amount: Decimal, minor_units: int | None) -> Decimal:
+    """Return the same value with the currency's decimals, where that loses nothing."""
+    if minor_units is not None and amount == (rounded := round(amount, minor_units)):
+        return rounded
+    return amount
