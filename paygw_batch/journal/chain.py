@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from paygw_batch.core.lifecycle import IllegalMove
+from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.codec import canonical, encode
 from paygw_batch.journal.port import Entry
 from paygw_batch.journal.progress import Progress, advance
@@ -72,6 +73,25 @@ def linked(
     text = f"{seq}\n{at}\n{kind}\n{batch}\n{instruction}\n{attempt}\n{contradicts}\n{details}"
     digest = hashlib.sha256(end.hash + text.encode()).digest()
     return Line(seq, at, kind, batch, instruction, attempt, contradicts, details, digest)
+
+
+def follow(end: Link, line: Line) -> Link:
+    """Return the end of the chain with `line`. Raises `JournalCorrupt` unless the line is what `end` leads to."""
+    if line.seq != end.seq + 1:
+        raise JournalCorrupt(f"fact {end.seq + 1} is missing from the journal")
+    expected = linked(
+        end,
+        at=line.at,
+        kind=line.kind,
+        batch=line.batch,
+        details=line.details,
+        instruction=line.instruction,
+        attempt=line.attempt,
+        contradicts=line.contradicts,
+    )
+    if expected.hash != line.hash:
+        raise JournalCorrupt(f"fact {line.seq} was changed, or the one before it: its hash does not follow")
+    return Link(line.seq, line.hash)
 
 
 def fold(

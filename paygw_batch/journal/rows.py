@@ -1,9 +1,12 @@
-"""How what the tables hold becomes values."""
+"""How values become lines of the tables, and lines values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from paygw_batch.core.lifecycle import Standing, State
+from paygw_batch.journal.digest import Intake
+from paygw_batch.journal.port import Known, NewInstruction
 from paygw_batch.journal.progress import Progress
 
 STATES: Mapping[str, State] = {state.value: state for state in State}
@@ -17,3 +20,67 @@ def progress_of(columns: Sequence[Any]) -> Progress:
     """Return the progress that the columns `PROGRESS` hold."""
     order_id, state, attempt, generation, duplicate_of, *evidence = columns
     return Progress(order_id, Standing(STATES[state], attempt, generation, duplicate_of), *evidence)
+
+
+def page_lines(batch: int, pages: Iterable[bytes], intake: Intake) -> Iterator[tuple[object, ...]]:
+    """Yield the pages of a batch as they are stored, taken in by `intake`."""
+    for number, content in enumerate(pages):
+        intake.page(content)
+        yield batch, number, content
+
+
+def instruction_lines(
+    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], intake: Intake
+) -> Iterator[tuple[object, ...]]:
+    """Yield the new instructions of a batch as they are stored, taken in by `intake`."""
+    for number, new in enumerate(instructions, start=intake.first_instruction):
+        old = replaced.get(new.row)
+        intake.instruction(number, new, old)
+        yield (
+            number,
+            batch,
+            new.row,
+            new.client_orderid,
+            new.country,
+            new.currency,
+            new.minor,
+            old,
+            new.amount,
+            new.form,
+            new.fields,
+            new.payee,
+            new.content,
+        )
+
+
+def known_lines(batch: int, known: Iterable[Known], intake: Intake) -> Iterator[tuple[object, ...]]:
+    """Yield the known rows of a batch as they are stored, taken in by `intake`."""
+    for line in sorted(known, key=attrgetter("row")):
+        intake.known(line)
+        yield batch, line.row, line.instruction
+
+
+def progress_line(number: int, after: Progress, before: Progress) -> tuple[object, ...]:
+    """Return an instruction's progress as it is stored, and after it the state and attempt it must have come from."""
+    standing = after.standing
+    return (
+        number,
+        standing.state.value,
+        standing.attempt,
+        standing.generation,
+        standing.possible_duplicate_of,
+        after.inherited_attempts,
+        after.order_id,
+        after.sent_orderid,
+        after.purpose,
+        after.gateway_status,
+        after.gateway_reference,
+        after.http_status,
+        after.error_code,
+        after.message,
+        after.intended_at,
+        after.first_sent_at,
+        after.updated_at,
+        before.standing.state.value,
+        before.standing.attempt,
+    )

@@ -16,7 +16,7 @@ import apsw
 
 from paygw_batch.core.lifecycle import TRANSITIONS, IllegalMove, Released, Replaced, State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.chain import Line, Link, linked
+from paygw_batch.journal.chain import Line, Link, follow
 from paygw_batch.journal.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.connection import fetch
 from paygw_batch.journal.digest import Intake
@@ -56,32 +56,13 @@ def check_tail(connection: apsw.Connection) -> None:
     end = Link(lines[0].seq - 1, hash_at(connection, lines[0].seq - 1))
     latest: dict[int, Line] = {}
     for line in lines:
-        end = _follow(end, line)
+        end = follow(end, line)
         if line.instruction is not None and line.contradicts is None:
             latest[line.instruction] = line
     for number, line in latest.items():
         stands = fetch(connection, "SELECT state, attempt FROM standing WHERE instruction = ?", (number,))
         if stands != [(_LEADS_TO.get(line.kind), line.attempt)]:
             raise JournalCorrupt(f"instruction {number} does not stand where fact {line.seq} leads")
-
-
-def _follow(end: Link, line: Line) -> Link:
-    """Return the end of the chain with `line`, which must be what `end` leads to."""
-    if line.seq != end.seq + 1:
-        raise JournalCorrupt(f"fact {end.seq + 1} is missing from the journal")
-    expected = linked(
-        end,
-        at=line.at,
-        kind=line.kind,
-        batch=line.batch,
-        details=line.details,
-        instruction=line.instruction,
-        attempt=line.attempt,
-        contradicts=line.contradicts,
-    )
-    if expected.hash != line.hash:
-        raise JournalCorrupt(f"fact {line.seq} was changed, or the one before it: its hash does not follow")
-    return Link(line.seq, line.hash)
 
 
 def _check_database(connection: apsw.Connection, path: Path) -> None:
@@ -98,7 +79,7 @@ def _replay_chain(connection: apsw.Connection) -> Iterator[tuple[int, BatchOpene
     end = identity_of(connection).start
     for columns in connection.execute(f"SELECT {_LINE} FROM fact ORDER BY seq"):  # noqa: S608 - a constant of ours
         line = Line(*columns)
-        end = _follow(end, line)
+        end = follow(end, line)
         if line.kind == BATCH_OPENED:
             yield line.batch, decode_batch(line.details)
 

@@ -24,7 +24,7 @@ from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.port import Amendment, BatchRecord, Entry, Known, NewBatch, NewInstruction
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.reader import SqliteReader
-from paygw_batch.journal.rows import PROGRESS, progress_of
+from paygw_batch.journal.rows import PROGRESS, instruction_lines, known_lines, page_lines, progress_line, progress_of
 from paygw_batch.journal.witness import Seen, Witness
 
 _AT_ONCE = 10_000
@@ -178,12 +178,12 @@ class SqliteJournal(SqliteReader):
                 record.opened_at,
             ),
         )
-        self._run_each("INSERT INTO page VALUES (?, ?, ?)", _page_lines(number, pages, intake))
+        self._run_each("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, intake))
         self._run_each(
             "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            _instruction_lines(number, instructions, replaced, intake),
+            instruction_lines(number, instructions, replaced, intake),
         )
-        self._run_each("INSERT INTO known VALUES (?, ?, ?)", _known_lines(number, known, intake))
+        self._run_each("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, intake))
         # Sorted, because inserting a million ids in no order would touch every page of the tree again and again.
         self._run(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
@@ -246,7 +246,7 @@ class SqliteJournal(SqliteReader):
         already = self._connection.total_changes()
         self._run_each(
             _SAVE_PROGRESS,
-            (_progress_line(number, after, before.progress[number]) for number, after in moved.items()),
+            (progress_line(number, after, before.progress[number]) for number, after in moved.items()),
         )
         if self._connection.total_changes() - already != len(moved):
             raise InternalError("an instruction is no longer where it stood when it was read")
@@ -345,63 +345,3 @@ def _conflicting(message: str) -> Iterator[None]:
         yield
     except apsw.ConstraintError:
         raise InternalError(message) from None
-
-
-def _page_lines(batch: int, pages: Iterable[bytes], intake: Intake) -> Iterator[tuple[object, ...]]:
-    for number, content in enumerate(pages):
-        intake.page(content)
-        yield batch, number, content
-
-
-def _instruction_lines(
-    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], intake: Intake
-) -> Iterator[tuple[object, ...]]:
-    for number, new in enumerate(instructions, start=intake.first_instruction):
-        old = replaced.get(new.row)
-        intake.instruction(number, new, old)
-        yield (
-            number,
-            batch,
-            new.row,
-            new.client_orderid,
-            new.country,
-            new.currency,
-            new.minor,
-            old,
-            new.amount,
-            new.form,
-            new.fields,
-            new.payee,
-            new.content,
-        )
-
-
-def _known_lines(batch: int, known: Iterable[Known], intake: Intake) -> Iterator[tuple[object, ...]]:
-    for line in known:
-        intake.known(line)
-        yield batch, line.row, line.instruction
-
-
-def _progress_line(number: int, after: Progress, before: Progress) -> tuple[object, ...]:
-    standing = after.standing
-    return (
-        number,
-        standing.state.value,
-        standing.attempt,
-        standing.generation,
-        standing.possible_duplicate_of,
-        after.inherited_attempts,
-        after.order_id,
-        after.sent_orderid,
-        after.purpose,
-        after.gateway_status,
-        after.gateway_reference,
-        after.http_status,
-        after.error_code,
-        after.message,
-        after.intended_at,
-        after.first_sent_at,
-        after.updated_at,
-        before.standing.state.value,
-        before.standing.attempt,
-    )

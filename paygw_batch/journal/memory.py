@@ -1,0 +1,367 @@
+"""The journal's twin without a disk, for tests and simulation: the same promise, the same chain, plain dicts and lists.
+
+One set of conformance tests holds it and the journal on disk to the same behaviour. Nothing of it outlives the process.
+"""
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, Standing, State
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.chain import Identity, Line, Link, fold, follow, linked
+from paygw_batch.journal.codec import BATCH_OPENED, decode, encode_batch
+from paygw_batch.journal.digest import Intake
+from paygw_batch.journal.port import (
+    Amendment,
+    BatchRecord,
+    Clash,
+    Contradiction,
+    Due,
+    Entry,
+    Head,
+    Known,
+    LookAlike,
+    NewBatch,
+    NewInstruction,
+    RowStanding,
+    Tally,
+)
+from paygw_batch.journal.progress import Progress, amendable, next_order_id, row_standing, storable, succeed
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An instruction as its batch brought it."""
+
+    number: int
+    batch: BatchRecord
+    new: NewInstruction
+    replaces: int | None
+
+
+class MemoryJournal:
+    """A journal in memory. Keeps the promise of `port.Journal`, durability aside."""
+
+    def __init__(self, *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z") -> None:
+        self.notes: tuple[str, ...] = ()
+        self._start = Identity("0" * 32, endpoint, created_at, "").start
+        self._end = self._start
+        self._lines: list[Line] = []
+        self._batches: list[BatchRecord] = []
+        self._pages: dict[int, list[bytes]] = {}
+        self._instructions: dict[int, _Held] = {}
+        self._covered: dict[int, dict[int, int]] = {}
+        """Batch -> row -> instruction, rows in ascending order."""
+        self._order_ids: dict[tuple[str, str], int] = {}
+        self._progress: dict[int, Progress] = {}
+        self._batch_of: dict[int, int] = {}
+
+    def head(self) -> Head:
+        """Return the end of the chain."""
+        return Head(self._end.seq, self._end.hash.hex())
+
+    def open_batch(
+        self,
+        batch: NewBatch,
+        *,
+        pages: Iterable[bytes],
+        instructions: Iterable[NewInstruction],
+        known: Iterable[Known],
+        amendments: Iterable[Amendment],
+        at: str,
+    ) -> BatchRecord:
+        """Make a whole batch part of the journal, or nothing of it (see the port)."""
+        batch = replace(batch, sheet_name=storable(batch.sheet_name))
+        record = BatchRecord(
+            len(self._batches) + 1,
+            batch.batch,
+            batch.operation,
+            batch.sheet_name,
+            batch.sheet_sha256,
+            batch.rows,
+            batch.defects,
+            at,
+        )
+        replaced = {amendment.row: amendment.instruction for amendment in amendments}
+        intake = Intake(batch, len(self._instructions) + 1)
+        kept_pages = list(pages)
+        for page in kept_pages:
+            intake.page(page)
+        held = [
+            _Held(number, record, new, replaced.get(new.row))
+            for number, new in enumerate(instructions, start=intake.first_instruction)
+        ]
+        for one in held:
+            intake.instruction(one.number, one.new, one.replaces)
+        covered = sorted(known, key=attrgetter("row"))
+        for row in covered:
+            intake.known(row)
+        self._check_batch(record, held, covered, replaced)
+        self._batches.append(record)
+        self._pages[record.number] = kept_pages
+        rows = [(one.new.row, one.number) for one in held] + [(row.row, row.instruction) for row in covered]
+        self._covered[record.number] = dict(sorted(rows))
+        for one in held:
+            self._instructions[one.number] = one
+            self._batch_of[one.number] = record.number
+            self._progress[one.number] = Progress(one.new.client_orderid)
+            self._order_ids.setdefault((record.operation, one.new.client_orderid), one.number)
+        opening = linked(
+            self._end, at=at, kind=BATCH_OPENED, batch=record.number, details=encode_batch(intake.opened())
+        )
+        self._add([opening])
+        self._amend(record, [one for one in held if one.replaces is not None], at)
+        return record
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Add facts, and move their instructions (see the port)."""
+        if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
+            raise InternalError("a release or a replacement cannot be appended by itself")
+        return [line.contradicts is None for line in self._record(entries)]
+
+    def interrupt(self, at: str) -> int:
+        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+        in_flight = [
+            Entry(number, progress.standing.attempt, Interrupted(), at)
+            for number, progress in self._progress.items()
+            if progress.standing.state is State.IN_FLIGHT
+        ]
+        self._record(in_flight)
+        return len(in_flight)
+
+    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
+        wanted = None if rows is None else set(rows)
+        entries = [
+            self._release_entry(number, suffix=suffix, by=by, at=at)
+            for row, number in self._covered.get(batch, {}).items()
+            if self._progress[number].standing.state is State.REJECTED and (wanted is None or row in wanted)
+        ]
+        self._record(entries)
+        return len(entries)
+
+    def batches(self) -> Sequence[BatchRecord]:
+        """Return all batches, oldest first."""
+        return list(self._batches)
+
+    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
+        """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
+        known, clashes = [], []
+        for row, order_id, content in rows:
+            number = self._order_ids.get((operation, order_id))
+            if number is None:
+                continue
+            held, standing = self._instructions[number], self._progress[number].standing
+            is_its_own = held.new.client_orderid == order_id
+            if is_its_own and held.new.content == content:
+                known.append(Known(row, number, standing.state))
+                continue
+            clashes.append(
+                Clash(
+                    row,
+                    order_id,
+                    number,
+                    held.batch.batch,
+                    held.new.row,
+                    held.batch.opened_at,
+                    standing.state,
+                    is_its_own and amendable(standing),
+                )
+            )
+        return known, clashes
+
+    def look_alikes(
+        self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
+    ) -> Sequence[LookAlike]:
+        """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
+        alike: dict[tuple[str, str, int], list[_Held]] = defaultdict(list)
+        for held in self._instructions.values():
+            if held.batch.operation == operation and held.batch.opened_at > since:
+                alike[held.new.payee, held.new.currency, held.new.minor].append(held)
+        found = []
+        for row, client_orderid, payee, currency, minor in rows:
+            for held in reversed(alike.get((payee, currency, minor), [])):
+                if held.new.client_orderid != client_orderid:
+                    found.append(LookAlike(row, held.new.client_orderid, held.batch.batch, held.batch.opened_at))
+                    break
+        return found
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
+        covered = self._covered.get(batch, {})
+        rows = list(covered)
+        found: list[Due] = []
+        for row in rows[bisect_right(rows, after_row) :]:
+            number = covered[row]
+            progress = self._progress[number]
+            if progress.standing.state is not State.READY:
+                continue
+            if len(found) == limit:
+                break
+            new = self._instructions[number].new
+            instruction = Instruction(
+                new.client_orderid, new.country, new.currency, new.amount, new.form, json.loads(new.fields)
+            )
+            found.append(Due(number, row, instruction, progress.standing, progress.order_id))
+        return found
+
+    def standings(self, batch: int) -> Iterator[RowStanding]:
+        """Yield every instruction that a batch covers, in the sheet's order."""
+        for row, number in self._covered.get(batch, {}).items():
+            new = self._instructions[number].new
+            yield row_standing(row, new.client_orderid, new.country, new.currency, new.minor, self._progress[number])
+
+    def pages(self, batch: int) -> Iterator[bytes]:
+        """Yield the sheet as it was received, piece by piece."""
+        yield from self._pages.get(batch, [])
+
+    def tallies(self, batch: int) -> Sequence[Tally]:
+        """Return counts and sums of a batch, ordered by country, currency and state."""
+        sums: dict[tuple[str, str, State], tuple[int, int]] = {}
+        for number in self._covered.get(batch, {}).values():
+            new = self._instructions[number].new
+            key = (new.country, new.currency, self._progress[number].standing.state)
+            count, minor = sums.get(key, (0, 0))
+            sums[key] = (count + 1, minor + new.minor)
+        return [Tally(*key, *sums[key]) for key in sorted(sums)]
+
+    def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
+        """Return the facts that changed nothing, of one batch or of all."""
+        found = []
+        for line in self._lines:
+            if line.contradicts is None or line.instruction is None or line.attempt is None:
+                continue
+            held = self._instructions[line.instruction]
+            record = held.batch if batch is None else self._batches[batch - 1]
+            rows = [row for row, number in self._covered[record.number].items() if number == line.instruction]
+            found += [
+                Contradiction(
+                    line.seq,
+                    record.batch,
+                    row,
+                    held.new.client_orderid,
+                    State(line.contradicts),
+                    line.kind,
+                    line.attempt,
+                    line.at,
+                )
+                for row in rows
+            ]
+        return found
+
+    def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
+        """Return number and standing of the instruction behind a row of a batch."""
+        number = self._covered.get(batch, {}).get(row)
+        return None if number is None else (number, self._progress[number].standing)
+
+    def verify(self) -> Mapping[str, int]:
+        """Replay the chain and every instruction; return what was counted."""
+        end = self._start
+        progress: dict[int, Progress] = {}
+        for line in self._lines:
+            end = follow(end, line)
+            if line.instruction is None or line.attempt is None:
+                self._begin(line.batch, progress)
+                continue
+            entry = Entry(line.instruction, line.attempt, decode(line.kind, line.details), line.at)
+            (again,) = fold([entry], Link(line.seq - 1, b""), progress, self._batch_of)
+            if again.contradicts != line.contradicts:
+                raise JournalCorrupt(f"fact {line.seq} does not fit where instruction {line.instruction} stood")
+        if progress != self._progress:
+            raise JournalCorrupt("an instruction is not as its facts say")
+        counts = {state.value: 0 for state in State}
+        for one in progress.values():
+            counts[one.standing.state.value] += 1
+        return counts | {
+            "batches": len(self._batches),
+            "contradictions": sum(line.contradicts is not None for line in self._lines),
+            "facts": len(self._lines),
+            "instructions": len(self._instructions),
+            "order_ids": len(self._order_ids),
+            "pages": sum(map(len, self._pages.values())),
+        }
+
+    def close(self) -> None:
+        """Nothing to let go of: the journal lives on in memory."""
+
+    def _check_batch(
+        self, record: BatchRecord, held: Sequence[_Held], known: Sequence[Known], replaced: Mapping[int, int]
+    ) -> None:
+        """Raise `InternalError` for what the tables of the journal on disk would refuse."""
+        rows = [one.new.row for one in held] + [one.row for one in known]
+        covered = [one.instruction for one in known]
+        ids = [one.new.client_orderid for one in held]
+        taken = {one.new.client_orderid for one in held if one.replaces is None}
+        if (
+            any((record.operation, record.batch) == (other.operation, other.batch) for other in self._batches)
+            or len(rows) != len(set(rows))
+            or len(ids) != len(set(ids))
+            or len(covered) != len(set(covered))
+            or any((record.operation, order_id) in self._order_ids for order_id in taken)
+            or any(number not in self._instructions for number in covered)
+        ):
+            raise InternalError(f"batch {record.batch} is already open, or a row or an order id of it is taken")
+        if sum(one.replaces is not None for one in held) != len(replaced):
+            raise InternalError("an amendment is of no row of its batch")
+        for one in held:
+            if one.replaces is not None and not self._may_replace(one):
+                raise InternalError("an amendment replaces what may not be replaced")
+
+    def _may_replace(self, held: _Held) -> bool:
+        old = self._instructions.get(held.replaces or 0)
+        return (
+            old is not None
+            and old.new.client_orderid == held.new.client_orderid
+            and amendable(self._progress[old.number].standing)
+        )
+
+    def _begin(self, batch: int, progress: dict[int, Progress]) -> None:
+        """Put the instructions of a batch where they start: anew, or after the one they replace."""
+        for held in self._instructions.values():
+            if held.batch.number == batch:
+                old = held.replaces
+                progress[held.number] = Progress(held.new.client_orderid) if old is None else succeed(progress[old])
+
+    def _amend(self, record: BatchRecord, amended: Iterable[_Held], at: str) -> None:
+        """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
+        entries = []
+        for held in amended:
+            old = held.replaces or 0
+            before = self._progress[old]
+            self._progress[held.number] = succeed(before)
+            for order_id in (held.new.client_orderid, before.order_id):
+                self._order_ids[record.operation, order_id] = held.number
+            entries.append(Entry(old, before.standing.attempt, Replaced(record.batch, held.new.row), at))
+            if before.standing.state is State.REJECTED:
+                entries.append(self._release_entry(held.number, suffix=True, by="an amended sheet", at=at))
+        self._record(entries)
+
+    def _release_entry(self, number: int, *, suffix: bool, by: str, at: str) -> Entry:
+        """Return the fact that releases a rejected instruction, its next order id claimed."""
+        held, progress = self._instructions[number], self._progress[number]
+        operation = held.batch.operation
+        order_id = next_order_id(
+            held.new.client_orderid,
+            progress,
+            suffix=suffix,
+            is_used=lambda order_id: (operation, order_id) in self._order_ids,
+        )
+        self._order_ids.setdefault((operation, order_id), number)
+        return Entry(number, progress.standing.attempt, Released(order_id, by), at)
+
+    def _record(self, entries: Sequence[Entry]) -> Sequence[Line]:
+        if any(entry.instruction not in self._instructions for entry in entries):
+            raise InternalError("a fact speaks of an instruction that the journal does not have")
+        lines = fold(entries, self._end, self._progress, self._batch_of)
+        self._add(lines)
+        return lines
+
+    def _add(self, lines: Sequence[Line]) -> None:
+        if lines:
+            self._lines += lines
+            self._end = Link(lines[-1].seq, lines[-1].hash)
