@@ -1,0 +1,405 @@
+"""What a reply or a fault means: the table, line by line."""
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from gateway_cases import OPERATION
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.gateway.classify import MAX_NESTING, MAX_PAUSE_S, UNSTATED_PAUSE_S, classify
+from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
+
+WORDS = {
+    "approved": OutcomeKind.PAID,
+    "processing": OutcomeKind.ACCEPTED,
+    "declined": OutcomeKind.REJECTED,
+}
+OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
+GOOD = {"status": "approved", "client_orderid": "PAY-1", "amount": 1500.5, "currency": "KES"}
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+def judge(
+    body: bytes | str | dict[str, Any],
+    http_status: int = 200,
+    headers: tuple[tuple[str, str], ...] = (),
+    *,
+    reused: bool = False,
+    now: datetime | None = None,
+    expected: Expected = OURS,
+) -> Verdict:
+    if isinstance(body, dict):
+        body = json.dumps(body)
+    raw = body.encode() if isinstance(body, str) else body
+    return classify(RawReply(http_status, headers, raw, reused), expected, WORDS, OPERATION, now=now)
+
+
+def judge_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
+    return classify(TransportFault(kind, left, written), OURS, WORDS, OPERATION)
+
+
+# Faults.
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_once_the_first_byte_may_have_left_any_fault_is_unknown_and_the_run_goes_on(kind: FaultKind):
+    assert judge_fault(kind, left=True) == Verdict(Outcome(OutcomeKind.UNKNOWN, cause=kind.value), GoOn())
+
+
+@pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED}))
+def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind: FaultKind):
+    assert judge_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), TryAgain())
+
+
+def test_a_certificate_that_is_not_to_be_trusted_stops_the_run():
+    verdict = judge_fault(FaultKind.TLS_UNTRUSTED, left=False)
+    assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
+    assert isinstance(verdict.advice, StopRun)
+
+
+def test_written_bytes_are_believed_more_than_a_witness_that_is_unset():
+    assert judge_fault(FaultKind.CONNECT_FAILED, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
+
+
+# Complete replies: the words.
+
+
+@pytest.mark.parametrize(("word", "kind"), WORDS.items())
+@pytest.mark.parametrize("http_status", [200, 201, 204, 299, 400, 404, 409, 422, 499])
+def test_below_500_a_listed_word_decides_whatever_the_http_status(word: str, kind: OutcomeKind, http_status: int):
+    verdict = judge({"status": word}, http_status)
+    assert verdict == Verdict(Outcome(kind, gateway_status=word, http_status=http_status), GoOn())
+
+
+@pytest.mark.parametrize(
+    "word", ["Approved", "APPROVED", "approved ", " approved", "approve", "", "unknown", "\u0430pproved"]
+)
+def test_a_word_that_is_not_listed_exactly_is_unknown(word: str):
+    outcome = judge({"status": word}).outcome
+    assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
+
+
+def test_a_word_that_is_listed_as_not_sent_is_not_believed():
+    words = {"approved": OutcomeKind.NOT_SENT}
+    outcome = classify(RawReply(200, (), b'{"status":"approved"}'), OURS, words, OPERATION).outcome
+    assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
+
+
+@pytest.mark.parametrize("http_status", [500, 501, 502, 503, 504, 520, 599, 600, 999])
+@pytest.mark.parametrize("body", [GOOD, {"status": "declined"}, "<html>Bad gateway</html>", ""])
+def test_500_and_above_is_unknown_whatever_the_body_says(http_status: int, body: str | dict[str, Any]):
+    outcome = judge(body, http_status).outcome
+    assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.server_error")
+
+
+@pytest.mark.parametrize("http_status", [300, 301, 302, 303, 304, 307, 308, 399])
+@pytest.mark.parametrize("location", ["https://gateway.example/paynet/api/v4/payout/1234", "http://elsewhere.example"])
+def test_a_redirect_is_unknown_whatever_the_body_says(http_status: int, location: str):
+    outcome = judge(GOOD, http_status, (("location", location),)).outcome
+    assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.redirect")
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (b"", "reply.not_json"),
+        (b"<html>OK</html>", "reply.not_json"),
+        (b"status=approved", "reply.not_json"),
+        (b'\xef\xbb\xbf{"status":"approved"}', "reply.not_json"),
+        ('{"status":"approved"}'.encode("utf-16"), "reply.not_json"),
+        ('{"status":"approved"}'.encode("utf-16-le"), "reply.not_json"),
+        (b'{"status":"approved","name":"\xe9"}', "reply.not_json"),
+        (b'{"status":"approved"', "reply.not_json"),
+        (b'{"status":"approved"}x', "reply.not_json"),
+        (b'{"status":"approved"}{"status":"declined"}', "reply.not_json"),
+        (b"{'status':'approved'}", "reply.not_json"),
+        (b'{"status":"approved",}', "reply.not_json"),
+        (b'{"status":"approved" /* paid */}', "reply.not_json"),
+        (b'{"status":"approved","a":"\n"}', "reply.not_json"),
+        (b'{"status":"declined","status":"approved"}', "reply.not_json"),
+        (b'{"status":"approved","status":"approved"}', "reply.not_json"),
+        (b'{"status":"approved","st\\u0061tus":"declined"}', "reply.not_json"),
+        (b'{"status":"approved","a":[{"b":1,"b":1}]}', "reply.not_json"),
+        (b'{"status":"approved","fee":NaN}', "reply.not_json"),
+        (b'{"status":"approved","fee":Infinity}', "reply.not_json"),
+        (b'{"status":"approved","fee":-Infinity}', "reply.not_json"),
+        (b'{"status":"approved","fee":01}', "reply.not_json"),
+        (b'{"status":"approved","fee":1e99999999999999999999}', "reply.not_json"),
+        (b'{"status":"approved","a":' + b"[" * 60_000, "reply.not_json"),
+        (b'{"status":"approved","a":' + b"[" * MAX_NESTING + b"]" * MAX_NESTING + b"}", "reply.not_json"),
+        (b'{"status":"approved","a":' + b'{"a":' * MAX_NESTING + b"1" + b"}" * MAX_NESTING + b"}", "reply.not_json"),
+        (b'[{"status":"approved"}]', "reply.not_object"),
+        (b'"approved"', "reply.not_object"),
+        (b"null", "reply.not_object"),
+        (b"200", "reply.not_object"),
+        (b"{}", "reply.status_missing"),
+        (b'{"state":"approved"}', "reply.status_missing"),
+        (b'{"Status":"approved"}', "reply.status_missing"),
+        (b'{"status":null}', "reply.status_missing"),
+        (b'{"result":{"status":"approved"}}', "reply.status_missing"),
+        (b'{"status":1}', "reply.status_not_text"),
+        (b'{"status":true}', "reply.status_not_text"),
+        (b'{"status":["approved"]}', "reply.status_not_text"),
+        (b'{"status":{"value":"approved"}}', "reply.status_not_text"),
+    ],
+)
+def test_what_is_no_strict_object_with_a_text_status_is_unknown(body: bytes, cause: str):
+    verdict = judge(body)
+    assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, cause)
+    assert verdict.advice == GoOn()
+
+
+def test_nesting_up_to_the_bound_and_brackets_in_text_are_fine():
+    inner = "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)
+    assert judge(f'{{"status":"approved","a":{inner}}}').outcome.kind is OutcomeKind.PAID
+    assert judge({"status": "approved", "a": "[{" * 500}).outcome.kind is OutcomeKind.PAID
+    assert judge({"status": "approved", "a": [[]] * 500}).outcome.kind is OutcomeKind.PAID
+
+
+@pytest.mark.parametrize("content_type", ["text/html", "application/json; charset=utf-16", "", "nonsense"])
+def test_the_content_type_decides_nothing(content_type: str):
+    assert judge(GOOD, headers=(("content-type", content_type),)).outcome.kind is OutcomeKind.PAID
+
+
+def test_a_reply_cut_at_any_byte_is_unknown():
+    body = json.dumps({**GOOD, "message": "ünïcode"}, ensure_ascii=False).encode()
+    assert judge(body).outcome.kind is OutcomeKind.PAID
+    for cut in range(len(body)):
+        assert judge(body[:cut]).outcome.kind is OutcomeKind.UNKNOWN, cut
+
+
+# Complete replies: whose payout they speak of.
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        {},
+        {"client_orderid": None, "amount": None, "currency": None},
+        {"client_orderid": "PAY-1"},
+        {"currency": "KES"},
+        {"amount": "1500.50"},
+        {"amount": "1500.5"},
+        {"amount": "1500.500"},
+        {"amount": "01500.50"},
+    ],
+)
+def test_an_echo_that_is_ours_or_absent_leaves_the_word_to_decide(echo: dict[str, Any]):
+    assert judge({"status": "approved", **echo}).outcome.kind is OutcomeKind.PAID
+
+
+@pytest.mark.parametrize("number", ["1500.50", "1500.5", "1500.5000", "1.50050e3", "150050E-2"])
+def test_an_echoed_amount_is_compared_as_an_exact_number(number: str):
+    assert judge(f'{{"status":"approved","amount":{number}}}').outcome.kind is OutcomeKind.PAID
+
+
+@pytest.mark.parametrize(
+    "number", ["1500.51", "1500.500000000000000000001", "150050", "-1500.50", "0", "1e99999", "1e-99999", "9" * 5000]
+)
+def test_an_echoed_number_that_differs_by_anything_is_a_conflict(number: str):
+    assert judge(f'{{"status":"approved","amount":{number}}}').outcome.conflict
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        {"client_orderid": "PAY-2"},
+        {"client_orderid": "pay-1"},
+        {"client_orderid": "PAY-1 "},
+        {"client_orderid": ""},
+        {"client_orderid": 1},
+        {"client_orderid": ["PAY-1"]},
+        {"client_orderid": True},
+        {"currency": "kes"},
+        {"currency": "UGX"},
+        {"currency": 404},
+        {"amount": ""},
+        {"amount": "1,500.50"},
+        {"amount": "1500.50 KES"},
+        {"amount": " 1500.50"},
+        {"amount": "NaN"},
+        {"amount": "Infinity"},
+        {"amount": "1500_50"},
+        {"amount": "\u0661500.50"},
+        {"amount": True},
+        {"amount": {"value": 1500.50}},
+    ],
+)
+@pytest.mark.parametrize("http_status", [200, 302, 401, 422, 429, 500])
+def test_an_echo_that_is_not_ours_is_a_conflict_and_stops_the_run_whatever_else_it_says(
+    echo: dict[str, Any], http_status: int
+):
+    verdict = judge({"status": "approved", **echo}, http_status)
+    assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, "reply.other_payout")
+    assert verdict.outcome.conflict
+    assert verdict.outcome.gateway_status == "approved"
+    assert isinstance(verdict.advice, StopRun)
+
+
+def test_an_order_id_of_digits_may_be_echoed_as_a_number():
+    expected = Expected("20261121", Decimal(1), "KES")
+    assert judge('{"status":"approved","client_orderid":20261121}', expected=expected).outcome.kind is OutcomeKind.PAID
+    assert judge('{"status":"approved","client_orderid":20261122}', expected=expected).outcome.conflict
+    zeros = Expected("007", Decimal(1), "KES")
+    assert judge('{"status":"approved","client_orderid":7}', expected=zeros).outcome.conflict
+
+
+@pytest.mark.parametrize("echo", [{}, {"client_orderid": None}, {"amount": "1500.50", "currency": "KES"}])
+def test_over_a_reused_connection_a_reply_must_name_this_payout(echo: dict[str, Any]):
+    outcome = judge({"status": "approved", **echo}, reused=True).outcome
+    assert (outcome.kind, outcome.cause, outcome.conflict) == (OutcomeKind.UNKNOWN, "reply.not_echoed", False)
+
+
+def test_over_a_reused_connection_the_own_order_id_is_enough():
+    assert judge({"status": "approved", "client_orderid": "PAY-1"}, reused=True).outcome.kind is OutcomeKind.PAID
+
+
+# Evidence.
+
+
+def test_the_gateways_own_words_are_kept():
+    body = {
+        "status": "declined",
+        "paynet-order-id": 987654321,
+        "reference": "not this one",
+        "error-code": "51",
+        "error-message": "Insufficient balance",
+    }
+    assert judge(body, 422).outcome == Outcome(
+        OutcomeKind.REJECTED,
+        gateway_status="declined",
+        gateway_reference="987654321",
+        http_status=422,
+        error_code="51",
+        message="Insufficient balance",
+    )
+
+
+def test_the_first_name_that_holds_anything_counts():
+    outcome = judge({"status": "approved", "paynet-order-id": None, "reference": "  ", "id": "abc", "code": []}).outcome
+    assert (outcome.gateway_reference, outcome.error_code) == ("abc", None)
+
+
+def test_evidence_is_kept_of_replies_that_are_unknown_too():
+    outcome = judge({"status": "odd", "id": "R1", "message": "what?"}, 500).outcome
+    assert (outcome.gateway_status, outcome.gateway_reference, outcome.message) == ("odd", "R1", "what?")
+
+
+def test_evidence_is_short_printable_and_fit_for_any_file():
+    hostile = "\x1b[31mred\x00\u202edesrever\ud800\u2028line\nnext\ttab\u00a0" + "x" * 500
+    outcome = judge(json.dumps({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300})).outcome
+    for text in (outcome.message, outcome.gateway_reference, outcome.error_code):
+        assert text is not None
+        assert text.isprintable()
+        assert len(text) <= 200
+        text.encode()
+    assert outcome.message is not None
+    assert outcome.message.startswith("[31mreddesrever line next tab x")
+
+
+# Advice.
+
+
+@pytest.mark.parametrize("http_status", [401, 403])
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"status": "declined"}, OutcomeKind.REJECTED),
+        ({"status": "odd"}, OutcomeKind.UNKNOWN),
+        ("Unauthorized", OutcomeKind.UNKNOWN),
+    ],
+)
+def test_refused_credentials_stop_the_run_and_the_body_decides_the_row(
+    http_status: int, body: str | dict[str, Any], kind: OutcomeKind
+):
+    verdict = judge(body, http_status)
+    assert verdict.outcome.kind is kind
+    assert isinstance(verdict.advice, StopRun)
+
+
+RETRY_AFTER = [
+    ("120", PauseRun(120.0)),
+    (" 7 ", PauseRun(7.0)),
+    ("0", GoOn()),
+    ("900", PauseRun(900.0)),
+    ("901", PauseRun(MAX_PAUSE_S)),
+    ("1000000000", PauseRun(MAX_PAUSE_S)),
+    ("9" * 400, PauseRun(UNSTATED_PAUSE_S)),
+    ("-1", PauseRun(UNSTATED_PAUSE_S)),
+    ("1.5", PauseRun(UNSTATED_PAUSE_S)),
+    ("", PauseRun(UNSTATED_PAUSE_S)),
+    ("soon", PauseRun(UNSTATED_PAUSE_S)),
+    ("\u0661\u0662", PauseRun(UNSTATED_PAUSE_S)),
+    ("Sat, 21 Nov 2026 12:02:00 GMT", PauseRun(120.0)),
+    ("Saturday, 21-Nov-26 12:02:00 GMT", PauseRun(120.0)),
+    ("Sat Nov 21 12:02:00 2026", PauseRun(120.0)),
+    ("Sat, 21 Nov 2026 11:59:00 GMT", GoOn()),
+    ("Sat, 21 Nov 2026 12:00:00 GMT", GoOn()),
+    ("Fri, 31 Dec 9999 23:59:59 GMT", PauseRun(MAX_PAUSE_S)),
+    ("Sat, 99 Nov 2026 12:02:00 GMT", PauseRun(UNSTATED_PAUSE_S)),
+    ("Sat, 21 Nov 99999999 12:02:00 +999999", PauseRun(UNSTATED_PAUSE_S)),
+]
+
+
+@pytest.mark.parametrize("http_status", [429, 503])
+@pytest.mark.parametrize(("asked", "advice"), RETRY_AFTER)
+def test_a_rest_that_is_asked_for_is_kept_within_bounds(http_status: int, asked: str, advice: Advice):
+    verdict = judge({"status": "declined"}, http_status, (("retry-after", asked),), now=NOW)
+    assert verdict.advice == advice
+    assert verdict.outcome.kind is (OutcomeKind.REJECTED if http_status == 429 else OutcomeKind.UNKNOWN)
+
+
+def test_a_date_counts_from_the_replys_own_clock():
+    headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"))
+    assert judge({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
+    assert judge({}, 429, headers).advice == PauseRun(30.0)
+
+
+def test_a_date_with_nothing_to_count_from_is_a_rest_of_unstated_length():
+    assert judge({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(UNSTATED_PAUSE_S)
+
+
+def test_too_many_requests_asks_for_a_rest_even_without_saying_how_long():
+    assert judge({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert judge({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert judge({}, 503).advice == GoOn()
+
+
+def test_retry_after_with_another_http_status_means_nothing():
+    assert judge(GOOD, 200, (("retry-after", "60"),)).advice == GoOn()
+
+
+# Whatever comes.
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+MEMBERS = st.dictionaries(
+    st.sampled_from(["status", "client_orderid", "amount", "currency", "id", "code", "message", "x"]),
+    st.sampled_from(["approved", "PAY-1", "KES", "1500.50", 1500.5]) | JSON,
+)
+
+
+@given(
+    body=st.binary() | MEMBERS.map(lambda members: json.dumps(members).encode()),
+    http_status=st.integers(100, 999),
+    headers=st.lists(st.tuples(st.sampled_from(["retry-after", "date", "x"]), st.text(max_size=60)), max_size=3),
+    reused=st.booleans(),
+)
+def test_no_reply_makes_it_raise_and_only_a_listed_word_below_300_or_in_the_400s_is_believed(
+    body: bytes, http_status: int, headers: list[tuple[str, str]], *, reused: bool
+):
+    outcome = judge(body, http_status, tuple(headers), reused=reused, now=NOW).outcome
+    assert outcome.kind is not OutcomeKind.NOT_SENT
+    if outcome.kind is not OutcomeKind.UNKNOWN:
+        members = json.loads(body)
+        assert WORDS[members["status"]] is outcome.kind
+        assert http_status < 300 or 400 <= http_status < 500
+        assert members.get("client_orderid") == "PAY-1" or (members.get("client_orderid") is None and not reused)

@@ -1,0 +1,105 @@
+"""Addresses: what is taken for the gateway's, and what is refused."""
+
+import pytest
+from gateway_cases import OPERATION
+from oauthlib.oauth1.rfc5849.signature import base_string_uri
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.endpoint import Origin, gateway_origin, operation_url, proxy_origin
+
+GATEWAY = Origin("https", "gateway.example", 443)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "origin", "path"),
+    [
+        ("https://gateway.example", "https://gateway.example", ""),
+        ("https://gateway.example/", "https://gateway.example", ""),
+        ("HTTPS://Gateway.EXAMPLE:443/Sub/path/", "https://gateway.example", "/Sub/path"),
+        ("https://gateway.example:8443", "https://gateway.example:8443", ""),
+        ("https://192.0.2.7", "https://192.0.2.7", ""),
+        ("https://[2001:DB8::1]:444/a", "https://[2001:db8::1]:444", "/a"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080", ""),
+        ("http://localhost", "http://localhost", ""),
+        ("http://127.9.9.9:80", "http://127.9.9.9", ""),
+        ("http://[::1]:8080", "http://[::1]:8080", ""),
+    ],
+)
+def test_an_address_is_brought_to_one_form(base_url: str, origin: str, path: str):
+    found, rest = gateway_origin(base_url)
+    assert (str(found), rest) == (origin, path)
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "",
+        "gateway.example",
+        "ftp://gateway.example",
+        "https://",
+        "https:///path",
+        "https://user:hunter2@gateway.example",
+        "https://hunter2@gateway.example",
+        "https://gateway.example?key=hunter2",
+        "https://gateway.example/#hunter2",
+        "https://gateway.example:0",
+        "https://gateway.example:65536",
+        "https://gateway.example:port",
+        "https://gateway..example",
+        "https://.gateway.example",
+        "https://gateway.example.",
+        "https://-gateway.example",
+        f"https://{'a' * 64}.example",
+        f"https://{'a.' * 127}example",
+        "https://gatew\u0430y.example",
+        "https://gateway.example/a b",
+        "https://gateway.example\n",
+        " https://gateway.example",
+        "https://gateway.example\r\nHost: evil.example",
+        "https://[::1",
+        "https://[12345::]",
+        "https://gateway.example\\@evil.example",
+    ],
+)
+def test_what_is_no_plain_address_is_refused_and_not_repeated(base_url: str):
+    with pytest.raises(ConfigurationError, match=r"gateway\.base_url") as caught:
+        gateway_origin(base_url)
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize("host", ["gateway.example", "192.0.2.7", "0.0.0.0", "localhost.example", "[2001:db8::1]"])  # noqa: S104 (it is refused)
+def test_plain_http_is_refused_for_any_host_but_loopback(host: str):
+    with pytest.raises(ConfigurationError, match="unprotected"):
+        gateway_origin(f"http://{host}:8080")
+
+
+def test_a_proxy_is_plain_http_and_carries_tls_only():
+    assert proxy_origin("http://Proxy.example:3128/", gateway=GATEWAY) == Origin("http", "proxy.example", 3128)
+    for proxy in ("https://proxy.example:3128", "http://proxy.example:3128/path", "proxy.example:3128"):
+        with pytest.raises(ConfigurationError, match=r"gateway\.proxy"):
+            proxy_origin(proxy, gateway=GATEWAY)
+    with pytest.raises(ConfigurationError, match=r"gateway\.proxy") as caught:
+        proxy_origin("http://user:hunter2@proxy.example:3128", gateway=GATEWAY)
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="plain HTTP"):
+        proxy_origin("http://proxy.example:3128", gateway=Origin("http", "127.0.0.1", 80))
+
+
+@pytest.mark.parametrize(
+    ("base_url", "endpoint_id", "url"),
+    [
+        ("https://gateway.example", "1234", "https://gateway.example/paynet/api/v4/payout/1234"),
+        ("https://Gateway.example:443/", "1234", "https://gateway.example/paynet/api/v4/payout/1234"),
+        ("https://gateway.example/sub", "a/b?c", "https://gateway.example/sub/paynet/api/v4/payout/a%2Fb%3Fc"),
+        ("http://127.0.0.1:80", "é", "http://127.0.0.1/paynet/api/v4/payout/%C3%A9"),
+    ],
+)
+def test_the_url_that_is_sent_is_the_one_that_rfc_5849_signs(base_url: str, endpoint_id: str, url: str):
+    assert operation_url(base_url, OPERATION, endpoint_id) == url
+    assert base_string_uri(url) == url
+
+
+@pytest.mark.parametrize("endpoint_id", ["", ".", ".."])
+def test_an_endpoint_that_would_be_another_path_is_refused(endpoint_id: str):
+    with pytest.raises(ConfigurationError, match="endpoint_id"):
+        operation_url("https://gateway.example", OPERATION, endpoint_id)
