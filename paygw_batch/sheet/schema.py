@@ -1,0 +1,58 @@
+"""The rules of a country as a pandera schema: the contract that the fast path of validation is held to.
+
+Both are made from the same checks. Here each check is asked of every value by itself, and pandera collects what fails;
+`judge` asks one question per column first. A property test holds them to the same (row, column, code).
+"""
+
+from collections.abc import Callable
+
+import pandera.polars as pa
+import polars as pl
+from pandera.api.polars.types import PolarsData
+from pandera.errors import SchemaErrors
+
+from paygw_batch.countries.rules import CountryRule, Rules
+from paygw_batch.sheet.checks import checks_of, checks_without_country
+from paygw_batch.sheet.clean import prepared
+
+BREACH_SCHEMA = {"row": pl.UInt32, "column": pl.String, "code": pl.String}
+
+
+def contract(rule: CountryRule | None, rules: Rules) -> pa.DataFrameSchema:
+    """Return what rows of one country must satisfy, over a `clean.prepared` frame; None: rows of no country.
+
+    All columns are String and nullable (that a value is missing is a check with a code of its own), nothing is coerced.
+    """
+    checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
+    return pa.DataFrameSchema(
+        {
+            column.column: pa.Column(
+                pl.String,
+                checks=[pa.Check(_passes(check.fails), error=check.code, ignore_na=False) for check in column.checks],
+                nullable=True,
+                coerce=False,
+            )
+            for column in checks
+        }
+    )
+
+
+def _passes(fails: pl.Expr) -> Callable[[PolarsData], pl.LazyFrame]:
+    # A check that answers once for the whole frame would be one failure for all rows: spread it over them.
+    every_row = pl.col("row").is_not_null() & ~fails
+    return lambda data: data.lazyframe.select(every_row)
+
+
+def breaches(frame: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Return every (row, column, code) at which a sheet's frame breaks the contract of its rows' countries."""
+    rows = prepared(frame)
+    code = pl.when(pl.col("country").is_in(list(rules))).then("country")
+    found = [pl.DataFrame(schema=BREACH_SCHEMA)]
+    for (country,), part in rows.with_columns(code=code).partition_by("code", as_dict=True, include_key=False).items():
+        try:
+            contract(rules.get(str(country)), rules).validate(part, lazy=True)
+        except SchemaErrors as errors:
+            cases = errors.failure_cases.select("index", "column", pl.col("check").alias("code"))
+            at = part.select("row").with_row_index("index")
+            found.append(cases.cast({"index": pl.UInt32}).join(at, on="index").select(list(BREACH_SCHEMA)))
+    return pl.concat(found)
