@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from paygw_batch.cli.compose import PAYOUT
 from paygw_batch.core.instruction import Instruction
-from paygw_batch.countries.load import config_dir, load_operation
+from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.endpoint import Connections, TransportSettings, operation_url
@@ -16,7 +17,7 @@ from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, load_private_
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.run.ports import Prepare
 from paygw_batch.sandbox.app import SandboxConfig
-from paygw_batch.sandbox.behaviour import load_behaviour
+from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
 from paygw_batch.sandbox.key import sandbox_key
 from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.settings import Settings, passphrase
@@ -33,14 +34,19 @@ class Connection:
     connect: Callable[[], PayoutTransport]
 
 
-def signer_key(settings: Settings, environ: Mapping[str, str]) -> PrivateKey:
-    """Return the merchant's private key; a run against the sandbox makes one when none is configured."""
+def key_path(settings: Settings) -> Path:
+    """Return where the merchant's private key is; for the sandbox one is made when none is configured."""
     path = settings.gateway.private_key
     if path is None and settings.uses_sandbox:
         path = sandbox_key(settings.journal_path().parent)
     if path is None:
         raise ConfigurationError("The configuration does not say gateway.private_key.")
-    return load_private_key(path, passphrase(settings.gateway, environ))
+    return path
+
+
+def signer_key(settings: Settings, environ: Mapping[str, str]) -> PrivateKey:
+    """Return the merchant's private key."""
+    return load_private_key(key_path(settings), passphrase(settings.gateway, environ))
 
 
 def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
@@ -80,7 +86,7 @@ def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey) -> Sandbox
         rules=rules,
         operation=load_operation(PAYOUT),
         record_path=settings.journal_path().parent / RECORD_NAME,
-        behaviour=load_behaviour(settings.sandbox.behaviour or config_dir() / "sandbox-behaviour.toml"),
+        behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
     )
 
 

@@ -1,12 +1,13 @@
 """`paygw-batch sandbox`: the built-in gateway on loopback."""
 
 import os
+import shlex
 from pathlib import Path
 
 import click
 
 from paygw_batch.cli.compose import require_complete, rules_of, settings_of
-from paygw_batch.cli.connect import sandbox_config, signer_key
+from paygw_batch.cli.connect import key_path, sandbox_config, signer_key
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.run.summary import ExitCode, Summary
@@ -28,11 +29,16 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
     )
     rules = rules_of(settings)
     require_complete(settings, rules, set())
-    config = sandbox_config(settings, rules, signer_key(settings, os.environ))
+    key = signer_key(settings, os.environ)
+    config = sandbox_config(settings, rules, key)
 
     def ready(base_url: str) -> None:
         screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {config.record_path}.")
-        screen.say(f"To submit to it from another terminal: PAYGW_BASE_URL={base_url} paygw-batch ... submit SHEET")
+        screen.say(
+            "To submit to it from another terminal, with the same configuration and a journal of its own:\n"
+            f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_path(settings)))} "
+            "paygw-batch --journal FILE ... submit SHEET"
+        )
 
     serve(config, port, ready=ready)
     screen.finish(Summary(ExitCode.DONE, "The sandbox has stopped."))

@@ -1,0 +1,14 @@
+"""A fresh machine for every test, set up for the sandbox."""
+
+from pathlib import Path
+
+import pytest
+from program import Program, sandbox_toml
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    tmp_path.chmod(0o700)
+    config = tmp_path / "paygw.toml"
+    config.write_text(sandbox_toml())
+    return Program(tmp_path, config)

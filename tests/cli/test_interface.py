@@ -1,0 +1,492 @@
+"""The public interface, point by point: commands, exit codes, columns, the summary. See docs/interface.md."""
+
+import json
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from program import HEADING, SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
+
+COLUMNS = [
+    "row",
+    "client_orderid",
+    "country",
+    "currency",
+    "amount",
+    "account_name",
+    "account_number",
+    "phone",
+    "purpose",
+    "state",
+    "attempts",
+    "sent_orderid",
+    "gateway_status",
+    "gateway_reference",
+    "http_status",
+    "error_code",
+    "message",
+    "first_sent_at",
+    "updated_at",
+]
+
+SUMMARY = {
+    "batch",
+    "sheet",
+    "rows",
+    "states",
+    "totals",
+    "defects",
+    "known",
+    "sent_this_run",
+    "seconds",
+    "reconciliation",
+    "exit_code",
+    "message",
+}
+
+
+# Program and configuration
+
+
+def test_the_module_and_the_console_script_are_the_same_program(program: Program):
+    script = Path(sys.executable).with_name("paygw-batch")
+    for command in ([sys.executable, "-m", "paygw_batch"], [script]):
+        done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=program.home)
+        assert "Usage: paygw-batch" in done.stdout
+
+
+def test_help_imports_nothing_heavy():
+    code = """
+import sys
+from paygw_batch.cli.root import cli
+try:
+    cli(["--help"])
+except SystemExit:
+    heavy = {"polars", "pandera", "httpx", "pydantic", "rich", "cryptography", "apsw", "uvicorn"}
+    print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(program: Program):
+    sheet = program.sheet(kenyan_rows(3))
+    other, third = program.home / "other.sqlite3", program.home / "third.sqlite3"
+    program.json("submit", sheet, PAYGW_JOURNAL=str(other))
+    assert other.exists()
+    assert not program.journal.exists()
+    program.json("--journal", third, "submit", sheet, PAYGW_JOURNAL=str(other))
+    assert third.exists()
+
+
+def test_the_configuration_can_come_from_the_environment(program: Program):
+    sheet = program.sheet(kenyan_rows(1))
+    result = program.run("--json", "submit", sheet, config=False, PAYGW_CONFIG=str(program.config))
+    assert result.exit_code == 0, result.stderr
+
+
+def test_an_unknown_key_is_refused_with_the_nearest(program: Program):
+    program.config.write_text(sandbox_toml().replace("concurrency =", "concurency ="))
+    result = program.run("doctor")
+    assert result.exit_code == 2
+    assert "submission.concurency" in result.stderr
+    assert "concurrency" in result.stderr
+
+
+@pytest.mark.parametrize("key", ["signature_profile", "approved", "endpoint_id"])
+def test_what_the_interface_leaves_open_has_no_silent_default(program: Program, key: str):
+    lines = [line for line in sandbox_toml().splitlines() if not line.startswith(f"{key} ")]
+    if key == "approved":
+        lines = [line for line in lines if line.split(" ")[0] not in {"processing", "declined", "filtered", "error"}]
+    program.config.write_text("\n".join(lines))
+    result = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert result.exit_code == 2
+    assert ("outcomes" if key == "approved" else key) in result.stderr
+    assert not program.journal.exists()
+    assert (key if key != "approved" else "outcomes") in program.run("doctor").output
+
+
+def test_a_used_countrys_purpose_must_be_configured_and_an_unused_ones_need_not(program: Program):
+    text = re.sub(r"\[countries\.KE\.payout\]\npurpose = .*\n", "", sandbox_toml())
+    program.config.write_text(text)
+    result = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert result.exit_code == 2
+    assert "countries.KE.payout.purpose" in result.stderr
+    ghana = SAMPLES / "countries" / "GH.csv"
+    assert program.json("submit", ghana, "--out", program.home / "out.csv")["exit_code"] == 0
+
+
+def test_plain_http_is_refused_beyond_loopback(program: Program):
+    program.config.write_text(sandbox_toml(base_url='"http://gateway.example"'))
+    key = program.home / "key.pem"
+    key.write_text("")
+    result = program.run("submit", program.sheet(kenyan_rows(1)), PAYGW_PRIVATE_KEY=str(key))
+    assert result.exit_code == 2
+
+
+# Commands
+
+
+def test_validate_sends_nothing_and_writes_no_journal(program: Program):
+    summary = program.json("validate", program.sheet(kenyan_rows(3)))
+    assert summary["exit_code"] == 0
+    assert summary["states"] == {"ready": 3}
+    assert summary["defect_list"] == []
+    assert not program.journal.exists()
+    assert program.record() == []
+
+
+def test_validate_needs_no_configuration(program: Program):
+    result = program.run("--json", "validate", program.sheet(kenyan_rows(2)), config=False)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_validate_lists_every_defect_of_every_row_with_code_and_sentence(program: Program):
+    rows = [*kenyan_rows(2), "KE,PAY-8,1e3,UGX,,0712,+254712345678"]
+    summary = program.json("validate", program.sheet(rows))
+    assert summary["exit_code"] == 3
+    assert summary["defects"] == 1
+    found = {(defect["row"], defect["column"]) for defect in summary["defect_list"]}
+    assert {(4, "amount"), (4, "currency"), (4, "account_name"), (4, "account_number")} <= found
+    for defect in summary["defect_list"]:
+        assert set(defect) == {"row", "column", "value", "code", "message"}
+        assert defect["code"].startswith(defect["column"] + ".")
+        assert len(defect["message"]) > 10
+
+
+def test_validate_writes_the_rejects(program: Program):
+    rows = [*kenyan_rows(2), "KE,PAY-8,1e3,KES,Jane,254712345678,+254712345678"]
+    rejects = program.home / "rejects.csv"
+    program.json("validate", program.sheet(rows), "--rejects", rejects)
+    (line,) = read_csv(rejects)
+    assert line["client_orderid"] == "PAY-8"
+    assert stat.S_IMODE(rejects.stat().st_mode) == 0o600
+
+
+def test_submit_pays_every_row_once_and_says_so(program: Program):
+    sheet = program.sheet(kenyan_rows(5))
+    summary = program.json("submit", sheet)
+    assert set(summary) == SUMMARY
+    assert summary["exit_code"] == 0
+    assert summary["states"] == {"paid": 5}
+    assert summary["totals"] == {"KES": {"paid": "7502.50"}}
+    assert (summary["rows"], summary["known"], summary["sent_this_run"], summary["defects"]) == (5, 0, 5, 0)
+    assert summary["sheet"] == "payroll.csv"
+    assert summary["reconciliation"] == str(program.home / "payroll.reconciliation.csv")
+    assert sorted(line["client_orderid"] for line in program.record()) == [f"PAY-{n}" for n in range(1, 6)]
+
+
+def test_submitting_again_is_safe(program: Program):
+    sheet = program.sheet(kenyan_rows(5))
+    first = program.json("submit", sheet)
+    before = (program.home / "payroll.reconciliation.csv").read_bytes()
+    again = program.json("submit", sheet)
+    assert (again["batch"], again["sent_this_run"], again["known"]) == (first["batch"], 0, 5)
+    assert (program.home / "payroll.reconciliation.csv").read_bytes() == before
+    assert len(program.record()) == 5
+
+
+def test_the_same_sheet_under_another_name_or_format_is_the_same_batch(program: Program):
+    first = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "a.csv")
+    again = program.json("submit", SAMPLES / "payroll-mixed.parquet", "--out", program.home / "b.csv")
+    assert (again["batch"], again["sent_this_run"]) == (first["batch"], 0)
+    assert len(program.record()) == 200
+
+
+def test_only_the_new_rows_of_a_corrected_sheet_are_paid(program: Program):
+    rows = kenyan_rows(4)
+    program.json("submit", program.sheet(rows))
+    summary = program.json("submit", program.sheet([*kenyan_rows(1, prefix="NEW"), *rows], name="corrected.csv"))
+    assert (summary["known"], summary["sent_this_run"], summary["states"]) == (4, 1, {"paid": 5})
+    assert len(program.record()) == 5
+
+
+def test_an_order_id_used_for_other_content_is_a_defect(program: Program):
+    program.json("submit", program.sheet(kenyan_rows(2)))
+    summary = program.json("submit", program.sheet(kenyan_rows(2, amount="99"), name="other.csv"))
+    assert summary["exit_code"] == 3
+    result = program.run("submit", program.home / "other.csv")
+    assert "client_orderid.conflict" in result.stdout
+    assert re.search(r"was used on \d{4}-\d\d-\d\d for another payment", result.stdout)
+    assert len(program.record()) == 2
+
+
+def test_amend_replaces_what_was_rejected_and_never_what_was_paid(program: Program):
+    rows = [*kenyan_rows(2, amount="9001"), *kenyan_rows(1, prefix="OK")]
+    assert program.json("submit", program.sheet(rows))["exit_code"] == 4
+    better = [*kenyan_rows(2, amount="20"), *kenyan_rows(1, prefix="OK")]
+    refused = program.json("submit", program.sheet(better, name="better.csv"))
+    assert refused["exit_code"] == 3
+    amended = program.json("submit", program.home / "better.csv", "--amend")
+    assert (amended["exit_code"], amended["states"], amended["sent_this_run"]) == (0, {"paid": 3}, 2)
+    lines = {line["client_orderid"]: line for line in read_csv(amended["reconciliation"])}
+    assert lines["PAY-1"]["sent_orderid"] == "PAY-1-r2"
+    worse = [*kenyan_rows(2, amount="30"), *kenyan_rows(1, prefix="OK")]
+    assert program.json("submit", program.sheet(worse, name="worse.csv"), "--amend")["exit_code"] == 3
+
+
+def test_a_sheet_with_a_defect_is_refused_whole(program: Program):
+    summary = program.json("submit", program.sheet([*kenyan_rows(3), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678"]))
+    assert summary["exit_code"] == 3
+    assert summary["sent_this_run"] == 0
+    assert program.record() == []
+    assert not (program.home / "payroll.reconciliation.csv").exists()
+
+
+def test_skip_invalid_pays_the_others_and_shows_the_invalid_rows(program: Program):
+    rows = [*kenyan_rows(2), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678", *kenyan_rows(1, prefix="LAST")]
+    summary = program.json("submit", program.sheet(rows), "--skip-invalid")
+    assert (summary["exit_code"], summary["states"]) == (4, {"invalid": 1, "paid": 3})
+    lines = read_csv(summary["reconciliation"])
+    assert [line["row"] for line in lines] == ["2", "3", "4", "5"]
+    assert lines[2]["state"] == "invalid"
+    assert lines[2]["amount"] == "x"
+    assert lines[2]["error_code"] == "amount.format"
+
+
+def test_control_totals_that_do_not_hold_send_nothing(program: Program):
+    sheet = program.sheet(kenyan_rows(2))
+    for wrong in (["--expect-rows", "3"], ["--expect-total", "KES=3000"], ["--expect-total", "UGX=1"]):
+        assert program.json("submit", sheet, *wrong)["exit_code"] == 3
+    assert program.record() == []
+    good = program.json("submit", sheet, "--expect-rows", "2", "--expect-total", "KES=3001")
+    assert good["exit_code"] == 0
+
+
+def test_a_dry_run_sends_and_writes_nothing(program: Program):
+    sheet = program.sheet(kenyan_rows(2))
+    before = set(program.home.rglob("*"))
+    summary = program.json("submit", sheet, "--dry-run")
+    assert (summary["exit_code"], summary["states"], summary["sent_this_run"]) == (0, {"ready": 2}, 0)
+    assert summary["reconciliation"] is None
+    assert set(program.home.rglob("*")) == before
+    program.json("submit", sheet)
+    known = program.json("submit", sheet, "--dry-run")
+    assert (known["known"], known["states"]) == (2, {"paid": 2})
+
+
+def test_ids_are_derived_from_the_reference_the_content_and_the_occurrence(program: Program):
+    heading = "country,amount,currency,account_name,account_number,phone"
+    rows = [row.replace(row.split(",")[1] + ",", "", 1) for row in kenyan_rows(3)]
+    rows.append(rows[0])
+    sheet = program.sheet(rows, heading=heading)
+    assert program.json("validate", sheet)["exit_code"] == 3
+    first = program.json("submit", sheet, "--reference", "payroll-2026-11")
+    ids = {line["row"]: line["client_orderid"] for line in read_csv(first["reconciliation"])}
+    assert len(set(ids.values())) == 4
+    assert all(order_id.startswith("payroll-2026-11") for order_id in ids.values())
+    shuffled = program.sheet([rows[2], rows[0], rows[3], rows[1]], name="shuffled.csv", heading=heading)
+    again = program.json("submit", shuffled, "--reference", "payroll-2026-11")
+    assert again["sent_this_run"] == 0
+    assert len(program.record()) == 4
+
+
+def test_resume_continues_from_the_journal_alone(program: Program):
+    sheet = program.sheet(kenyan_rows(3))
+    first = program.json("submit", sheet)
+    sheet.unlink()
+    resumed = program.json("resume", first["batch"][:6])
+    assert (resumed["batch"], resumed["sent_this_run"], resumed["exit_code"]) == (first["batch"], 0, 0)
+    assert resumed["reconciliation"] == first["reconciliation"]
+
+
+def test_a_batch_is_named_by_id_prefix_or_sheet(program: Program):
+    sheet = program.sheet(kenyan_rows(1))
+    batch = program.json("submit", sheet)["batch"]
+    for name in (batch, batch[:5], sheet):
+        assert program.json("status", name)["batch"] == batch
+    assert program.json("status", "ffff" if not batch.startswith("ffff") else "0000")["exit_code"] == 2
+
+
+def test_status_lists_all_batches(program: Program):
+    program.json("submit", program.sheet(kenyan_rows(1)))
+    program.json("submit", program.sheet(kenyan_rows(1, prefix="B"), name="second.csv"))
+    summary = program.json("status")
+    assert [batch["sheet"] for batch in summary["batches"]] == ["payroll.csv", "second.csv"]
+
+
+def test_reconcile_writes_the_same_bytes_again(program: Program):
+    summary = program.json("submit", program.sheet(kenyan_rows(3)))
+    out = program.home / "again.csv"
+    again = program.json("reconcile", summary["batch"], "--out", out)
+    assert again["exit_code"] == 0
+    assert out.read_bytes() == Path(summary["reconciliation"]).read_bytes()
+
+
+def test_reconcile_writes_parquet_by_its_ending(program: Program):
+    summary = program.json("submit", program.sheet(kenyan_rows(3)), "--out", program.home / "out.parquet")
+    assert pl.read_parquet(summary["reconciliation"]).columns[:19] == COLUMNS
+
+
+def test_verify_says_that_the_journal_is_sound(program: Program):
+    program.json("submit", program.sheet(kenyan_rows(3)))
+    assert program.json("verify")["exit_code"] == 0
+
+
+def test_doctor_shows_a_base_string_and_a_signature(program: Program):
+    result = program.run("doctor")
+    assert result.exit_code == 0, result.output
+    assert "POST&http" in result.stdout
+    assert program.record() == []
+
+
+def test_json_is_the_only_thing_on_standard_output(program: Program):
+    sheet = program.sheet([*kenyan_rows(1), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678"])
+    for arguments in (
+        ["validate", sheet],
+        ["submit", sheet],
+        ["submit", program.sheet(kenyan_rows(2), name="good.csv")],
+        ["status"],
+        ["verify"],
+        ["doctor"],
+        ["submit", program.home / "absent.csv"],
+    ):
+        result = program.run("--json", *arguments)
+        assert isinstance(json.loads(result.stdout), dict)
+        assert set(json.loads(result.stdout)) >= SUMMARY
+
+
+def test_quiet_says_only_what_went_wrong(program: Program):
+    result = program.run("-q", "submit", program.sheet(kenyan_rows(1)))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+# Exit codes
+
+
+def test_usage_errors_exit_2(program: Program):
+    for arguments in (["nonsense"], ["submit"], ["submit", "--no-such-option"], ["reconcile", "abc"]):
+        assert program.run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("amount", "state", "code"),
+    [
+        ("9001", "rejected", 4),
+        ("9002", "accepted", 0),
+        ("9003", "rejected", 4),
+        ("9006", "in_doubt", 5),
+        ("9007", "in_doubt", 5),
+        ("9008", "in_doubt", 5),
+        ("9009", "in_doubt", 5),
+        ("9010", "in_doubt", 5),
+        ("9011", "in_doubt", 5),
+    ],
+)
+def test_every_answer_of_the_gateway_has_its_state_and_exit_code(program: Program, amount: str, state: str, code: int):
+    summary = program.json("submit", program.sheet(kenyan_rows(1, amount=amount)))
+    assert (summary["states"], summary["exit_code"]) == ({state: 1}, code)
+    (line,) = read_csv(summary["reconciliation"])
+    assert line["state"] == state
+    again = program.json("submit", program.home / "payroll.csv")
+    assert again["sent_this_run"] == 0
+
+
+def test_a_gateway_that_is_not_there_leaves_rows_ready_and_exits_6(program: Program):
+    key = program.home / "merchant.pem"
+    subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+    key.chmod(0o600)
+    program.config.write_text(sandbox_toml(base_url='"http://127.0.0.1:1"'))
+    summary = program.json("submit", program.sheet(kenyan_rows(3)), PAYGW_PRIVATE_KEY=str(key))
+    assert (summary["exit_code"], summary["states"], summary["sent_this_run"]) == (6, {"ready": 3}, 0)
+    lines = read_csv(summary["reconciliation"])
+    assert {line["state"] for line in lines} == {"ready"}
+
+
+# Sheets
+
+
+def test_headings_match_whatever_their_case_blanks_hyphens_and_underscores(program: Program):
+    heading = "Country, Client Order ID ,AMOUNT,currency,Account-Name,account number,Phone,Cost Centre"
+    sheet = program.sheet([f"{row},C{n}" for n, row in enumerate(kenyan_rows(2))], heading=heading)
+    summary = program.json("submit", sheet)
+    assert summary["exit_code"] == 0
+    lines = read_csv(summary["reconciliation"])
+    assert list(lines[0]) == [*COLUMNS, "Cost Centre"]
+    assert [line["Cost Centre"] for line in lines] == ["C0", "C1"]
+
+
+def test_numbers_may_be_written_as_people_write_them(program: Program):
+    rows = [
+        'KE,A,100,KES,Jane,0712 345 678,"(0712) 345-678"',
+        "KE,B,100,KES,Jane,+254712345679,00254712345679",
+    ]
+    summary = program.json("submit", program.sheet(rows))
+    assert summary["exit_code"] == 0
+    lines = read_csv(summary["reconciliation"])
+    assert [line["account_number"] for line in lines] == ["254712345678", "254712345679"]
+    assert [line["phone"] for line in lines] == ["+254712345678", "+254712345679"]
+
+
+def test_one_sheet_may_mix_all_countries(program: Program):
+    summary = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "out.csv")
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 200})
+    record = {line["client_orderid"]: line for line in program.record()}
+    for line in read_csv(summary["reconciliation"]):
+        paid = record.pop(line["client_orderid"])
+        assert paid["amount"] == line["amount"]
+        assert paid["currency"] == line["currency"]
+    assert record == {}
+
+
+def test_the_same_account_and_amount_under_another_id_is_a_warning_that_names_both(program: Program):
+    row = "KE,{id},100,KES,Jane,254712345678,+254712345678"
+    twice = program.run("validate", program.sheet([row.format(id="A-1"), row.format(id="A-2")]))
+    assert twice.exit_code == 0
+    assert "A-1" in twice.stdout
+    assert "A-2" in twice.stdout
+    program.json("submit", program.sheet([row.format(id="B-1")], name="b.csv"))
+    later = program.run("submit", program.sheet([row.format(id="C-1")], name="c.csv"))
+    assert later.exit_code == 0
+    assert "B-1" in later.stdout
+    assert "C-1" in later.stdout
+
+
+# Results
+
+
+def test_the_reconciliation_has_every_row_once_in_the_sheets_order(program: Program):
+    summary = program.json("submit", program.sheet(kenyan_rows(10)))
+    lines = read_csv(summary["reconciliation"])
+    assert list(lines[0]) == COLUMNS
+    assert [line["row"] for line in lines] == [str(n) for n in range(2, 12)]
+    for line in lines:
+        assert line["state"] == "paid"
+        assert line["attempts"] == "1"
+        assert line["sent_orderid"] == line["client_orderid"]
+        assert line["gateway_status"] == "approved"
+        assert line["http_status"] == "200"
+        assert line["amount"] == "1500.50"
+        assert line["purpose"] == "SANDBOX-WALLET-KE"
+        for moment in (line["first_sent_at"], line["updated_at"]):
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", moment)
+    assert stat.S_IMODE(Path(summary["reconciliation"]).stat().st_mode) == 0o600
+
+
+def test_receiver_rows_show_the_receivers_name_and_phone(program: Program):
+    summary = program.json("submit", SAMPLES / "countries" / "TZ.csv", "--out", program.home / "tz.csv")
+    lines = read_csv(summary["reconciliation"])
+    sheet = read_csv(SAMPLES / "countries" / "TZ.csv")
+    assert [line["account_name"] for line in lines] == [
+        f"{row['receiver_first_name']} {row['receiver_last_name']}" for row in sheet
+    ]
+    assert all(re.fullmatch(r"0[0-9]{9}", line["phone"]) for line in lines)
+
+
+def test_text_that_a_spreadsheet_would_run_is_guarded(program: Program):
+    heading = f"{HEADING},note"
+    notes = ["=1+1", "@SUM(A1)", "+cmd", "-x", "-5", "+5.5", "plain"]
+    rows = [f"{row},{note}" for row, note in zip(kenyan_rows(len(notes)), notes, strict=True)]
+    summary = program.json("submit", program.sheet(rows, heading=heading))
+    shown = [line["note"] for line in read_csv(summary["reconciliation"])]
+    assert shown == ["'=1+1", "'@SUM(A1)", "'+cmd", "'-x", "-5", "+5.5", "plain"]
+
+
+def test_an_out_that_cannot_be_written_stops_before_anything_is_sent(program: Program):
+    summary = program.json("submit", program.sheet(kenyan_rows(1)), "--out", program.home / "no" / "such" / "out.csv")
+    assert summary["exit_code"] == 2
+    assert program.record() == []
