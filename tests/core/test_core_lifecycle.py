@@ -1,0 +1,162 @@
+"""The state machine, held against its promise and not against its own table."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.lifecycle import (
+    TRANSITIONS,
+    Concluded,
+    Fact,
+    FactKind,
+    IllegalMove,
+    Intended,
+    Interrupted,
+    Released,
+    Replaced,
+    Resolution,
+    Resolved,
+    Returned,
+    Standing,
+    State,
+    kind_of,
+    replay,
+    step,
+)
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+
+FACTS: dict[FactKind, Fact] = {
+    FactKind.INTENDED: Intended("A", "nonce", 1, "0" * 64, None),
+    FactKind.NOT_SENT: Concluded(Outcome(OutcomeKind.NOT_SENT)),
+    FactKind.ACCEPTED: Concluded(Outcome(OutcomeKind.ACCEPTED)),
+    FactKind.PAID: Concluded(Outcome(OutcomeKind.PAID)),
+    FactKind.REJECTED: Concluded(Outcome(OutcomeKind.REJECTED)),
+    FactKind.UNKNOWN: Concluded(Outcome(OutcomeKind.UNKNOWN)),
+    FactKind.INTERRUPTED: Interrupted(),
+    FactKind.RESOLVED_PAID: Resolved(Resolution.PAID, "statement", "amina"),
+    FactKind.RESOLVED_REJECTED: Resolved(Resolution.REJECTED, "statement", "amina"),
+    FactKind.RESOLVED_NOT_RECEIVED: Resolved(Resolution.NOT_RECEIVED, "statement", "amina"),
+    FactKind.RELEASED: Released("A-r2", "amina"),
+    FactKind.RETURNED: Returned("statement"),
+    FactKind.REPLACED: Replaced("b2", 2),
+}
+CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
+History = list[tuple[Fact, int]]
+
+
+@st.composite
+def legal_histories(draw: st.DrawFn) -> History:
+    """A walk through the machine, with now and then a fact that does not fit."""
+    standing, history = Standing(), []
+    for _ in range(draw(st.integers(0, 25))):
+        legal = [kind for state, kind in TRANSITIONS if state is standing.state]
+        if not legal:
+            break
+        kind = draw(st.sampled_from(legal))
+        attempt = standing.attempt + (kind is FactKind.INTENDED)
+        after = step(standing, FACTS[kind], attempt)
+        assert isinstance(after, Standing)
+        history.append((FACTS[kind], attempt))
+        standing = after
+    return history
+
+
+def kinds(history: History) -> list[FactKind]:
+    return [kind_of(fact) for fact, _ in history]
+
+
+def may_be_sent(history: History) -> bool:
+    """The promise, said without the machine: no last intent, or one followed by what clears it."""
+    found = kinds(history)
+    if FactKind.REPLACED in found:
+        return False
+    if FactKind.INTENDED not in found:
+        return True
+    last_intent = len(found) - 1 - found[::-1].index(FactKind.INTENDED)
+    return bool(CLEARING & set(found[last_intent:]))
+
+
+@given(legal_histories())
+def test_at_every_prefix_a_row_may_be_sent_only_if_its_last_intent_is_not_in_it_or_was_cleared(
+    history: History,
+) -> None:
+    for length in range(len(history) + 1):
+        standing, illegal = replay(history[:length])
+        assert illegal == []
+        assert (standing.state is State.READY) == may_be_sent(history[:length])
+
+
+@given(legal_histories(), st.lists(st.tuples(st.sampled_from(list(FACTS.values())), st.integers(0, 9))))
+def test_a_fact_that_does_not_fit_changes_nothing(history: History, noise: History) -> None:
+    standing, _ = replay(history)
+    for fact, attempt in noise:
+        after = step(standing, fact, attempt)
+        if isinstance(after, IllegalMove):
+            assert replay([*history, (fact, attempt)]) == (standing, [after])
+            assert (after.state, after.attempt, after.kind, after.fact_attempt) == (
+                standing.state,
+                standing.attempt,
+                kind_of(fact),
+                attempt,
+            )
+
+
+@given(legal_histories())
+def test_attempts_count_intents_and_generations_count_releases(history: History) -> None:
+    standing, _ = replay(history)
+    found = kinds(history)
+    assert standing.attempt == found.count(FactKind.INTENDED)
+    assert standing.generation == 1 + found.count(FactKind.RELEASED)
+
+
+@given(legal_histories())
+def test_a_possible_duplicate_is_marked_from_a_persons_word_on_and_for_ever(history: History) -> None:
+    standing, _ = replay(history)
+    not_received = [attempt for fact, attempt in history if kind_of(fact) is FactKind.RESOLVED_NOT_RECEIVED]
+    assert standing.possible_duplicate_of == (not_received[-1] if not_received else None)
+
+
+@given(legal_histories(), st.integers(0, 24), st.sampled_from(list(FACTS)))
+def test_an_outcome_counts_only_for_the_attempt_that_is_in_flight(
+    history: History, attempt: int, kind: FactKind
+) -> None:
+    standing, _ = replay(history)
+    expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
+    if attempt != expected:
+        assert isinstance(step(standing, FACTS[kind], attempt), IllegalMove)
+
+
+def test_every_kind_of_fact_has_one_kind() -> None:
+    assert {kind: kind_of(fact) for kind, fact in FACTS.items()} == {kind: kind for kind in FactKind}
+
+
+def test_only_an_intent_puts_a_row_in_flight_and_only_from_ready() -> None:
+    ways = [(state, kind) for (state, kind), target in TRANSITIONS.items() if target is State.IN_FLIGHT]
+    assert ways == [(State.READY, FactKind.INTENDED)]
+
+
+def test_only_proof_or_a_person_leads_back_to_ready() -> None:
+    ways = {(state, kind) for (state, kind), target in TRANSITIONS.items() if target is State.READY}
+    assert ways == {
+        (State.IN_FLIGHT, FactKind.NOT_SENT),
+        (State.IN_DOUBT, FactKind.RESOLVED_NOT_RECEIVED),
+        (State.REJECTED, FactKind.RELEASED),
+    }
+
+
+def test_every_kind_of_fact_leads_to_one_state_wherever_it_is_legal() -> None:
+    targets: dict[FactKind, set[State]] = {}
+    for (_, kind), target in TRANSITIONS.items():
+        targets.setdefault(kind, set()).add(target)
+    assert set(targets) == set(FactKind)
+    assert all(len(states) == 1 for states in targets.values())
+
+
+@pytest.mark.parametrize("state", [State.PAID, State.RETURNED, State.REPLACED])
+def test_what_is_paid_returned_or_replaced_is_never_sent_again(state: State) -> None:
+    reachable, todo = set(), {state}
+    while todo:
+        here = todo.pop()
+        reachable.add(here)
+        todo |= {target for (origin, _), target in TRANSITIONS.items() if origin is here} - reachable
+    assert not reachable & {State.READY, State.IN_FLIGHT}

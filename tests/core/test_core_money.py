@@ -1,0 +1,72 @@
+"""Amounts: exact, or refused."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.money import add_up, from_minor, parse_amount, to_minor
+from paygw_batch.errors import InternalError
+
+MINOR = st.integers(0, 10**17)
+UNITS = st.sampled_from([0, 2, 3])
+
+
+@given(MINOR, UNITS)
+def test_an_amount_goes_to_text_and_back_without_loss(minor: int, units: int) -> None:
+    text = from_minor(minor, minor_units=units)
+    assert Fraction(text) == Fraction(minor, 10**units)
+    assert len(text.partition(".")[2]) == units
+    if len(text.partition(".")[0]) <= 15:
+        amount = parse_amount(text, minor_units=units)
+        assert amount is not None
+        assert to_minor(amount, minor_units=units) == minor
+
+
+@given(st.text(alphabet="0123456789.,+-eE_ \u0661\uff11x", max_size=20), UNITS)
+def test_what_parses_is_plain_digits_and_means_exactly_that(text: str, units: int) -> None:
+    amount = parse_amount(text, minor_units=units)
+    if amount is None:
+        return
+    assert set(text) <= set("0123456789.")
+    assert Fraction(text) == Fraction(amount)
+    assert str(amount) == text
+    assert len(text.partition(".")[2]) <= units
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "01", "00", ".5", "5.", "1e3", "1E3", "+1", "-1", "1,000", "1 000", "1_000", "NaN", "Infinity"),
+        *("0x1", "\u0661", "\uff11", "1\n", "1\u00a0", "1" * 16, "1.00000", "\u00bd"),
+    ],
+)
+def test_what_is_not_plain_digits_is_no_amount(text: str) -> None:
+    assert parse_amount(text, minor_units=2) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "stands"),
+    [("1500", 0, True), ("1500.00", 0, False), ("0.10", 2, True), ("0.100", 2, False), ("9" * 15, 2, True)],
+)
+def test_decimals_are_counted_against_the_currency(text: str, units: int, *, stands: bool) -> None:
+    assert (parse_amount(text, minor_units=units) is not None) is stands
+
+
+def test_minor_units_never_swallow_a_decimal() -> None:
+    with pytest.raises(InternalError):
+        to_minor(Decimal("1.005"), minor_units=2)
+    assert to_minor(Decimal("1.500"), minor_units=2) == 150
+
+
+@given(st.lists(st.tuples(st.sampled_from(["KES", "UGX"]), MINOR)))
+def test_sums_per_currency_are_exact(lines: list[tuple[str, int]]) -> None:
+    totals = add_up((currency, Decimal(minor).scaleb(-2)) for currency, minor in lines)
+    expected: dict[str, int] = {}
+    for currency, minor in lines:
+        expected[currency] = expected.get(currency, 0) + minor
+    assert {currency: Fraction(total) for currency, total in totals.items()} == {
+        currency: Fraction(minor, 100) for currency, minor in expected.items()
+    }

@@ -1,0 +1,41 @@
+"""Instructions and batches as values."""
+
+from decimal import Decimal
+
+import pytest
+
+from paygw_batch.core.batch import ControlTotals, differences
+from paygw_batch.core.instruction import Instruction, attempt_order_id
+
+
+def test_an_instruction_cannot_be_changed_through_the_fields_it_was_made_of() -> None:
+    fields = {"account_name": "Wanjiku Kamau"}
+    instruction = Instruction("A", "KE", "KES", "1", "account", fields)
+    fields["account_name"] = "someone else"
+    assert instruction.fields["account_name"] == "Wanjiku Kamau"
+    with pytest.raises(TypeError):
+        instruction.fields["account_name"] = "someone else"  # type: ignore[index]  # that is the point
+
+
+def test_the_first_attempt_goes_out_under_the_rows_own_id_and_a_released_one_under_the_next_suffix() -> None:
+    assert [attempt_order_id("ORD-1", generation) for generation in (1, 2, 3)] == ["ORD-1", "ORD-1-r2", "ORD-1-r3"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "found"),
+    [
+        (ControlTotals(), []),
+        (ControlTotals(2, {"KES": Decimal("10.00")}), []),
+        (ControlTotals(3), ["3 rows were stated; the sheet has 2."]),
+        (ControlTotals(0), ["0 rows were stated; the sheet has 2."]),
+        (
+            ControlTotals(sums={"KES": Decimal("10.01"), "UGX": Decimal(5)}),
+            [
+                "KES 10.01 was stated; the sheet comes to KES 10.",
+                "UGX 5 was stated; the sheet has no UGX row.",
+            ],
+        ),
+    ],
+)
+def test_every_stated_figure_that_the_sheet_does_not_come_to_is_told(stated: ControlTotals, found: list[str]) -> None:
+    assert differences(stated, ControlTotals(2, {"KES": Decimal(10)})) == found

@@ -1,0 +1,24 @@
+"""A private place for a journal, and both stores in turn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from journal_rows import memory, open_at
+
+from paygw_batch.journal.port import Journal
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory that only we can write, as a journal asks for."""
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def journal(request: pytest.FixtureRequest, place: Path) -> Iterator[Journal]:
+    """Each of the two stores, empty."""
+    opened: Journal = open_at(place) if request.param == "sqlite" else memory()
+    yield opened
+    opened.close()

@@ -1,0 +1,106 @@
+"""Rows, batches and facts that the tests of the journal are made of."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.port import Amendment, BatchRecord, Due, Entry, Journal, Known, NewBatch, NewInstruction
+from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
+
+AT = "2026-11-21T08:00:00.000Z"
+ENDPOINT = "https://gateway.example/1234"
+OPERATION = "payout"
+
+
+def at(minute: int) -> str:
+    return f"2026-11-21T08:{minute:02}:00.000Z"
+
+
+def new_instruction(
+    row: int, order_id: str | None = None, *, amount: str = "1500.50", phone: str = ""
+) -> NewInstruction:
+    payee = phone or f"2547{row:08}"
+    minor = int(amount.replace(".", ""))
+    fields = {"account_name": "Wanjiku Kamau", "account_number": payee, "phone": f"+{payee}"}
+    return NewInstruction(
+        row=row,
+        client_orderid=order_id or f"ORD-{row}",
+        country="KE",
+        currency="KES",
+        amount=amount,
+        minor=minor,
+        form="account",
+        fields=json.dumps(fields, sort_keys=True),
+        payee=payee,
+        content=f"KE|KES|{minor}|account|{payee}",
+    )
+
+
+def open_sheet(
+    journal: Journal,
+    batch: str = "b1",
+    new: int | Iterable[NewInstruction] = 3,
+    *,
+    known: Sequence[Known] = (),
+    amendments: Sequence[Amendment] = (),
+    pages: Sequence[bytes] = (b"page one", b"page two"),
+    opened_at: str = AT,
+    sheet_name: str = "payroll.csv",
+) -> BatchRecord:
+    instructions = [new_instruction(row) for row in range(2, 2 + new)] if isinstance(new, int) else list(new)
+    rows = len(instructions) + len(known)
+    return journal.open_batch(
+        NewBatch(batch, OPERATION, sheet_name, f"sha-{batch}", rows, 0),
+        pages=pages,
+        instructions=instructions,
+        known=known,
+        amendments=amendments,
+        at=opened_at,
+    )
+
+
+def intent(due: Due, when: str = AT) -> Entry:
+    fact = Intended(
+        due.order_id, f"nonce-{due.number}-{due.standing.attempt + 1}", 1_795_000_000, "0" * 64, "WALLET-KE"
+    )
+    return Entry(due.number, due.standing.attempt + 1, fact, when)
+
+
+def outcome_of(number: int, attempt: int, kind: OutcomeKind, when: str = AT, **words: object) -> Entry:
+    return Entry(number, attempt, Concluded(Outcome(kind, **words)), when)  # type: ignore[arg-type]  # a test's words
+
+
+def resolved(number: int, attempt: int, resolution: Resolution, when: str = AT) -> Entry:
+    return Entry(number, attempt, Resolved(resolution, "statement of 21 November", "amina"), when)
+
+
+def all_due(journal: Journal | SqliteReader, batch: int) -> Sequence[Due]:
+    return journal.due(batch, after_row=0, limit=1_000_000)
+
+
+def send(journal: Journal, batch: int, kind: OutcomeKind, when: str = AT, **words: object) -> list[Due]:
+    """Send every due row of a batch, each coming to `kind`."""
+    due = list(all_due(journal, batch))
+    assert all(journal.append([intent(one, when) for one in due]))
+    outcomes = [outcome_of(one.number, one.standing.attempt + 1, kind, when, **words) for one in due]
+    assert all(journal.append(outcomes))
+    return due
+
+
+def journal_path(place: Path) -> Path:
+    return place / "state" / "journal.sqlite3"
+
+
+def open_at(place: Path, *, endpoint: str = ENDPOINT) -> SqliteJournal:
+    return open_journal(journal_path(place), witness_dir=place / "witness", endpoint=endpoint, now=AT, holder="a test")
+
+
+def read_at(place: Path) -> SqliteReader:
+    return read_journal(journal_path(place), witness_dir=place / "witness", endpoint=ENDPOINT)
+
+
+def memory() -> MemoryJournal:
+    return MemoryJournal(endpoint=ENDPOINT)

@@ -1,0 +1,434 @@
+"""What both stores promise: every test here runs against the journal on disk and against its twin in memory."""
+
+import pytest
+from journal_rows import (
+    AT,
+    OPERATION,
+    all_due,
+    at,
+    intent,
+    new_instruction,
+    open_sheet,
+    outcome_of,
+    resolved,
+    send,
+)
+
+from paygw_batch.core.lifecycle import Intended, Released, Replaced, Resolution, Standing, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError
+from paygw_batch.journal.port import Amendment, Clash, Entry, Journal, Known, LookAlike, Tally
+
+
+def states(journal: Journal, batch: int) -> list[State]:
+    return [standing.state for standing in journal.standings(batch)]
+
+
+def test_a_new_journal_has_no_facts_and_no_batches(journal: Journal) -> None:
+    assert journal.head().seq == 0
+    assert len(bytes.fromhex(journal.head().hash)) == 32
+    assert list(journal.batches()) == []
+    assert journal.interrupt(AT) == 0
+
+
+def test_an_opened_batch_is_found_again_with_its_pages_and_ready_rows(journal: Journal) -> None:
+    record = open_sheet(journal, new=3, pages=[b"one", b"", b"three"])
+    assert list(journal.batches()) == [record]
+    assert (record.number, record.batch, record.rows, record.opened_at) == (1, "b1", 3, AT)
+    assert list(journal.pages(1)) == [b"one", b"", b"three"]
+    assert states(journal, 1) == [State.READY] * 3
+    assert list(journal.tallies(1)) == [Tally("KE", "KES", State.READY, 3, 450150)]
+    assert journal.head().seq == 1
+
+
+def test_due_gives_complete_instructions_in_the_order_of_the_sheet_page_by_page(journal: Journal) -> None:
+    open_sheet(journal, new=[new_instruction(row) for row in (5, 2, 9, 7)])
+    first = journal.due(1, after_row=0, limit=3)
+    assert [due.row for due in first] == [2, 5, 7]
+    assert [due.row for due in journal.due(1, after_row=7, limit=3)] == [9]
+    assert journal.due(1, after_row=9, limit=3) == []
+    assert first[0].order_id == "ORD-2"
+    assert first[0].standing == Standing()
+    assert first[0].instruction.amount == "1500.50"
+    assert first[0].instruction.fields["phone"] == "+254700000002"
+
+
+def test_an_intent_takes_a_row_out_of_what_is_due_and_only_once(journal: Journal) -> None:
+    open_sheet(journal)
+    first, second, _ = all_due(journal, 1)
+    assert list(journal.append([intent(first), intent(second), intent(first)])) == [True, True, False]
+    assert [due.row for due in all_due(journal, 1)] == [4]
+    assert states(journal, 1) == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
+
+
+def test_an_intent_and_its_outcome_may_ride_in_one_commit(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    (due,) = all_due(journal, 1)
+    assert list(journal.append([intent(due), outcome_of(due.number, 1, OutcomeKind.PAID)])) == [True, True]
+    assert states(journal, 1) == [State.PAID]
+
+
+def test_an_intent_under_another_order_id_than_the_one_due_moves_nothing(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    (due,) = all_due(journal, 1)
+    wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, "0" * 64, None), AT)
+    assert list(journal.append([wrong])) == [False]
+    assert len(all_due(journal, 1)) == 1
+    assert len(journal.contradictions()) == 1
+
+
+@pytest.mark.parametrize("attempt", [0, 2, 99])
+def test_an_outcome_of_another_attempt_than_the_one_in_flight_moves_nothing(journal: Journal, attempt: int) -> None:
+    open_sheet(journal, new=1)
+    (due,) = all_due(journal, 1)
+    journal.append([intent(due)])
+    assert list(journal.append([outcome_of(due.number, attempt, OutcomeKind.PAID)])) == [False]
+    assert states(journal, 1) == [State.IN_FLIGHT]
+
+
+def test_a_late_and_contrary_outcome_is_kept_as_evidence_and_changes_nothing(journal: Journal) -> None:
+    open_sheet(journal, new=2)
+    due, _ = send(journal, 1, OutcomeKind.PAID, gateway_reference="REF")
+    before = list(journal.standings(1))
+    assert list(journal.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, at(9))])) == [False]
+    assert list(journal.standings(1)) == before
+    (found,) = journal.contradictions(1)
+    assert (found.batch, found.row, found.client_orderid, found.state) == ("b1", 2, "ORD-2", State.PAID)
+    assert (found.kind, found.attempt, found.at, found.seq) == ("rejected", 1, at(9), journal.head().seq)
+    assert list(journal.contradictions()) == [found]
+
+
+def test_a_fact_about_an_unknown_instruction_is_an_error_and_nothing_of_its_group_is_kept(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    (due,) = all_due(journal, 1)
+    head = journal.head()
+    with pytest.raises(InternalError):
+        journal.append([intent(due), outcome_of(77, 1, OutcomeKind.PAID)])
+    assert journal.head() == head
+    assert states(journal, 1) == [State.READY]
+    assert list(journal.append([intent(due)])) == [True]
+
+
+@pytest.mark.parametrize("fact", [Released("ORD-2-r2", "amina"), Replaced("b2", 2)])
+def test_a_release_or_replacement_cannot_slip_in_without_its_order_id(
+    journal: Journal, fact: Released | Replaced
+) -> None:
+    open_sheet(journal, new=1)
+    with pytest.raises(InternalError):
+        journal.append([Entry(1, 0, fact, AT)])
+
+
+def test_what_the_gateway_said_stands_in_the_reconciliation(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    words = {
+        "gateway_status": "declined",
+        "gateway_reference": "R-1",
+        "http_status": 200,
+        "error_code": "51",
+        "message": "no funds",
+    }
+    send(journal, 1, OutcomeKind.REJECTED, at(3), **words)
+    (row,) = journal.standings(1)
+    assert (row.state, row.attempts, row.sent_orderid, row.purpose) == (State.REJECTED, 1, "ORD-2", "WALLET-KE")
+    assert (row.gateway_status, row.gateway_reference, row.http_status) == ("declined", "R-1", 200)
+    assert (row.error_code, row.message) == ("51", "no funds")
+    assert (row.first_sent_at, row.updated_at, row.intended_at) == (at(3), at(3), at(3))
+
+
+def test_a_row_in_doubt_shows_our_cause_and_a_plain_sentence(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
+    (row,) = journal.standings(1)
+    assert (row.state, row.error_code) == (State.IN_DOUBT, "read.timeout")
+    assert row.message == "No one knows what became of the request (read.timeout): it may have been paid."
+
+
+def test_first_sent_at_is_empty_while_nothing_can_have_left_and_then_never_changes(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.NOT_SENT, at(1), cause="connect.refused")
+    (row,) = journal.standings(1)
+    assert (row.state, row.attempts, row.sent_orderid, row.first_sent_at) == (State.READY, 1, "ORD-2", None)
+    assert (row.error_code, row.message) == ("connect.refused", "Nothing left (connect.refused).")
+    (due,) = all_due(journal, 1)
+    journal.append([intent(due, at(2))])
+    (row,) = journal.standings(1)
+    assert (row.state, row.first_sent_at, row.error_code) == (State.IN_FLIGHT, at(2), None)
+    journal.append([outcome_of(due.number, 2, OutcomeKind.REJECTED, at(3))])
+    journal.release(1, None, suffix=True, by="amina", at=at(4))
+    send(journal, 1, OutcomeKind.PAID, at(5))
+    (row,) = journal.standings(1)
+    assert (row.attempts, row.first_sent_at, row.updated_at, row.intended_at) == (3, at(2), at(5), at(5))
+
+
+def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal) -> None:
+    open_sheet(journal, new=3)
+    first, second, _ = all_due(journal, 1)
+    journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
+    assert journal.interrupt(at(2)) == 1
+    assert journal.interrupt(at(3)) == 0
+    assert states(journal, 1) == [State.IN_DOUBT, State.PAID, State.READY]
+    row = next(journal.standings(1))
+    assert (row.error_code, row.first_sent_at, row.updated_at) == ("interrupted", at(1), at(2))
+
+
+def test_a_row_called_not_received_keeps_its_order_id_and_is_marked_for_ever(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
+    assert list(journal.append([resolved(1, 1, Resolution.NOT_RECEIVED, at(2))])) == [True]
+    (due,) = all_due(journal, 1)
+    assert (due.order_id, due.standing) == ("ORD-2", Standing(State.READY, 1, 1, 1))
+    send(journal, 1, OutcomeKind.REJECTED, message="no such wallet")
+    journal.release(1, None, suffix=True, by="amina", at=AT)
+    send(journal, 1, OutcomeKind.PAID)
+    (row,) = journal.standings(1)
+    assert (row.state, row.sent_orderid, row.possible_duplicate_of) == (State.PAID, "ORD-2-r2", 1)
+    assert row.message == "possible duplicate of attempt 1"
+
+
+@pytest.mark.parametrize(
+    ("resolution", "state"), [(Resolution.PAID, State.PAID), (Resolution.REJECTED, State.REJECTED)]
+)
+def test_a_persons_word_settles_a_row_in_doubt(journal: Journal, resolution: Resolution, state: State) -> None:
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.UNKNOWN, gateway_status="odd", http_status=200, cause="reply.status_unlisted")
+    journal.append([resolved(1, 1, resolution)])
+    (row,) = journal.standings(1)
+    assert (row.state, row.gateway_status, row.error_code) == (state, "odd", None)
+    assert row.message == f"Resolved as {resolution.value} by amina: statement of 21 November"
+
+
+def test_releasing_gives_rejected_rows_the_next_suffix_and_leaves_the_others(journal: Journal) -> None:
+    open_sheet(journal, new=4)
+    paid, second, third, doubtful = all_due(journal, 1)
+    journal.append([intent(due) for due in (paid, second, third, doubtful)])
+    journal.append(
+        [
+            outcome_of(paid.number, 1, OutcomeKind.PAID),
+            outcome_of(second.number, 1, OutcomeKind.REJECTED),
+            outcome_of(third.number, 1, OutcomeKind.REJECTED),
+            outcome_of(doubtful.number, 1, OutcomeKind.UNKNOWN),
+        ]
+    )
+    assert journal.release(1, [2, 3, 5], suffix=True, by="amina", at=AT) == 1
+    (due,) = all_due(journal, 1)
+    assert (due.row, due.order_id, due.standing) == (3, "ORD-3-r2", Standing(State.READY, 1, 2))
+    assert journal.release(1, None, suffix=False, by="amina", at=AT) == 1
+    assert [due.order_id for due in all_due(journal, 1)] == ["ORD-3-r2", "ORD-4"]
+    assert journal.release(1, None, suffix=True, by="amina", at=AT) == 0
+
+
+def test_a_suffix_that_another_row_ever_used_is_skipped(journal: Journal) -> None:
+    open_sheet(journal, new=[new_instruction(2, "A"), new_instruction(3, "A-r2"), new_instruction(4, "A-r4")])
+    send(journal, 1, OutcomeKind.REJECTED)
+    used = ["A", "A-r2", "A-r4"]
+    for _ in range(3):
+        journal.release(1, None, suffix=True, by="amina", at=AT)
+        due = [one.order_id for one in all_due(journal, 1)]
+        assert not set(due) & set(used)
+        assert len(set(due)) == 3
+        used += due
+        send(journal, 1, OutcomeKind.REJECTED)
+    assert used[3] == "A-r3"
+    assert used[6] == "A-r5"
+
+
+def test_compare_tells_known_rows_from_clashing_and_from_new_ones(journal: Journal) -> None:
+    open_sheet(journal, new=3)
+    send(journal, 1, OutcomeKind.PAID)
+    same, other = new_instruction(2), new_instruction(3, amount="9.00")
+    rows = [(12, "ORD-2", same.content), (13, "ORD-3", other.content), (14, "ORD-99", "new")]
+    known, clashes = journal.compare(OPERATION, rows)
+    assert list(known) == [Known(12, 1, State.PAID)]
+    assert list(clashes) == [Clash(13, "ORD-3", 2, "b1", 3, AT, State.PAID, amendable=False)]
+    assert journal.compare("payin", rows) == ([], [])
+
+
+def test_an_order_id_that_a_release_used_clashes_and_cannot_be_amended(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.REJECTED)
+    journal.release(1, None, suffix=True, by="amina", at=AT)
+    known, (clash,) = journal.compare(OPERATION, [(2, "ORD-2-r2", new_instruction(2).content)])
+    assert list(known) == []
+    assert (clash.instruction, clash.amendable) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "resolution", "amendable"),
+    [
+        (None, None, True),
+        (OutcomeKind.NOT_SENT, None, True),
+        (OutcomeKind.REJECTED, None, True),
+        (OutcomeKind.PAID, None, False),
+        (OutcomeKind.ACCEPTED, None, False),
+        (OutcomeKind.UNKNOWN, None, False),
+        (OutcomeKind.UNKNOWN, Resolution.NOT_RECEIVED, False),
+        (OutcomeKind.UNKNOWN, Resolution.REJECTED, True),
+    ],
+)
+def test_only_what_is_rejected_or_never_left_may_be_amended(
+    journal: Journal, kind: OutcomeKind | None, resolution: Resolution | None, *, amendable: bool
+) -> None:
+    open_sheet(journal, new=1)
+    if kind is not None:
+        send(journal, 1, kind)
+    if resolution is not None:
+        journal.append([resolved(1, 1, resolution)])
+    mended = new_instruction(2, amount="7.00")
+    _, (clash,) = journal.compare(OPERATION, [(2, "ORD-2", mended.content)])
+    assert clash.amendable is amendable
+    if not amendable:
+        head = journal.head()
+        with pytest.raises(InternalError):
+            open_sheet(journal, "b2", [mended], amendments=[Amendment(2, 1)])
+        assert journal.head() == head
+        assert len(journal.batches()) == 1
+
+
+def test_an_amended_row_takes_over_a_rejected_payment_as_if_released(journal: Journal) -> None:
+    open_sheet(journal, new=2)
+    send(journal, 1, OutcomeKind.REJECTED, gateway_status="declined")
+    mended = new_instruction(2, amount="7.00")
+    open_sheet(journal, "b2", [mended], amendments=[Amendment(2, 1)])
+    assert states(journal, 1) == [State.REPLACED, State.REJECTED]
+    assert [due.row for due in all_due(journal, 1)] == []
+    (due,) = all_due(journal, 2)
+    assert (due.order_id, due.standing, due.instruction.amount) == ("ORD-2-r2", Standing(State.READY, 1, 2), "7.00")
+    (row,) = journal.standings(2)
+    assert (row.attempts, row.sent_orderid, row.gateway_status, row.first_sent_at) == (0, None, None, None)
+    (old, _) = journal.standings(1)
+    assert (old.attempts, old.gateway_status, old.message) == (1, "declined", "Replaced by row 2 of batch b2.")
+    send(journal, 2, OutcomeKind.PAID)
+    (row,) = journal.standings(2)
+    assert (row.attempts, row.sent_orderid) == (1, "ORD-2-r2")
+    known, clashes = journal.compare(
+        OPERATION, [(2, "ORD-2", mended.content), (3, "ORD-2", new_instruction(2).content)]
+    )
+    assert [one.instruction for one in known] == [3]
+    assert [(one.batch, one.amendable) for one in clashes] == [("b2", False)]
+
+
+def test_an_amended_row_that_nothing_left_for_keeps_its_order_id(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.NOT_SENT, cause="connect.refused")
+    open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[Amendment(2, 1)])
+    (due,) = all_due(journal, 2)
+    assert (due.order_id, due.standing) == ("ORD-2", Standing(State.READY, 1, 1))
+    assert all_due(journal, 1) == []
+
+
+def test_an_amendment_of_an_amendment_goes_on_counting(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    for n in (2, 3, 4):
+        send(journal, n - 1, OutcomeKind.REJECTED)
+        open_sheet(journal, f"b{n}", [new_instruction(2, amount=f"{n}.00")], amendments=[Amendment(2, n - 1)])
+    (due,) = all_due(journal, 4)
+    assert (due.order_id, due.standing) == ("ORD-2-r4", Standing(State.READY, 3, 4))
+    assert journal.verify()["replaced"] == 3
+
+
+@pytest.mark.parametrize(
+    "amendment", [Amendment(9, 1), Amendment(2, 2), Amendment(2, 55)], ids=["no row", "another id", "no instruction"]
+)
+def test_an_amendment_that_fits_nothing_opens_no_batch(journal: Journal, amendment: Amendment) -> None:
+    open_sheet(journal, new=2)
+    with pytest.raises(InternalError):
+        open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[amendment])
+    assert len(journal.batches()) == 1
+    assert states(journal, 1) == [State.READY] * 2
+    assert journal.head().seq == 1
+
+
+def test_a_batch_also_covers_the_rows_it_knows_from_another(journal: Journal) -> None:
+    open_sheet(journal, new=3)
+    first = all_due(journal, 1)[0]
+    journal.append([intent(first), outcome_of(first.number, 1, OutcomeKind.PAID)])
+    known = [Known(4, 1, State.PAID), Known(3, 3, State.READY)]
+    open_sheet(journal, "b2", [new_instruction(2, "NEW-1"), new_instruction(5, "NEW-2")], known=known)
+    rows = [(row.row, row.client_orderid, row.state) for row in journal.standings(2)]
+    ready, paid = State.READY, State.PAID
+    assert rows == [(2, "NEW-1", ready), (3, "ORD-4", ready), (4, "ORD-2", paid), (5, "NEW-2", ready)]
+    assert [due.row for due in all_due(journal, 2)] == [2, 3, 5]
+    assert [(tally.state, tally.count) for tally in journal.tallies(2)] == [(paid, 1), (ready, 3)]
+    assert journal.row(2, 4) == (1, Standing(State.PAID, 1))
+    assert journal.row(2, 6) is None
+    send(journal, 2, OutcomeKind.REJECTED)
+    assert states(journal, 1) == [State.PAID, State.READY, State.REJECTED]
+    assert journal.release(2, [3], suffix=True, by="amina", at=AT) == 1
+    assert [due.order_id for due in all_due(journal, 1)] == ["ORD-3", "ORD-4-r2"]
+    journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
+    assert [(found.batch, found.row) for found in journal.contradictions(2)] == [("b2", 4)]
+    assert [(found.batch, found.row) for found in journal.contradictions()] == [("b1", 2)]
+
+
+def test_an_order_id_that_is_taken_opens_no_batch(journal: Journal) -> None:
+    open_sheet(journal, new=2)
+    head = journal.head()
+    for rows in ([new_instruction(2, "ORD-3")], [new_instruction(2, "X"), new_instruction(3, "X")]):
+        with pytest.raises(InternalError):
+            open_sheet(journal, "b2", rows)
+    with pytest.raises(InternalError):
+        open_sheet(journal, "b2", [new_instruction(2, "X")], known=[Known(2, 1, State.READY)])
+    with pytest.raises(InternalError):
+        open_sheet(journal, "b1", [new_instruction(2, "X")])
+    assert journal.head() == head
+    assert len(journal.batches()) == 1
+    open_sheet(journal, "b2", [new_instruction(2, "X")])
+    assert journal.verify()["batches"] == 2
+
+
+def test_look_alikes_name_the_newest_other_payment_to_the_same_payee(journal: Journal) -> None:
+    open_sheet(journal, "old", [new_instruction(2, "A", phone="254711")], opened_at="2026-11-01T08:00:00.000Z")
+    open_sheet(journal, "new", [new_instruction(2, "B", phone="254711")], opened_at="2026-11-20T08:00:00.000Z")
+    rows = [
+        (2, "C", "254711", "KES", 150050),
+        (3, "B", "254711", "KES", 150050),
+        (4, "C", "254711", "KES", 150051),
+        (5, "C", "254711", "TZS", 150050),
+        (6, "C", "254712", "KES", 150050),
+    ]
+    newest = LookAlike(2, "B", "new", "2026-11-20T08:00:00.000Z")
+    assert list(journal.look_alikes(OPERATION, rows, since="2026-11-14T08:00:00.000Z")) == [newest]
+    older = LookAlike(3, "A", "old", "2026-11-01T08:00:00.000Z")
+    assert list(journal.look_alikes(OPERATION, rows, since="2026-10-14T08:00:00.000Z")) == [newest, older]
+    assert list(journal.look_alikes("payin", rows, since="2026-10-14T08:00:00.000Z")) == []
+
+
+def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:
+    huge = "999999999999999.99"
+    open_sheet(journal, new=[new_instruction(row, amount=huge) for row in range(2, 202)])
+    (tally,) = journal.tallies(1)
+    assert tally.minor == 200 * 99999999999999999
+
+
+def test_words_that_are_no_proper_text_are_kept_in_the_fact_and_shown_with_a_question_mark(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.REJECTED, message="half a \ud83d pair", gateway_status="d\udc00")
+    (row,) = journal.standings(1)
+    assert (row.message, row.gateway_status) == ("half a ? pair", "d?")
+    assert journal.verify()["rejected"] == 1
+
+
+def test_a_sheet_name_that_is_no_proper_text_can_be_kept(journal: Journal) -> None:
+    record = open_sheet(journal, sheet_name="caf\udce9.csv")
+    assert record.sheet_name == "caf?.csv"
+    assert list(journal.batches()) == [record]
+    assert journal.verify()["batches"] == 1
+
+
+def test_verify_counts_what_it_replayed(journal: Journal) -> None:
+    open_sheet(journal, new=3)
+    first, second, _ = all_due(journal, 1)
+    journal.append([intent(first), intent(second), outcome_of(first.number, 1, OutcomeKind.REJECTED)])
+    journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
+    journal.release(1, None, suffix=True, by="amina", at=AT)
+    counts = journal.verify()
+    assert {name: count for name, count in counts.items() if count} == {
+        "facts": 6,
+        "batches": 1,
+        "pages": 2,
+        "instructions": 3,
+        "order_ids": 4,
+        "contradictions": 1,
+        "ready": 2,
+        "in_flight": 1,
+    }
