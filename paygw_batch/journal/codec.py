@@ -47,6 +47,7 @@ class BatchOpened:
     batch: str
     operation: str
     sheet_name: str
+    sheet_path: str
     sheet_sha256: str
     rows: int
     defects: int

@@ -99,6 +99,7 @@ class Intake:
             batch=batch.batch,
             operation=batch.operation,
             sheet_name=batch.sheet_name,
+            sheet_path=batch.sheet_path,
             sheet_sha256=batch.sheet_sha256,
             rows=batch.rows,
             defects=batch.defects,

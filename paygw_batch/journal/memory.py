@@ -76,7 +76,7 @@ class MemoryJournal:
         at: str,
     ) -> BatchRecord:
         """Make a whole batch part of the journal, or nothing of it (see the port)."""
-        batch = replace(batch, sheet_name=storable(batch.sheet_name))
+        batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
         record = BatchRecord(
             len(self._batches) + 1,
             batch.batch,
@@ -86,6 +86,7 @@ class MemoryJournal:
             batch.rows,
             batch.defects,
             at,
+            batch.sheet_path,
         )
         replaced = {amendment.row: amendment.instruction for amendment in amendments}
         intake = Intake(batch, len(self._instructions) + 1)

@@ -59,6 +59,8 @@ class NewBatch:
     sheet_sha256: str
     rows: int
     defects: int
+    sheet_path: str = ""
+    """Where the sheet was when its batch was opened; its reconciliation stands beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class BatchRecord:
     rows: int
     defects: int
     opened_at: str
+    sheet_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class SqliteReader:
     def batches(self) -> Sequence[BatchRecord]:
         """Return all batches, oldest first."""
         found = self._fetch(
-            """SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at
+            """SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path
             FROM batch ORDER BY number"""
         )
         return [BatchRecord(*line) for line in found]

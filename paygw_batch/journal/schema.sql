@@ -24,6 +24,7 @@ CREATE TABLE batch (
     rows         INTEGER NOT NULL CHECK (rows >= 0),
     defects      INTEGER NOT NULL CHECK (defects >= 0),
     opened_at    TEXT NOT NULL,
+    sheet_path   TEXT NOT NULL,
     UNIQUE (operation, batch)
 ) STRICT;
 

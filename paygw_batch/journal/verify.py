@@ -91,7 +91,7 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
         raise JournalCorrupt("the batches of the journal are not those that its facts opened")
     opened_at = dict(fetch(connection, "SELECT batch, at FROM fact WHERE kind = ?", (BATCH_OPENED,)))
     for number, opened in batches.items():
-        columns = "batch, operation, sheet_name, sheet_sha256, rows, defects"
+        columns = "batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path"
         ((at, *row),) = fetch(connection, f"SELECT opened_at, {columns} FROM batch WHERE number = ?", (number,))  # noqa: S608 - ours
         found = _digested(connection, number, Intake(NewBatch(*row), opened.first_instruction))
         for part in BatchOpened.__dataclass_fields__:

@@ -86,7 +86,7 @@ class SqliteJournal(SqliteReader):
         at: str,
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it (see the port)."""
-        batch = replace(batch, sheet_name=storable(batch.sheet_name))
+        batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
         replaced = {amendment.row: amendment.instruction for amendment in amendments}
         with self._writing():
             number = self._next_number("batch")
@@ -100,6 +100,7 @@ class SqliteJournal(SqliteReader):
                 batch.rows,
                 batch.defects,
                 at,
+                batch.sheet_path,
             )
             with _conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 self._store_batch(record, intake, pages, instructions, known, replaced)
@@ -166,7 +167,7 @@ class SqliteJournal(SqliteReader):
     ) -> None:
         number = record.number
         self._run(
-            "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 number,
                 record.batch,
@@ -176,6 +177,7 @@ class SqliteJournal(SqliteReader):
                 record.rows,
                 record.defects,
                 record.opened_at,
+                record.sheet_path,
             ),
         )
         self._run_each("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, intake))
