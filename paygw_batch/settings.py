@@ -7,6 +7,7 @@ leaves open (`signature_profile`, `[outcomes]`, `purpose`) has no default; `miss
 
 import difflib
 import hashlib
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -330,7 +331,8 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         section = getattr(settings, name)
         if not isinstance(section, _Section):
             continue
-        paths = {key: base / value for key, value in section if isinstance(value, Path)}
+        # Without following links: whether one stands there is the business of whoever opens the file.
+        paths = {key: Path(os.path.abspath(base / value)) for key, value in section if isinstance(value, Path)}  # noqa: PTH100 (Path.resolve would follow them)
         if paths:
             changed[name] = section.model_copy(update=paths)
     return settings.model_copy(update=changed)

@@ -10,6 +10,7 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.encode import encode_body
 from paygw_batch.gateway.endpoint import Connections, TransportSettings, operation_url
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.prepare import Signer
@@ -28,10 +29,15 @@ RECORD_NAME = "sandbox-record.csv"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a run needs of the gateway: `prepare` signs, `connect` opens the transport inside the run's event loop."""
+    """What a run needs of the gateway: `prepare` signs, `connect` opens the transport inside the run's event loop.
+
+    `base_string` tells what a payout would be signed over.
+    """
 
     prepare: Prepare
     connect: Callable[[], PayoutTransport]
+    base_string: Callable[[Instruction, str, int], str]
+    """Of an instruction, a nonce and a timestamp."""
 
 
 def key_path(settings: Settings) -> Path:
@@ -105,4 +111,9 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
             rule = rules[instruction.country]
             return signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
 
-        yield Connection(prepare, lambda: PayoutTransport(reached))
+        def base_string(instruction: Instruction, nonce: str, timestamp_s: int) -> str:
+            rule, order_id = rules[instruction.country], instruction.client_orderid
+            encoded = encode_body(rule, instruction, order_id=order_id, callback_url=signer.callback_url)
+            return signer.base_string(encoded, nonce=nonce, timestamp_s=timestamp_s)
+
+        yield Connection(prepare, lambda: PayoutTransport(reached), base_string)

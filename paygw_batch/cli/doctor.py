@@ -13,7 +13,7 @@ from paygw_batch.cli.connect import Connection, gateway_of, signer_key
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.core.instruction import Instruction
-from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
+from paygw_batch.countries.rules import CountryRule, FieldKind, Form, Rules
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.run.ports import timestamp
@@ -129,7 +129,7 @@ def _gateway(settings: Settings, rules: Rules, screen: Screen) -> Iterator[Check
             yield Check("gateway", Health.BAD, told, ExitCode.STOPPED_EARLY)
         for rule in rules.values():
             if rule.form is not None and not rule.missing_terms:
-                _show_sample(connection, rule, screen)
+                _show_sample(connection, rule, rule.form, screen)
                 return
 
 
@@ -138,16 +138,18 @@ async def _probe(connection: Connection) -> TransportFault | None:
         return await transport.probe()
 
 
-def _show_sample(connection: Connection, rule: CountryRule, screen: Screen) -> None:
+def _show_sample(connection: Connection, rule: CountryRule, form: Form, screen: Screen) -> None:
     """Show what an invented payout would be signed over: what an integrator compares with the gateway's own."""
-    sample = connection.explain(_invented(rule), order_id="SAMPLE-1", nonce="0" * 32, timestamp_s=1_700_000_000)
-    screen.say(f"Sample base string ({rule.name}, invented payee):\n{sample.base_string}")
-    screen.say(f"Sample signature: {sample.signature}")
+    instruction = _invented(rule, form)
+    nonce, timestamp_s = "0" * 32, 1_700_000_000
+    order_id = instruction.client_orderid
+    request = connection.prepare(instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+    screen.say(f"A sample payout to {rule.name}, with an invented payee, would be signed over this base string:")
+    screen.say(connection.base_string(instruction, nonce, timestamp_s))
+    screen.say(f"and carry this header:\nAuthorization: {request.authorization}")
 
 
-def _invented(rule: CountryRule) -> Instruction:
-    if rule.form is None:
-        raise PaygwError("a country without a form was sampled")
+def _invented(rule: CountryRule, form: Form) -> Instruction:
     number = rule.numbers.dialling_code + rule.numbers.example
     local = rule.numbers.trunk_prefix + rule.numbers.example
     invented = {
@@ -159,5 +161,5 @@ def _invented(rule: CountryRule) -> Instruction:
         FieldKind.EMAIL: "sample@example.com",
         FieldKind.IPV4: "127.0.0.1",
     }
-    fields = {field.name: invented[field.kind] for field in rule.form.fields if field.kind in invented}
-    return Instruction("SAMPLE-1", rule.code, rule.currency, "1000", rule.form.name, fields)
+    fields = {field.name: invented[field.kind] for field in form.fields if field.kind in invented}
+    return Instruction("SAMPLE-1", rule.code, rule.currency, "1000", form.name, fields)

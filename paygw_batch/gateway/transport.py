@@ -98,6 +98,15 @@ class PayoutTransport(httpx.AsyncBaseTransport):
             request=request,
         )
 
+    async def probe(self) -> TransportFault | None:
+        """Make a connection, proxy and TLS included, and close it: is the gateway there? Nothing is sent."""
+        loop = asyncio.get_running_loop()
+        opened = await self._open(loop, loop.time() + self._settings.total_timeout_s)
+        if isinstance(opened, TransportFault):
+            return opened
+        opened.close()
+        return None
+
     async def aclose(self) -> None:
         """Cut every connection. An exchange under way ends with the fault CANCELLED and its true witness."""
         self._is_closed = True

@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import polars as pl
 
-from paygw_batch.run.reconcile import STATES, readable_amount
+from paygw_batch.run.reconcile import STATES
+from paygw_batch.sheet.amounts import readable_amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import polars as pl
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding
+from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.pages import from_pages
 from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
 
@@ -34,7 +35,6 @@ _STANDING_SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "minor": pl.Int64,
 }
 _ROWS_AT_ONCE = 50_000
-_READABLE_AMOUNT = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 
 
 def shown_state(state: State) -> str:
@@ -113,9 +113,3 @@ def _check_amounts(paid_for: pl.DataFrame, minor_units: Mapping[str, int]) -> No
     off = paid_for.filter(shown.ne_missing(pl.col("minor").cast(pl.Decimal(38, 0))))
     if off.height:
         raise InternalError(f"row {off['row'][0]}: the amount shown is not the amount the journal pays")
-
-
-def readable_amount(column: str) -> pl.Expr:
-    """Return the exact value of an amount column of text; null where the text is no plain amount."""
-    text = pl.col(column)
-    return pl.when(text.str.contains(_READABLE_AMOUNT)).then(text).cast(pl.Decimal(38, 4))

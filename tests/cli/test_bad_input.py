@@ -1,0 +1,156 @@
+"""What bad input gets: one plain sentence, what to do, the documented exit code, no traceback, nothing half written."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from program import HEADING, SAMPLES, Program, kenyan_rows, sandbox_toml
+
+
+def refused(program: Program, code: int, *arguments: str | Path, **environ: str) -> Result:
+    before = {path: path.read_bytes() for path in program.home.rglob("*") if path.is_file()}
+    result = program.run(*arguments, **environ)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    assert "Trace," not in result.output
+    assert result.stderr.startswith("Error: ")
+    assert len(result.stderr.splitlines()) >= 2, "what to do next is missing"
+    after = {path: path.read_bytes() for path in program.home.rglob("*") if path.is_file()}
+    made = {path.name for path in after.keys() - before.keys()}
+    assert made <= {"sandbox-merchant.pem", "journal.sqlite3.lock"}
+    assert program.record() == []
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.csv", b""),
+        ("heading-only.csv", HEADING.encode() + b"\n"),
+        (
+            "wrong-delimiter.csv",
+            HEADING.replace(",", "|").encode() + b"\n" + kenyan_rows(1)[0].replace(",", "|").encode(),
+        ),
+        ("no-amount.csv", b"country,client_orderid,currency,account_name,account_number,phone\nKE,A,KES,J,1,2\n"),
+        ("twice.csv", HEADING.encode() + b",Amount\n" + kenyan_rows(1)[0].encode() + b",5\n"),
+        ("ragged.csv", HEADING.encode() + b"\nKE,A,1\nKE,B,1,KES,J,254712345678,+254712345678,,,,\n"),
+        ("binary.csv", bytes(range(256)) * 20),
+        ("not.parquet", b"PAR1 but not really"),
+        ("not.xlsx", b"PK\x03\x04 but not really"),
+        ("nul.csv", HEADING.encode() + b"\nKE,A\x00,1,KES,J,254712345678,+254712345678\n"),
+    ],
+)
+def test_a_sheet_that_is_none_is_refused_by_name(program: Program, name: str, content: bytes):
+    path = program.home / name
+    path.write_bytes(content)
+    result = refused(program, 3, "submit", path)
+    assert name in result.stderr
+
+
+def test_a_wrong_delimiter_that_can_be_told_apart_is_read(program: Program):
+    rows = [row.replace(",", ";") for row in kenyan_rows(2)]
+    assert program.json("validate", program.sheet(rows, heading=HEADING.replace(",", ";")))["exit_code"] == 0
+
+
+def test_a_missing_sheet_and_a_directory_are_refused(program: Program):
+    assert "absent.csv" in refused(program, 3, "submit", program.home / "absent.csv").stderr
+    refused(program, 3, "submit", program.home)
+    refused(program, 3, "validate", program.home / "absent.csv")
+
+
+def test_a_missing_configuration_is_refused(program: Program):
+    program.config.unlink()
+    refused(program, 2, "doctor")
+
+
+def test_a_missing_column_is_named(program: Program):
+    heading = HEADING.replace(",phone", "")
+    rows = [row.rpartition(",")[0] for row in kenyan_rows(1)]
+    assert "phone" in refused(program, 3, "submit", program.sheet(rows, heading=heading)).stderr
+
+
+@pytest.fixture
+def merchant_key(program: Program) -> Path:
+    """A real key with a passphrase."""
+    path = program.home / "merchant.pem"
+    command = ["openssl", "genrsa", "-aes256", "-passout", "pass:correct horse", "-out", path, "2048"]
+    subprocess.run(command, check=True, capture_output=True)
+    path.chmod(0o600)
+    return path
+
+
+def test_a_key_without_its_passphrase_is_refused(program: Program, merchant_key: Path):
+    sheet = program.sheet(kenyan_rows(1))
+    assert "passphrase" in refused(program, 2, "submit", sheet, PAYGW_PRIVATE_KEY=str(merchant_key)).stderr
+
+
+def test_a_wrong_passphrase_is_refused_and_never_shown(program: Program, merchant_key: Path):
+    secret = program.home / "secret"
+    secret.write_text("battery staple")
+    environ = {"PAYGW_PRIVATE_KEY": str(merchant_key), "PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret)}
+    result = refused(program, 2, "submit", program.sheet(kenyan_rows(1)), **environ)
+    assert "battery" not in result.output
+
+
+def test_the_right_passphrase_opens_the_key(program: Program, merchant_key: Path):
+    secret = program.home / "secret"
+    secret.write_text("correct horse\n")
+    environ = {"PAYGW_PRIVATE_KEY": str(merchant_key), "PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret)}
+    assert program.json("submit", program.sheet(kenyan_rows(1)), **environ)["states"] == {"paid": 1}
+
+
+def test_a_key_that_others_may_read_is_refused_with_the_chmod_that_mends_it(program: Program, merchant_key: Path):
+    merchant_key.chmod(0o644)
+    result = refused(program, 2, "submit", program.sheet(kenyan_rows(1)), PAYGW_PRIVATE_KEY=str(merchant_key))
+    assert f"chmod 600 {merchant_key}" in result.stderr
+
+
+def test_a_journal_that_is_none_is_refused(program: Program):
+    program.journal.write_text("these are my notes, not a database\n" * 50)
+    program.journal.chmod(0o600)
+    refused(program, 7, "submit", program.sheet(kenyan_rows(1)))
+    refused(program, 7, "verify")
+
+
+def test_a_journal_of_another_endpoint_is_refused(program: Program):
+    sheet = program.sheet(kenyan_rows(1))
+    program.json("submit", sheet)
+    shutil.copy(program.config, program.home / "other.toml")
+    program.config.write_text(sandbox_toml(endpoint_id='"2000"'))
+    result = program.run("submit", sheet)
+    assert result.exit_code == 7
+    assert len(program.record()) == 1
+
+
+def test_commands_that_only_read_make_no_journal(program: Program):
+    for command in (["status"], ["verify"], ["status", "abc"], ["reconcile", "abc", "--out", program.home / "x.csv"]):
+        refused(program, 7, *command)
+        assert not program.journal.exists()
+
+
+def test_resume_without_a_batch_says_what_to_do(program: Program):
+    result = program.run("resume")
+    assert result.exit_code == 2
+    assert "submit" in result.stderr
+
+
+def test_an_unexpected_error_shows_where_and_never_what(program: Program, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError("Jane Wanjiku 254712345678")
+
+    monkeypatch.setattr("paygw_batch.cli.validate.books", broken)
+    result = program.run("validate", program.sheet(kenyan_rows(1)))
+    assert result.exit_code == 1
+    assert "validate.py" in result.stderr
+    assert "RuntimeError" in result.stderr
+    assert "Jane" not in result.output
+    assert "2547" not in result.output
+
+
+def test_every_kind_of_defect_is_told_at_once(program: Program):
+    summary = program.json("validate", SAMPLES / "every-defect.csv")
+    assert summary["exit_code"] == 3
+    assert summary["states"] == {"invalid": 63, "ready": 13}
+    assert len({defect["code"] for defect in summary["defect_list"]}) >= 20

@@ -1,0 +1,129 @@
+"""Real processes, really killed: the record of the sandbox judges that no row is paid twice and none is lost."""
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from program import Program, kenyan_rows, kill, read_csv
+
+ROWS = 120
+
+
+@pytest.fixture
+def slow_sandbox(program: Program) -> Program:
+    """A sandbox that takes its time, so that there is something to interrupt."""
+    behaviour = program.home / "slow.toml"
+    behaviour.write_text("[default]\ndelay_s = 0.02\n")
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+    return program
+
+
+def wait_for_record(program: Program, lines: int, process: "subprocess.Popen[str]") -> None:
+    deadline_s = time.monotonic() + 60
+    while len(program.record()) < lines and process.poll() is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def paid(program: Program) -> Counter[str]:
+    return Counter(line["client_orderid"] for line in program.record() if line["committed"] == "yes")
+
+
+def test_killed_again_and_again_every_row_ends_once_in_the_reconciliation_and_none_is_paid_twice(slow_sandbox: Program):
+    program = slow_sandbox
+    sheet = program.sheet(kenyan_rows(ROWS))
+    for lines in (0, 1, 2, 20, 40, 41, 75):
+        process = program.start("submit", sheet)
+        wait_for_record(program, lines, process)
+        kill(process)
+    summary = program.json("submit", sheet)
+    lines = read_csv(summary["reconciliation"])
+    assert [line["client_orderid"] for line in lines] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
+    assert {line["state"] for line in lines} <= {"paid", "in_doubt"}
+    assert max(paid(program).values()) == 1
+    for line in lines:
+        if line["state"] == "paid":
+            assert paid(program)[line["client_orderid"]] == 1
+    assert summary["exit_code"] == (5 if summary["states"].get("in_doubt") else 0)
+    assert program.json("verify")["exit_code"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_drains_and_exits_130(slow_sandbox: Program, number: signal.Signals):
+    program = slow_sandbox
+    sheet = program.sheet(kenyan_rows(ROWS))
+    process = program.start("--json", "submit", sheet)
+    wait_for_record(program, 5, process)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    summary = json.loads(stdout)
+    assert summary["exit_code"] == 130
+    assert set(summary["states"]) == {"paid", "ready"}
+    assert summary["states"]["paid"] == sum(paid(program).values())
+    assert len(read_csv(summary["reconciliation"])) == ROWS
+    assert program.json("submit", sheet)["states"] == {"paid": ROWS}
+    assert set(paid(program).values()) == {1}
+
+
+def test_the_second_signal_leaves_at_once_and_what_was_in_flight_is_in_doubt(program: Program):
+    sheet = program.sheet(kenyan_rows(3, amount="9005"))
+    process = program.start("submit", sheet)
+    wait_for_record(program, 1, process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    summary = program.json("status", sheet)
+    assert summary["states"] == {"ready": 2, "in_doubt": 1}
+
+
+def test_a_second_run_is_refused_at_once_and_names_the_holder(program: Program):
+    sheet = program.sheet(kenyan_rows(1, amount="9005"))
+    process = program.start("submit", sheet)
+    wait_for_record(program, 1, process)
+    refused = program.run("submit", sheet)
+    assert refused.exit_code == 7
+    assert str(process.pid) in refused.stderr
+    assert program.json("status")["batches"][0]["rows"] == 1
+    kill(process)
+    assert len(program.record()) == 1
+
+
+def test_a_journal_put_back_from_an_older_copy_is_refused(program: Program):
+    program.json("submit", program.sheet(kenyan_rows(2)))
+    files = [path for path in program.home.glob("journal.sqlite3*") if path.suffix != ".lock"]
+    older = {path: path.read_bytes() for path in files}
+    program.json("submit", program.sheet(kenyan_rows(2, prefix="B"), name="b.csv"))
+    for path in program.home.glob("journal.sqlite3*"):
+        path.unlink()
+    for path, content in older.items():
+        path.write_bytes(content)
+        path.chmod(0o600)
+    refused = program.run("submit", program.home / "b.csv")
+    assert refused.exit_code == 7
+    assert len(program.record()) == 4
+
+
+def test_a_deleted_journal_is_missed(program: Program):
+    sheet = program.sheet(kenyan_rows(2))
+    program.json("submit", sheet)
+    for path in program.home.glob("journal.sqlite3*"):
+        path.unlink()
+    assert program.run("submit", sheet).exit_code == 7
+    assert len(program.record()) == 2
+
+
+def test_a_sheet_edited_between_runs_is_found(program: Program):
+    sheet = program.sheet(kenyan_rows(2))
+    program.json("submit", sheet)
+    Path(sheet).write_text(sheet.read_text().replace("1500.50", "2500.50", 1))
+    assert program.json("submit", sheet)["exit_code"] == 3
+    assert len(program.record()) == 2
