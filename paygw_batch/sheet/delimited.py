@@ -15,7 +15,6 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.formulas import unguarded, unguarded_names
 from paygw_batch.sheet.headers import HEADER_ROWS, Headings, is_header, known_names, match_headings, no_header
-from paygw_batch.sheet.result import DEFECT_SCHEMA
 from paygw_batch.sheet.table import Table
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -41,18 +40,21 @@ def read_delimited(data: bytes, aliases: Mapping[str, str], *, file: str) -> Tab
     """
     start = _find_header(data, aliases, file)
     headings = match_headings(unguarded_names(start.cells), aliases, file=file, row=start.row)
-    ragged = _ragged_lines(data, start, len(headings.names), file)
-    if ragged is not None and ragged.height:
-        data = _without_lines(data, start, ragged)
-    frame = _parse(data, start, headings, file)
     lines = data.count(b"\n", start.offset) + (len(data) > start.offset and not data.endswith(b"\n"))
-    frame = frame.with_columns(unguarded(column) for column in frame.iter_columns()) if b"'" in data else frame
-    if frame.height != lines:
-        raise SheetError(f"{file} has {lines} lines below its header, which read as {frame.height} rows.", hint=_QUOTES)
-    if ragged is None or not ragged.height:
-        return Table(frame, headings, start.row + 1)
+    ragged = None
+    frame = _parse(data, start, headings) if _counts_agree(data, start, lines) else None
+    if frame is None:
+        ragged = _ragged_lines(data, start, file)
+        frame = _parse(_without_lines(data, start, ragged), start, headings)
+    if frame is None or frame.height != lines:
+        raise SheetError(f"{file} cannot be read as rows: its {lines} lines below the header merge.", hint=_QUOTES)
+    if b"'" in data:
+        frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
+    frame = frame.with_row_index("row", offset=start.row + 1)
+    if ragged is None:
+        return Table(frame, headings)
     frame, defects = _with_ragged(frame, ragged, start, headings)
-    return Table(frame, headings, start.row + 1, defects=defects)
+    return Table(frame, headings, defects=defects)
 
 
 _QUOTES = 'A quotation mark must open and close a whole field, and one inside it is written twice: "a ""b"" c".'
@@ -96,45 +98,47 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _parse(data: bytes, start: _Start, headings: Headings, file: str) -> pl.DataFrame:
+def _parse(data: bytes, start: _Start, headings: Headings) -> pl.DataFrame | None:
+    """Return every line below the header as a row (a blank line: nulls), or None where polars refuses the text."""
     try:
         return pl.read_csv(
             data,
             separator=start.delimiter,
-            # Without any quotation mark in the file, none is looked for.
-            quote_char='"' if data.find(b'"', start.offset) >= 0 else None,
+            quote_char='"' if b'"' in data else None,
             skip_lines=start.line,
             infer_schema=False,
             with_column_names=lambda _: list(headings.names),
         )
-    except pl.exceptions.PolarsError as error:
-        raise SheetError(f"{file} cannot be read as delimited text.", hint=_QUOTES) from error
-
-
-def _ragged_lines(data: bytes, start: _Start, columns: int, file: str) -> pl.DataFrame | None:
-    """Return the lines below the header (`index` from 0, `line`) that do not have a field for every column.
-
-    None, and cheaply, when the counts alone prove that there is none. Raises `SheetError` for a line whose quotation
-    marks do not pair up within it.
-    """
-    newlines = data.count(b"\n", start.offset)
-    unended = not data.endswith(b"\n") and len(data) > start.offset
-    quoted = data.find(b'"', start.offset) >= 0
-    delimiters = data.count(start.delimiter.encode(), start.offset)
-    if not quoted and delimiters == (columns - 1) * (newlines + unended) and not _has_blank_line(data, start.offset):
-        # polars refuses a line with too many fields, so that equal sums leave no room for one with too few.
+    except pl.exceptions.PolarsError:
         return None
-    lines = pl.read_lines(data[start.offset :]).to_series().rename("line")
-    if quoted:
-        _check_quotes(lines, start, file)
-    bare = lines.str.replace_all(r'"(?:[^"]|"")*"', "") if quoted else lines
-    fields = bare.str.count_matches(start.delimiter, literal=True) + 1
-    frame = pl.DataFrame({"line": lines, "fields": fields}).with_row_index("index")
-    return frame.filter((pl.col("fields") != columns) & (pl.col("line").str.len_bytes() > 0))
+
+
+def _counts_agree(data: bytes, start: _Start, lines: int) -> bool:
+    """Return whether counting alone tells that no line has a field too few, so that lines need not be looked at.
+
+    There must be no quotation mark and no blank line; polars then refuses a line with a field too many, so that the
+    right number of delimiters leaves no room for a line with one too few.
+    """
+    if data.find(b'"', start.offset) >= 0 or _has_blank_line(data, start.offset):
+        return False
+    return data.count(start.delimiter.encode(), start.offset) == (len(start.cells) - 1) * lines
 
 
 def _has_blank_line(data: bytes, offset: int) -> bool:
     return data.find(b"\n\n", offset - 1) >= 0 or data.find(b"\n\r\n", offset - 1) >= 0
+
+
+def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:
+    """Return the lines below the header (`index` from 0, `line`, `fields`) that do not have a field for every column.
+
+    Raises `SheetError` for a line whose quotation marks do not pair up within it.
+    """
+    lines = pl.read_lines(data[start.offset :]).to_series().rename("line")
+    _check_quotes(lines, start, file)
+    bare = lines.str.replace_all(r'"(?:[^"]|"")*"', "")
+    fields = bare.str.count_matches(start.delimiter, literal=True) + 1
+    frame = pl.DataFrame({"line": lines, "fields": fields}).with_row_index("index")
+    return frame.filter((pl.col("fields") != len(start.cells)) & (pl.col("line").str.len_bytes() > 0))
 
 
 def _check_quotes(lines: pl.Series, start: _Start, file: str) -> None:
@@ -165,40 +169,26 @@ def _with_ragged(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Put the fields of ragged lines back, read from left to right, with a defect for each such row.
 
-    Empty fields too many are dropped without a word; what does not fit goes into the last column, so that nothing of
-    the line is lost to a person who mends it.
+    What does not fit goes into the last column: nothing of the line is lost to a person who mends it. Even an empty
+    field too many is a defect, since an unquoted `1,000` before an empty last field would be paid as 1.
     """
     columns = len(headings.names)
     rows: list[list[str | None]] = []
     for line in ragged["line"]:
         cells = _cells(line, start.delimiter) or line.split(start.delimiter)
-        while len(cells) > columns and not cells[-1].strip():
-            cells.pop()
         fitted = [*cells[: columns - 1], start.delimiter.join(cells[columns - 1 :])]
         rows.append([cell or None for cell in fitted] + [None] * (columns - len(fitted)))
     put = pl.DataFrame(rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
-    index = ragged["index"]
-    frame = frame.with_columns(frame[name].scatter(index, put[name]) for name in headings.names)
-    return frame, _ragged_defects(ragged, start, columns)
-
-
-def _ragged_defects(ragged: pl.DataFrame, start: _Start, columns: int) -> pl.DataFrame:
-    d = re.escape(start.delimiter)
-    empty_tail = pl.col("line").str.extract(rf"([{d}\s]*)$", 1).str.count_matches(start.delimiter, literal=True)
-    wrong = ragged.with_columns(
-        row=(pl.col("index") + start.row + 1).cast(pl.UInt32), missing=pl.lit(columns) - pl.col("fields").cast(pl.Int64)
-    ).filter((pl.col("missing") > 0) | (pl.col("missing") + empty_tail < 0))
-    many = (
-        "an amount with a comma stands in quotation marks or is written without it"
-        if start.delimiter == ","
-        else (f"a field that holds {start.delimiter!r} stands in quotation marks")
-    )
-    few = "write the missing ones too, empty where there is nothing to say"
-    mend = pl.when(pl.col("missing") > 0).then(pl.lit(few)).otherwise(pl.lit(many))
-    return wrong.select(
-        "row",
+    at = ragged["index"]
+    frame = frame.with_columns(frame[name].scatter(at, put[name]) for name in headings.names)
+    few = "add the missing ones, empty where there is nothing to say"
+    many = f"put a field that holds {start.delimiter!r} in quotation marks, and write an amount without it"
+    mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
+    defects = ragged.select(
+        row=(pl.col("index") + start.row + 1).cast(pl.UInt32),
         column=pl.lit("row"),
         value=pl.col("line").str.slice(0, 60),
         code=pl.lit("row.fields"),
-        message=pl.format("The row has {} fields, the header {}: {}.", "fields", pl.lit(columns), mend),
-    ).match_to_schema(DEFECT_SCHEMA)
+        message=pl.format("The row has {} fields, and the header has {}: {}.", "fields", pl.lit(columns), mend),
+    )
+    return frame, defects

@@ -89,8 +89,8 @@ def match_headings(cells: Sequence[str], aliases: Mapping[str, str], *, file: st
         if not heading:
             nameless.add(f"column {position}")
         own = name or heading or f"column {position}"
-        if name is None and own in RESERVED_NAMES and not (is_rejects and own in REJECTS_COLUMNS):
-            own = f"{own} (sheet)"
+        if name is None and own in RESERVED_NAMES:
+            own = f"{own} (ours)" if is_rejects and own in REJECTS_COLUMNS else f"{own} (sheet)"
         if own in seen:
             raise SheetError(
                 f"{file}, row {row}: the headings {seen[own]!r} and {heading!r} name the same column.",
@@ -98,6 +98,6 @@ def match_headings(cells: Sequence[str], aliases: Mapping[str, str], *, file: st
             )
         seen[own] = heading
         names.append(own)
-    ours = frozenset(REJECTS_COLUMNS) if is_rejects else frozenset[str]()
+    ours = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
     unknown = tuple(own for own, name in zip(names, known, strict=True) if name is None and own not in ours)
     return Headings(tuple(names), seen, unknown, frozenset(nameless), ours)

@@ -38,7 +38,11 @@ def read_parquet(data: bytes, aliases: Mapping[str, str], *, file: str, max_rows
         _inexact(frame[name]) for name in KNOWN_COLUMNS if name in frame.columns and frame[name].dtype.is_float()
     ]
     text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
-    return Table(text, headings, _FIRST_ROW, defects=pl.concat([pl.DataFrame(schema=DEFECT_SCHEMA), *defects]))
+    return Table(
+        text.with_row_index("row", offset=_FIRST_ROW),
+        headings,
+        defects=pl.concat([pl.DataFrame(schema=DEFECT_SCHEMA), *defects]),
+    )
 
 
 _FIRST_ROW = 2

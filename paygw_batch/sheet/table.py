@@ -14,11 +14,10 @@ _SEEN = r"[^\p{C}\p{Z}]"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file's rows below its header: columns as `headings.names`, all String, row numbers from `first_row` on."""
+    """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String."""
 
     frame: pl.DataFrame
     headings: Headings
-    first_row: int
     notes: tuple[str, ...] = ()
     defects: pl.DataFrame = field(default_factory=no_defects)
 
@@ -29,7 +28,7 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
     Raises `SheetError` for a sheet without a row, with more than `max_rows`, or with a control character in a field.
     """
     headings = table.headings
-    frame = table.frame.drop(headings.ours).with_row_index("row", offset=table.first_row)
+    frame = table.frame.drop(headings.ours)
     frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
     frame = frame.filter(~_blank_rows(frame))
     if not frame.height:
@@ -48,7 +47,7 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
         headers={name: headings.sender[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
         notes=table.notes,
-        defects=table.defects,
+        defects=table.defects.filter(pl.col("row").is_in(frame["row"].implode())),
     )
 
 
@@ -60,10 +59,10 @@ def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
 
 def refuse_control_characters(table: Table, file: str) -> None:
     """Raise `SheetError` for a control character or a line break inside a field, naming row and column."""
-    for name in table.frame.columns:
+    for name in table.frame.columns[1:]:
         hit = table.frame[name].str.contains(CONTROL).fill_null(value=False)
         if hit.any():
-            row = table.first_row + (hit.arg_max() or 0)
+            row = table.frame["row"][hit.arg_max()]
             raise SheetError(
                 f"{file}, row {row}, column {name!r}: the field holds a line break or a control character.",
                 hint="Write the field on one line, without such characters.",
