@@ -30,6 +30,7 @@ class UsageError(PaygwError):
     """The command cannot be understood."""
 
     exit_code = 2
+    default_hint = "`paygw-batch COMMAND --help` shows how it is written."
 
 
 class ConfigurationError(PaygwError):
@@ -43,6 +44,7 @@ class SheetError(PaygwError):
     """The sheet cannot be used; nothing was sent."""
 
     exit_code = 3
+    default_hint = "Nothing was sent. Mend the sheet, or name the right one, and run the command again."
 
 
 class OutputError(PaygwError):
@@ -56,6 +58,7 @@ class JournalError(PaygwError):
     """The journal cannot be used."""
 
     exit_code = 7
+    default_hint = "Nothing was sent. `paygw-batch doctor` shows which journal is used; --journal names another."
 
 
 class JournalHeld(JournalError):

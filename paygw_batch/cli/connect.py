@@ -29,13 +29,13 @@ RECORD_NAME = "sandbox-record.csv"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a run needs of the gateway: `prepare` signs, `connect` opens the transport inside the run's event loop.
+    """What a run needs of the gateway: `prepare` signs, `transport` sends, inside the run's event loop.
 
     `base_string` tells what a payout would be signed over.
     """
 
     prepare: Prepare
-    connect: Callable[[], PayoutTransport]
+    transport: PayoutTransport
     base_string: Callable[[Instruction, str, int], str]
     """Of an instruction, a nonce and a timestamp."""
 
@@ -98,14 +98,17 @@ def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey) -> Sandbox
 
 @contextmanager
 def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[Connection]:
-    """Yield the way to the gateway; with `base_url = "sandbox"` the built-in one runs as long as the context lasts."""
+    """Yield the way to the gateway; with `base_url = "sandbox"` the built-in one runs as long as the context lasts.
+
+    Whatever is wrong with key, addresses or certificates shows here, before a journal is touched.
+    """
     key = signer_key(settings, environ)
     with ExitStack() as stack:
         base_url = settings.gateway.base_url or ""
         if settings.uses_sandbox:
             base_url = stack.enter_context(running_sandbox(sandbox_config(settings, rules, key)))
         signer = signer_of(settings, key, base_url)
-        reached = transport_settings(settings, base_url)
+        transport = PayoutTransport(transport_settings(settings, base_url))
 
         def prepare(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
             rule = rules[instruction.country]
@@ -116,4 +119,4 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
             encoded = encode_body(rule, instruction, order_id=order_id, callback_url=signer.callback_url)
             return signer.base_string(encoded, nonce=nonce, timestamp_s=timestamp_s)
 
-        yield Connection(prepare, lambda: PayoutTransport(reached), base_string)
+        yield Connection(prepare, transport, base_string)

@@ -134,8 +134,8 @@ def _gateway(settings: Settings, rules: Rules, screen: Screen) -> Iterator[Check
 
 
 async def _probe(connection: Connection) -> TransportFault | None:
-    async with connection.connect() as transport:
-        return await transport.probe()
+    async with connection.transport:
+        return await connection.transport.probe()
 
 
 def _show_sample(connection: Connection, rule: CountryRule, form: Form, screen: Screen) -> None:

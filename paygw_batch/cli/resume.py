@@ -1,12 +1,14 @@
 """`paygw-batch resume`: continue a batch from the journal alone, without the sheet."""
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import find_batch, rules_of, run_journal, settings_of
+from paygw_batch.cli.compose import find_batch, require_complete, rules_of, run_journal, settings_of
+from paygw_batch.cli.connect import gateway_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import Task, default_out, due_countries, send_and_reconcile
@@ -28,11 +30,12 @@ def command(invocation: Invocation, *, batch: str | None, out: Path | None) -> N
     screen = Screen(invocation)
     settings = settings_of(invocation)
     rules = rules_of(settings)
-    with run_journal(settings, "resume", screen) as journal:
+    require_complete(settings, rules, set())
+    with gateway_of(settings, rules, os.environ) as connection, run_journal(settings, "resume", screen) as journal:
         record = find_batch(journal, batch) if batch else _unfinished(journal)
         out = out or default_out(Path(record.sheet_path))
         check_writable(out)
-        summary = send_and_reconcile(Task(settings, rules, journal, record, out, screen))
+        summary = send_and_reconcile(Task(settings, rules, connection, journal, record, out, screen))
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
 
 

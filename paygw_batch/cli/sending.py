@@ -5,13 +5,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from paygw_batch.cli.compose import PAYOUT, minor_units_of, real_world, require_complete
-from paygw_batch.cli.connect import gateway_of
+from paygw_batch.cli.connect import Connection
 from paygw_batch.cli.progress import progress_on
 from paygw_batch.cli.render import Screen
 from paygw_batch.core.lifecycle import State
@@ -38,6 +37,7 @@ class Task:
 
     settings: Settings
     rules: Rules
+    connection: Connection
     journal: Journal
     batch: BatchRecord
     out: Path
@@ -78,16 +78,13 @@ def due_countries(journal: JournalReader, batch: BatchRecord) -> dict[str, int]:
 
 def _send(task: Task, due: int) -> RunEnd:
     progress = progress_on(task.screen.err)
-    with ExitStack() as stack:
-        gateway = stack.enter_context(gateway_of(task.settings, task.rules, os.environ))
-        away = stack.enter_context(Threads())
-        stack.enter_context(progress)
+    with Threads() as away, progress:
         progress.started(due)
         submission = task.settings.submission
         make = partial(
             Engine,
             journal=task.journal,
-            prepare=gateway.prepare,
+            prepare=task.connection.prepare,
             judge=partial(classify, words=task.settings.words(), operation=load_operation(PAYOUT)),
             pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
             world=real_world(),
@@ -95,13 +92,11 @@ def _send(task: Task, due: int) -> RunEnd:
             progress=progress,
         )
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_run(make, gateway.connect, task.batch.number, progress))
+            return runner.run(_run(make, task.connection.transport, task.batch.number, progress))
 
 
-async def _run(
-    make: Callable[..., Engine], connect: Callable[[], PayoutTransport], batch: int, progress: Progress
-) -> RunEnd:
-    async with connect() as transport:
+async def _run(make: Callable[..., Engine], transport: PayoutTransport, batch: int, progress: Progress) -> RunEnd:
+    async with transport:
         engine = make(gateway=transport)
         _drain_on_signals(engine, progress)
         return await engine.run(batch)

@@ -1,5 +1,6 @@
 """`paygw-batch submit`: start the sheet's batch, or continue it."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from paygw_batch.cli.compose import (
     utc_now,
     validated_sheet,
 )
+from paygw_batch.cli.connect import gateway_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import Task, default_out, send_and_reconcile
@@ -81,15 +83,17 @@ def command(
             summary = _refused(plan) if refused else _previewed(plan, reader, minor_units_of(rules), screen)
     else:
         out = out or default_out(sheet)
-        with run_journal(settings, "submit", screen) as journal:
+        with gateway_of(settings, rules, os.environ) as connection, run_journal(settings, "submit", screen) as journal:
             plan = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now)
             _show_findings(screen, plan)
             if plan.validated.defects.height and not skip_invalid:
                 summary = _refused(plan)
             else:
                 check_writable(out)
-                batch = open_planned_batch(plan, journal, operation=PAYOUT, now=utc_now)
-                summary = send_and_reconcile(Task(settings, rules, journal, batch, out, screen, plan.known_rows))
+                batch = open_planned_batch(plan, journal, operation=PAYOUT, sheet_path=sheet, now=utc_now)
+                summary = send_and_reconcile(
+                    Task(settings, rules, connection, journal, batch, out, screen, plan.known_rows)
+                )
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import polars as pl
 
@@ -71,8 +72,11 @@ def plan_submission(validated: Validated, journal: JournalReader, *, operation: 
     return Plan(validated, None, known, amendments)
 
 
-def open_planned_batch(plan: Plan, journal: Journal, *, operation: str, now: Now) -> BatchRecord:
-    """Make the planned batch durable, whole, or return it when the journal has it already."""
+def open_planned_batch(plan: Plan, journal: Journal, *, operation: str, sheet_path: Path, now: Now) -> BatchRecord:
+    """Make the planned batch durable, whole, or return it when the journal has it already.
+
+    `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there.
+    """
     if plan.existing is not None:
         return plan.existing
     validated = plan.validated
@@ -84,6 +88,7 @@ def open_planned_batch(plan: Plan, journal: Journal, *, operation: str, now: Now
             operation=operation,
             sheet_name=sheet.name,
             sheet_sha256=sheet.sha256,
+            sheet_path=str(sheet_path.absolute()),
             rows=validated.rows.height,
             defects=validated.defects["row"].n_unique(),
         ),

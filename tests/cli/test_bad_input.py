@@ -31,7 +31,7 @@ def refused(program: Program, code: int, *arguments: str | Path, **environ: str)
         ("heading-only.csv", HEADING.encode() + b"\n"),
         (
             "wrong-delimiter.csv",
-            HEADING.replace(",", "|").encode() + b"\n" + kenyan_rows(1)[0].replace(",", "|").encode(),
+            HEADING.replace(",", "~").encode() + b"\n" + kenyan_rows(1)[0].replace(",", "~").encode(),
         ),
         ("no-amount.csv", b"country,client_orderid,currency,account_name,account_number,phone\nKE,A,KES,J,1,2\n"),
         ("twice.csv", HEADING.encode() + b",Amount\n" + kenyan_rows(1)[0].encode() + b",5\n"),
