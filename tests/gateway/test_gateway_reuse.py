@@ -1,0 +1,306 @@
+"""Reused connections: which one may carry another payout, and which may not. And httpx's face of the transport."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from gateway_cases import head_and_body
+from gateway_server import BODY, REPLY, Peer, Script, Server, jump, play, request_to, serving, settings_for, turns
+
+from paygw_batch.gateway.endpoint import Connections
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.transport import DeliveryFault, PayoutTransport
+
+Channel = dict[str, Any]
+
+
+async def serve_on(peer: Peer) -> None:
+    """Answer one request after another."""
+    while True:
+        try:
+            await peer.answer()
+        except asyncio.IncompleteReadError:
+            return
+
+
+@asynccontextmanager
+async def reusing(script: Script, channel: Channel) -> AsyncIterator[tuple[Server, PayoutTransport]]:
+    async with serving(script, tls=channel["tls"]) as server:
+        settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"), connections=Connections.REUSE)
+        async with PayoutTransport(settings) as transport:
+            yield server, transport
+        assert transport._living == set()
+
+
+async def deliver(server: Server, transport: PayoutTransport) -> RawReply:
+    reply = await transport.deliver(request_to(server.url))
+    assert isinstance(reply, RawReply), reply
+    return reply
+
+
+def test_a_quiet_connection_serves_on_and_its_replies_say_so(channel: Channel):
+    async def scenario() -> None:
+        async with reusing(serve_on, channel) as (server, transport):
+            replies = [await deliver(server, transport) for _ in range(5)]
+            assert [reply.reused_connection for reply in replies] == [False, True, True, True, True]
+            assert len(server.peers) == 1
+
+    play(scenario())
+
+
+def test_a_request_that_may_have_successors_does_not_ask_to_close(channel: Channel):
+    async def scenario() -> None:
+        heads: list[dict[str, str]] = []
+
+        async def script(peer: Peer) -> None:
+            heads.append(head_and_body(await peer.answer())[1])
+
+        async with reusing(script, channel) as (server, transport):
+            await deliver(server, transport)
+            await server.finished()
+        assert "connection" not in heads[0]
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        REPLY.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+        REPLY.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        REPLY.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n"),
+        REPLY + b"\r\n",
+    ],
+    ids=["asked to close", "HTTP/1.0", "HTTP/1.0 that would stay", "blank line behind"],
+)
+def test_a_reply_that_ends_its_connection_is_the_last_on_it(channel: Channel, reply: bytes):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.answer(reply)
+            assert await peer.until_closed() == b""
+
+        async with reusing(script, channel) as (server, transport):
+            for _ in range(3):
+                assert not (await deliver(server, transport)).reused_connection
+            assert len(server.peers) == 3
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("surplus", [REPLY, b"x", b"\r\n"], ids=["second reply", "letter", "blank line"])
+@pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
+def test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_reply(
+    channel: Channel, surplus: bytes, *, seen: bool
+):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.answer()
+            if peer.number == 0:
+                await answered.wait()
+                peer.writer.write(surplus)
+                spoken.set()
+            assert await peer.until_closed() == b""
+
+        answered, spoken = asyncio.Event(), asyncio.Event()
+        async with reusing(script, channel) as (server, transport):
+            await deliver(server, transport)
+            answered.set()
+            await spoken.wait()
+            if seen:
+                await turns()
+            second = await deliver(server, transport)
+            assert (second.reused_connection, second.body) == (False, BODY)
+            assert len(server.peers) == 2
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("end", ["cut", "reset", "close"])
+@pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
+def test_a_connection_that_its_peer_ended_carries_no_further_request(channel: Channel, end: str, *, seen: bool):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.answer()
+            if peer.number == 0:
+                await answered.wait()
+                {"cut": peer.cut, "reset": peer.reset, "close": peer.writer.close}[end]()
+                ended.set()
+            await peer.until_closed()
+
+        answered, ended = asyncio.Event(), asyncio.Event()
+        async with reusing(script, channel) as (server, transport):
+            await deliver(server, transport)
+            answered.set()
+            await ended.wait()
+            if seen:
+                await turns()
+            assert not (await deliver(server, transport)).reused_connection
+
+    play(scenario())
+
+
+def test_a_connection_that_ends_while_the_next_request_leaves_puts_it_in_doubt_and_nothing_is_repeated(
+    channel: Channel,
+):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.answer()
+            await peer.request()
+            peer.cut()
+
+        async with reusing(script, channel) as (server, transport):
+            await deliver(server, transport)
+            result = await transport.deliver(request_to(server.url))
+            assert isinstance(result, TransportFault)
+            assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
+            assert len(server.peers) == 1
+
+    play(scenario())
+
+
+def test_a_connection_idle_for_a_second_is_closed_and_not_used(channel: Channel):
+    async def scenario() -> None:
+        async with reusing(serve_on, channel) as (server, transport):
+            await deliver(server, transport)
+            jump(0.9)
+            assert (await deliver(server, transport)).reused_connection
+            jump(1)
+            assert not (await deliver(server, transport)).reused_connection
+            await turns()
+            assert len(transport._living) == 1
+
+    play(scenario())
+
+
+def test_the_connection_used_last_is_taken_first_and_none_is_made_without_need(channel: Channel):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            while True:
+                try:
+                    await peer.request()
+                except asyncio.IncompleteReadError:
+                    return
+                order.append(peer.number)
+                await turns(peer.number + 1)
+                await peer.send(REPLY)
+
+        order: list[int] = []
+        async with reusing(script, channel) as (server, transport):
+            for _ in range(3):
+                await asyncio.gather(*[deliver(server, transport) for _ in range(8)])
+            assert len(server.peers) == 8
+            order.clear()
+            for _ in range(4):
+                assert (await deliver(server, transport)).reused_connection
+            assert len(set(order)) == 1
+            assert len(server.peers) == 8
+
+    play(scenario())
+
+
+def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel):
+    async def scenario() -> None:
+        async with reusing(serve_on, channel) as (server, transport):
+            await asyncio.gather(*[deliver(server, transport) for _ in range(8)])
+            for _ in range(4):
+                jump(0.4)
+                await deliver(server, transport)
+            await turns()
+            assert len(transport._living) == 1
+
+    play(scenario())
+
+
+def test_a_fault_ends_its_connection(channel: Channel):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.answer(REPLY + REPLY if peer.number == 0 else REPLY)
+            await peer.until_closed()
+
+        async with reusing(script, channel) as (server, transport):
+            assert isinstance(await transport.deliver(request_to(server.url)), TransportFault)
+            assert not (await deliver(server, transport)).reused_connection
+
+    play(scenario())
+
+
+# httpx's face.
+
+
+async def post(transport: PayoutTransport, url: str, **options: Any) -> httpx.Response:
+    async with httpx.AsyncClient(transport=transport) as client:
+        return await client.post(url, **options)
+
+
+def test_httpx_gets_a_reply_and_its_request_leaves_as_a_payout_would(channel: Channel):
+    async def scenario() -> None:
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            heard.append(await peer.answer())
+
+        async with serving(script, tls=channel["tls"]) as server:
+            transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
+            response = await post(
+                transport, f"{server.url}/path?a=b%20c", json={"a": 1}, headers={"Authorization": "x", "X-Trace": "y"}
+            )
+            assert (response.status_code, response.json()) == (200, json.loads(BODY))
+            await server.finished()
+            first, headers, body = head_and_body(heard[0])
+            assert first == "POST /path?a=b%20c HTTP/1.1"
+            assert json.loads(body) == {"a": 1}
+            assert headers == {
+                "host": f"localhost:{server.port}",
+                "user-agent": "paygw-batch",
+                "accept": "*/*",
+                "accept-encoding": "identity",
+                "content-type": "application/json",
+                "authorization": "x",
+                "x-trace": "y",
+                "content-length": str(len(body)),
+                "connection": "close",
+            }
+
+    play(scenario())
+
+
+def test_httpx_gets_a_fault_as_a_transport_error_that_carries_it():
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.request()
+
+        async with serving(script) as server:
+            transport = PayoutTransport(settings_for(server.url))
+            with pytest.raises(httpx.TransportError, match=r"read\.closed") as caught:
+                await post(transport, server.url, content=b"secret body", headers={"Authorization": "secret"})
+            assert isinstance(caught.value, DeliveryFault)
+            assert (caught.value.fault.kind, caught.value.fault.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
+            assert "secret" not in str(caught.value)
+
+    play(scenario())
+
+
+def test_httpx_is_refused_another_method_place_or_a_cookie(channel: Channel):
+    async def scenario() -> None:
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            heard.append(await peer.answer(REPLY.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b\r\n\r\n")))
+
+        async with serving(script, tls=channel["tls"]) as server:
+            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"))
+            async with httpx.AsyncClient(transport=PayoutTransport(settings)) as client:
+                for method, url in (("GET", server.url), ("POST", "https://elsewhere.example"), ("POST", "http://h")):
+                    with pytest.raises(httpx.UnsupportedProtocol):
+                        await client.request(method, url)
+                for _ in range(2):
+                    assert (await client.post(server.url)).status_code == 200
+            await server.finished()
+        assert all(b"ookie" not in request for request in heard)
+        assert len(heard) == 2
+
+    play(scenario())

@@ -1,0 +1,462 @@
+"""TLS, proxies and the environment: who is trusted, and that nobody else has a say."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from gateway_server import (
+    BODY,
+    REPLY,
+    Peer,
+    Script,
+    Server,
+    deliver_once,
+    jump,
+    play,
+    request_to,
+    serving,
+    settings_for,
+    turns,
+)
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.tls import client_context
+from paygw_batch.gateway.transport import PayoutTransport
+
+
+async def answer(peer: Peer) -> None:
+    await peer.answer()
+    await peer.until_closed()
+
+
+def summary(result: RawReply | TransportFault) -> tuple[FaultKind, bool] | bytes:
+    return result.body if isinstance(result, RawReply) else (result.kind, result.first_byte_left)
+
+
+def server_context(certificate: trustme.LeafCert) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    return context
+
+
+# Trust.
+
+
+async def never_asked(peer: Peer) -> None:
+    raise AssertionError(f"a request came: {await peer.reader.read()!r}")
+
+
+@pytest.mark.parametrize("case", ["unknown authority", "self-signed", "expired", "other name", "default authorities"])
+def test_a_certificate_that_is_not_good_for_the_gateway_is_untrusted_and_nothing_is_sent(
+    case: str, authority: trustme.CA, ca_bundle: Path
+):
+    yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    good = authority.issue_cert("localhost")
+    certificate = {
+        "unknown authority": trustme.CA().issue_cert("localhost"),
+        "self-signed": trustme.CA(),
+        "expired": authority.issue_cert("localhost", not_after=yesterday),
+        "other name": authority.issue_cert("gateway.example"),
+        "default authorities": good,
+    }[case]
+    if isinstance(certificate, trustme.CA):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with certificate.cert_pem.tempfile() as cert, certificate.private_key_pem.tempfile() as private:
+            context.load_cert_chain(cert, private)
+    else:
+        context = server_context(certificate)
+    bundle = None if case == "default authorities" else ca_bundle
+    result = play(deliver_once(never_asked, tls=context, ca_bundle=bundle))
+    assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
+    assert isinstance(result, TransportFault)
+    assert result.bytes_written == 0
+    assert result.detail
+
+
+def test_an_address_needs_a_certificate_that_names_it(authority: trustme.CA, ca_bundle: Path):
+    async def scenario(certificate: trustme.LeafCert) -> RawReply | TransportFault:
+        async with serving(answer, tls=server_context(certificate)) as server:
+            url = f"https://127.0.0.1:{server.port}"
+            async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
+                return await transport.deliver(request_to(url))
+
+    assert summary(play(scenario(authority.issue_cert("127.0.0.1")))) == BODY
+    assert summary(play(scenario(authority.issue_cert("localhost")))) == (FaultKind.TLS_UNTRUSTED, False)
+
+
+def test_only_tls_1_2_and_later_are_spoken_and_everything_is_verified(ca_bundle: Path):
+    for context in (client_context(None), client_context(ca_bundle)):
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        assert context.keylog_filename is None
+    assert len(client_context(ca_bundle).get_ca_certs()) == 1
+    assert len(client_context(None).get_ca_certs()) > 50
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_versions_carry_a_payout(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path):
+    context = server_context(authority.issue_cert("localhost"))
+    context.minimum_version = context.maximum_version = version
+    assert summary(play(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
+
+
+def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path):
+    agreed: list[str | None] = []
+
+    async def script(peer: Peer) -> None:
+        agreed.append(peer.writer.get_extra_info("ssl_object").selected_alpn_protocol())
+        await peer.answer()
+
+    for offered in (["h2", "http/1.1"], ["h2"]):
+        context = server_context(authority.issue_cert("localhost"))
+        context.set_alpn_protocols(offered)
+        assert summary(play(deliver_once(script, tls=context, ca_bundle=ca_bundle))) == BODY
+    assert agreed == ["http/1.1", None]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAA==\n"])
+def test_a_bundle_that_cannot_be_read_is_refused_before_anything_is_sent(tmp_path: Path, content: bytes | None):
+    bundle = tmp_path / "bundle.pem"
+    if content is not None:
+        bundle.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"bundle\.pem cannot be read"):
+        PayoutTransport(settings_for("https://gateway.example", ca_bundle=bundle))
+
+
+# The handshake.
+
+
+async def hang_up(peer: Peer) -> None:
+    await peer.reader.read(100)
+    peer.cut()
+
+
+async def reset(peer: Peer) -> None:
+    await peer.reader.read(100)
+    peer.reset()
+
+
+async def talk_http(peer: Peer) -> None:
+    await peer.reader.read(100)
+    await peer.send(b"HTTP/1.1 400 This is plain HTTP\r\n\r\n")
+
+
+async def stall(peer: Peer) -> None:
+    await peer.reader.read(100)
+    jump(31)
+    await asyncio.Event().wait()
+
+
+async def refuse(peer: Peer) -> None:
+    await peer.reader.read(100)
+    await peer.send(b"\x15\x03\x03\x00\x02\x02\x28")  # a fatal alert: handshake_failure
+
+
+@pytest.mark.parametrize("script", [hang_up, reset, talk_http, stall, refuse])
+def test_a_handshake_that_comes_to_nothing_is_not_sent(script: Script, ca_bundle: Path):
+    async def scenario() -> RawReply | TransportFault:
+        async with serving(script) as server:
+            url = server.url.replace("http:", "https:")
+            async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
+                return await transport.deliver(request_to(url))
+
+    assert summary(play(scenario())) == (FaultKind.TLS_FAILED, False)
+
+
+def test_a_gateway_that_wants_a_certificate_of_ours_leaves_the_request_in_doubt_once_it_may_have_left(
+    authority: trustme.CA, ca_bundle: Path
+):
+    for version, left in ((ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)):
+        context = server_context(authority.issue_cert("localhost"))
+        context.minimum_version = context.maximum_version = version
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+        result = play(deliver_once(never_asked, tls=context, ca_bundle=ca_bundle))
+        assert isinstance(result, TransportFault)
+        assert result.first_byte_left is left
+        assert result.kind in {FaultKind.TLS_FAILED, FaultKind.CONNECTION_LOST}
+
+
+def test_a_gateway_that_speaks_before_it_is_asked_is_not_sent_to(authority: trustme.CA, ca_bundle: Path):
+    context = server_context(authority.issue_cert("localhost"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    async def script(peer: Peer) -> None:
+        # By hand, to put the early bytes into the same flight as the end of the handshake.
+        arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        side = context.wrap_bio(arriving, leaving, server_side=True)
+        has_spoken = False
+        while not has_spoken:
+            arriving.write(await peer.reader.read(2**14))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                side.write(REPLY)
+                has_spoken = True
+            peer.writer.write(leaving.read())
+        await peer.until_closed()
+
+    async def scenario() -> RawReply | TransportFault:
+        async with serving(script) as server:
+            url = server.url.replace("http:", "https:")
+            async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
+                return await transport.deliver(request_to(url))
+
+    assert summary(play(scenario())) == (FaultKind.TLS_FAILED, False)
+
+
+# The end of the stream.
+
+
+def test_a_reply_that_ends_with_its_stream_must_be_ended_by_its_sender(server_tls: ssl.SSLContext, ca_bundle: Path):
+    def script_of(*, said: bool) -> Script:
+        async def script(peer: Peer) -> None:
+            await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
+            if said:
+                peer.writer.close()
+            else:
+                peer.cut()
+
+        return script
+
+    assert summary(play(deliver_once(script_of(said=True), tls=server_tls, ca_bundle=ca_bundle))) == BODY
+    cut = play(deliver_once(script_of(said=False), tls=server_tls, ca_bundle=ca_bundle))
+    assert summary(cut) == (FaultKind.CONNECTION_LOST, True)
+
+
+def test_bytes_that_are_not_tls_in_the_middle_of_a_reply_leave_it_in_doubt(server_tls: ssl.SSLContext, ca_bundle: Path):
+    async def script(peer: Peer) -> None:
+        await peer.answer(REPLY[:30])
+        # Past the TLS layer, onto the wire itself.
+        peer.writer.transport._ssl_protocol._transport.write(REPLY[30:])  # type: ignore[attr-defined]
+        await peer.until_closed()
+
+    assert summary(play(deliver_once(script, tls=server_tls, ca_bundle=ca_bundle))) == (FaultKind.TLS_FAILED, True)
+
+
+# Sessions.
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_later_connections_resume_the_session_of_the_first(
+    version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
+):
+    context = server_context(authority.issue_cert("localhost"))
+    context.minimum_version = context.maximum_version = version
+    resumed: list[bool] = []
+
+    async def script(peer: Peer) -> None:
+        resumed.append(peer.writer.get_extra_info("ssl_object").session_reused)
+        await peer.answer()
+
+    async def scenario() -> None:
+        async with (
+            serving(script, tls=context) as server,
+            PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
+        ):
+            for _ in range(3):
+                assert summary(await transport.deliver(request_to(server.url))) == BODY
+
+    play(scenario())
+    assert resumed == [False, True, True]
+
+
+def test_a_session_is_no_way_round_the_certificate(authority: trustme.CA, ca_bundle: Path):
+    contexts = [server_context(authority.issue_cert("localhost")), server_context(trustme.CA().issue_cert("localhost"))]
+
+    async def scenario() -> None:
+        async with (
+            serving(answer, tls=contexts[0]) as server,
+            serving(never_asked, tls=contexts[1]) as impostor,
+            PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
+        ):
+            assert summary(await transport.deliver(request_to(server.url))) == BODY
+            transport._origin = type(transport._origin)("https", "localhost", impostor.port)
+            result = await transport.deliver(request_to(impostor.url))
+            assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
+
+    play(scenario())
+
+
+# The proxy.
+
+OPENED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(2**16):
+        writer.write(data)
+    writer.close()
+
+
+def tunnel(heard: list[bytes], opened: bytes = OPENED) -> Script:
+    """Return a proxy that does its work, to this machine only, and remembers what it was asked."""
+
+    async def script(peer: Peer) -> None:
+        head = await peer.reader.readuntil(b"\r\n\r\n")
+        heard.append(head)
+        port = int(head.split()[1].rpartition(b":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for index in range(len(opened)):
+            await peer.send(opened[index : index + 1])
+        try:
+            await asyncio.gather(pump(peer.reader, writer), pump(reader, peer.writer))
+        finally:
+            writer.transport.abort()
+
+    return script
+
+
+async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply | TransportFault:
+    url = gateway.url if gateway.tls else gateway.url.replace("http:", "https:")
+    settings = settings_for(url, ca_bundle=ca_bundle, proxy=f"http://127.0.0.1:{proxy.port}")
+    async with PayoutTransport(settings) as transport:
+        result = await transport.deliver(request_to(url))
+        await turns()
+        assert transport._living == set()
+        return result
+
+
+@pytest.mark.parametrize("opened", [OPENED, b"HTTP/1.0 200 OK\r\nVia: x\r\nContent-Length: 5\r\n\r\n"])
+def test_a_proxy_carries_the_tls_connection_and_sees_nothing_of_the_payout(
+    opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path
+):
+    async def scenario() -> None:
+        heard: list[bytes] = []
+        async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == BODY
+            place = b"localhost:%d" % gateway.port
+            assert heard == [
+                b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"
+            ]
+
+    play(scenario())
+
+
+def test_a_fault_behind_the_proxy_has_the_witness_of_the_request_itself(server_tls: ssl.SSLContext, ca_bundle: Path):
+    async def drop(peer: Peer) -> None:
+        await peer.request()
+        peer.cut()
+
+    async def scenario() -> None:
+        async with serving(drop, tls=server_tls) as gateway, serving(tunnel([])) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
+        async with serving(hang_up) as gateway, serving(tunnel([])) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
+
+    play(scenario())
+
+
+def proxy_that_says(reply: bytes) -> Script:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.send(reply)
+        await peer.until_closed()
+
+    return script
+
+
+async def stalling_proxy(peer: Peer) -> None:
+    await peer.reader.readuntil(b"\r\n\r\n")
+    jump(31)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        hang_up,
+        reset,
+        stalling_proxy,
+        proxy_that_says(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"),
+        proxy_that_says(b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>"),
+        proxy_that_says(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        proxy_that_says(b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1/\r\n\r\n"),
+        proxy_that_says(OPENED + b"more"),
+        proxy_that_says(b"SSH-2.0-OpenSSH\r\n\r\n"),
+        proxy_that_says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000),
+    ],
+    ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
+)
+def test_a_proxy_that_does_not_open_the_way_is_not_sent(script: Script, ca_bundle: Path):
+    async def scenario() -> None:
+        async with serving(never_asked) as gateway, serving(script) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+            assert gateway.peers == []
+
+    play(scenario())
+
+
+def test_a_proxy_that_refuses_the_connection_is_a_fault_of_the_proxy(ca_bundle: Path):
+    async def scenario() -> None:
+        async with serving(never_asked) as proxy:
+            pass
+        async with serving(never_asked) as gateway:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+
+    play(scenario())
+
+
+# The environment.
+
+
+PROXY_VARIABLES = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
+BUNDLE_VARIABLES = ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"]
+OTHER_VARIABLES = {"NO_PROXY": "*", "no_proxy": "*", "PYTHONHTTPSVERIFY": "0", "HTTPX_LOG_LEVEL": "trace"}
+
+
+@pytest.mark.parametrize("variable", PROXY_VARIABLES)
+def test_a_proxy_in_the_environment_is_not_asked(
+    variable: str, channel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    async def scenario() -> None:
+        async with serving(never_asked) as proxy, serving(answer, tls=channel["tls"]) as server:
+            monkeypatch.setenv(variable, proxy.url)
+            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
+                assert summary(await transport.deliver(request_to(server.url))) == BODY
+            assert proxy.peers == []
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("variable", BUNDLE_VARIABLES)
+def test_an_authority_in_the_environment_is_neither_trusted_nor_needed(
+    variable: str,
+    server_tls: ssl.SSLContext,
+    ca_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    trusted = ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle
+    monkeypatch.setenv(variable, str(trusted))
+    untrusted = play(deliver_once(never_asked, tls=server_tls))
+    assert summary(untrusted) == (FaultKind.TLS_UNTRUSTED, False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert summary(play(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+
+
+@pytest.mark.parametrize("variable", OTHER_VARIABLES)
+def test_switches_in_the_environment_turn_nothing_off(
+    variable: str,
+    server_tls: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv(variable, OTHER_VARIABLES[variable])
+    assert summary(play(deliver_once(never_asked, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_keys_of_a_connection_are_not_logged_for_the_environment(
+    server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = tmp_path / "keys.log"
+    monkeypatch.setenv("SSLKEYLOGFILE", str(log))
+    assert summary(play(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+    assert not log.exists()
