@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,9 +15,41 @@ from paygw_batch.sheet.encoding import to_utf8
 from paygw_batch.sheet.parquet import read_parquet
 from paygw_batch.sheet.result import Sheet
 from paygw_batch.sheet.table import Table, refuse_control_characters, to_sheet
+from paygw_batch.sheet.workbook import read_workbook
 
-_TEXT_ENDINGS = (".csv", ".txt", ".tsv")
-_ENDINGS = (*_TEXT_ENDINGS, ".parquet", ".xlsx")
+
+class Kind(StrEnum):
+    """What a file is."""
+
+    DELIMITED = "delimited text"
+    PARQUET = "Parquet"
+    WORKBOOK = "a workbook (.xlsx)"
+
+
+_KINDS = {
+    ".csv": Kind.DELIMITED,
+    ".txt": Kind.DELIMITED,
+    ".tsv": Kind.DELIMITED,
+    ".parquet": Kind.PARQUET,
+    ".xlsx": Kind.WORKBOOK,
+}
+_FIRST_BYTES = (
+    (b"PAR1", Kind.PARQUET),
+    (b"PK\x03\x04", Kind.WORKBOOK),
+    (b"\xd0\xcf\x11\xe0", "an old or an encrypted workbook"),
+    (b"PK", "a zip archive"),
+    (b"\x1f\x8b", "compressed (gzip)"),
+    (b"BZh", "compressed (bzip2)"),
+    (b"\xfd7zXZ", "compressed (xz)"),
+    (b"(\xb5/\xfd", "compressed (zstd)"),
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"%PDF", "a PDF"),
+    (b"{\\rtf", "a text document (RTF)"),
+    (b"SQLite format 3", "a database"),
+    (b"ARROW1", "an Arrow file"),
+    (b"<", "HTML or XML"),
+)
+"""How the files begin that people take for a sheet, or name like one. Delimited text begins with none of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +72,29 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     Raises `SheetError` for whatever concerns the file as a whole: missing, not a regular file, empty, too large, not
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
-    data = _bytes_of(path, options.max_sheet_bytes)
     file = path.name
-    ending = path.suffix.lower()
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise SheetError(f"{file} ends in none of {', '.join(_KINDS)}.", hint="The ending says what a file is.")
+    data = _bytes_of(path, options.max_sheet_bytes)
+    _check_first_bytes(data, kind, file)
     sha256 = hashlib.sha256(data).hexdigest()
-    if ending == ".parquet":
-        table = read_parquet(data, options.aliases, file=file, max_rows=options.max_rows)
-        refuse_control_characters(table, file)
-    else:
-        table = _delimited(data, options, file)
+    match kind:
+        case Kind.DELIMITED:
+            table = _delimited(data, options, file)
+        case Kind.PARQUET:
+            table = read_parquet(data, options.aliases, file=file, max_rows=options.max_rows)
+        case Kind.WORKBOOK:
+            table = read_workbook(
+                data,
+                options.aliases,
+                file=file,
+                max_bytes=options.max_sheet_bytes,
+                sheet_name=options.sheet_name,
+            )
     del data
+    if kind is not Kind.DELIMITED:  # there, the bytes have been looked at
+        refuse_control_characters(table, file)
     return to_sheet(table, file=file, sha256=sha256, max_rows=options.max_rows)
 
 
@@ -58,6 +104,15 @@ def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
     if not text.isascii():  # to_utf8 has looked for those of ASCII
         refuse_control_characters(table, file)
     return table
+
+
+def _check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
+    """Raise `SheetError` for a file that is not what its name says."""
+    head = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
+    found = next((what for mark, what in _FIRST_BYTES if head.startswith(mark)), Kind.DELIMITED)
+    if found is not kind:
+        hint = "Rename it." if found in set(_KINDS.values()) else "Save it as .csv or .xlsx from the spreadsheet."
+        raise SheetError(f"{file} is named like {kind}, and is {found}.", hint=hint)
 
 
 def _bytes_of(path: Path, max_bytes: int) -> bytes:

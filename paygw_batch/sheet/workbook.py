@@ -1,0 +1,129 @@
+"""Workbooks (.xlsx) as a frame of exact text: which worksheet is meant, where its header is, what is doubtful in it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.headers import HEADER_ROWS, Headings, is_header, match_headings, no_header
+from paygw_batch.sheet.result import DEFECT_SCHEMA
+from paygw_batch.sheet.table import Table
+from paygw_batch.sheet.workbook_xml import Doubt, Row, Workbook, WorksheetPart
+
+_ROWS_AT_ONCE = 20_000
+_SENTENCES = {
+    Doubt.FORMULA: "{} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet.",
+    Doubt.DIGITS: "{}: a spreadsheet keeps 15 digits of a number, so that this one is wrong. Format the column as text "
+    "and enter it again.",
+}
+
+
+@dataclass(slots=True)
+class _Content:
+    """What a worksheet holds: rows above its header, the header, and below it frames of `row` and column numbers."""
+
+    above: list[Row] = field(default_factory=list)
+    header: Row | None = None
+    frames: list[pl.DataFrame] = field(default_factory=list)
+    hidden_rows: list[int] = field(default_factory=list)
+    doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
+
+
+def read_workbook(
+    data: bytes, aliases: Mapping[str, str], *, file: str, max_bytes: int, sheet_name: str | None
+) -> Table:
+    """Return the rows of the one worksheet that looks like a sheet of payees, or of the one that is named.
+
+    A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
+    (`COLUMN.formula`, `COLUMN.digits`); hidden rows and worksheets become notes. Raises `SheetError`.
+    """
+    workbook = Workbook(data, file=file, max_bytes=max_bytes)
+    part, notes = _chosen(workbook, aliases, file=file, sheet_name=sheet_name)
+    content = _content(workbook, part, aliases)
+    if content.header is None:
+        raise no_header(file, [_cells(row) for row in content.above], aliases)
+    below = pl.concat([pl.DataFrame(schema={"row": pl.UInt32}), *content.frames], how="diagonal")
+    width = max(*content.header.texts, *(int(name) for name in below.columns[1:]), 1)
+    cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
+    headings = match_headings(cells, aliases, file=file, row=content.header.number)
+    columns = [
+        below[str(at)].alias(name) if str(at) in below.columns else pl.lit(None, pl.String).alias(name)
+        for at, name in enumerate(headings.names, start=1)
+    ]
+    if content.hidden_rows:
+        notes.append(
+            f"{len(content.hidden_rows)} rows are hidden in the spreadsheet (the first is row "
+            f"{content.hidden_rows[0]}); they are read like all others."
+        )
+    return Table(below.select("row", *columns), headings, tuple(notes), _defects(content, headings))
+
+
+def _chosen(
+    workbook: Workbook, aliases: Mapping[str, str], *, file: str, sheet_name: str | None
+) -> tuple[WorksheetPart, list[str]]:
+    parts = workbook.worksheets()
+    if sheet_name is not None:
+        for part in parts:
+            if part.name == sheet_name:
+                return part, []
+        names = ", ".join(repr(part.name) for part in parts)
+        raise SheetError(f"{file} has no worksheet called {sheet_name!r}.", hint=f"It has {names}.")
+    fitting = [part for part in parts if _read_header(workbook, part, aliases).header is not None]
+    visible = [part for part in fitting if not part.hidden]
+    if len(visible) > 1 or (fitting and not visible):
+        names = ", ".join(repr(part.name) for part in visible or fitting)
+        seen = "Several worksheets look" if len(visible) > 1 else "Only hidden worksheets look"
+        raise SheetError(f"{file}: {seen} like a sheet of payees: {names}.", hint="Name the one that is meant.")
+    if not parts:
+        raise SheetError(f"{file} has no worksheet.")
+    notes = [f"The worksheet {part.name!r} is hidden, and is not read." for part in fitting if part.hidden]
+    return (visible or parts)[0], notes
+
+
+def _cells(row: Row) -> list[str]:
+    return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
+
+
+def _read_header(workbook: Workbook, part: WorksheetPart, aliases: Mapping[str, str]) -> _Content:
+    content = _Content()
+    _advance_to_header(workbook.rows(part), content, aliases)
+    return content
+
+
+def _advance_to_header(rows: Iterator[Row], content: _Content, aliases: Mapping[str, str]) -> None:
+    for row in rows:
+        if row.number > HEADER_ROWS:
+            return
+        if is_header(_cells(row), aliases):
+            content.header = row
+            return
+        content.above.append(row)
+
+
+def _content(workbook: Workbook, part: WorksheetPart, aliases: Mapping[str, str]) -> _Content:
+    content = _Content()
+    rows = workbook.rows(part)
+    _advance_to_header(rows, content, aliases)
+    while content.header is not None and (some := list(islice(rows, _ROWS_AT_ONCE))):
+        columns = sorted({column for row in some for column in row.texts})
+        numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
+        texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]
+        content.frames.append(pl.DataFrame([numbers, *texts]))
+        content.hidden_rows.extend(row.number for row in some if row.hidden)
+        content.doubts.extend(
+            (row.number, column, doubt, row.texts[column]) for row in some for column, doubt in row.doubts.items()
+        )
+    return content
+
+
+def _defects(content: _Content, headings: Headings) -> pl.DataFrame:
+    lines = [
+        (row, headings.names[column - 1], text[:60], f"{headings.names[column - 1]}.{doubt}", _SENTENCES[doubt])
+        for row, column, doubt, text in content.doubts
+        if headings.names[column - 1] in KNOWN_COLUMNS
+    ]
+    filled = [(row, name, text, code, sentence.format(text)) for row, name, text, code, sentence in lines]
+    return pl.DataFrame(filled, schema=DEFECT_SCHEMA, orient="row")
