@@ -146,9 +146,10 @@ def reconcile(
     counted = books(frame, minor_units)
     screen.books(counted)
     contradictions = len(journal.contradictions(batch.number))
+    told = f"{end_sentence(counted.states, end, contradictions)} The reconciliation is in {out}."
     return Summary(
         of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions),
-        end_sentence(counted.states, end, contradictions),
+        told,
         batch=batch.batch,
         sheet=batch.sheet_name,
         rows=batch.rows,

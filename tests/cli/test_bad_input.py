@@ -19,7 +19,7 @@ def refused(program: Program, code: int, *arguments: str | Path, **environ: str)
     assert len(result.stderr.splitlines()) >= 2, "what to do next is missing"
     after = {path: path.read_bytes() for path in program.home.rglob("*") if path.is_file()}
     made = {path.name for path in after.keys() - before.keys()}
-    assert made <= {"sandbox-merchant.pem", "journal.sqlite3.lock"}
+    assert made <= {"sandbox-merchant.pem", "sandbox-record.csv", "journal.sqlite3.lock"}
     assert program.record() == []
     return result
 
@@ -35,7 +35,6 @@ def refused(program: Program, code: int, *arguments: str | Path, **environ: str)
         ),
         ("no-amount.csv", b"country,client_orderid,currency,account_name,account_number,phone\nKE,A,KES,J,1,2\n"),
         ("twice.csv", HEADING.encode() + b",Amount\n" + kenyan_rows(1)[0].encode() + b",5\n"),
-        ("ragged.csv", HEADING.encode() + b"\nKE,A,1\nKE,B,1,KES,J,254712345678,+254712345678,,,,\n"),
         ("binary.csv", bytes(range(256)) * 20),
         ("not.parquet", b"PAR1 but not really"),
         ("not.xlsx", b"PK\x03\x04 but not really"),
@@ -52,6 +51,13 @@ def test_a_sheet_that_is_none_is_refused_by_name(program: Program, name: str, co
 def test_a_wrong_delimiter_that_can_be_told_apart_is_read(program: Program):
     rows = [row.replace(",", ";") for row in kenyan_rows(2)]
     assert program.json("validate", program.sheet(rows, heading=HEADING.replace(",", ";")))["exit_code"] == 0
+
+
+def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(program: Program):
+    good = kenyan_rows(2)
+    summary = program.json("validate", program.sheet([good[0], "KE,A,1", f"{good[1]},1,2"]))
+    assert (summary["exit_code"], summary["states"]) == (3, {"invalid": 2, "ready": 1})
+    assert {defect["row"] for defect in summary["defect_list"]} == {3, 4}
 
 
 def test_a_missing_sheet_and_a_directory_are_refused(program: Program):

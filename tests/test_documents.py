@@ -1,0 +1,123 @@
+"""The documents are true: their commands run, their links lead somewhere, their tables match the program."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.cli.root import COMMANDS
+from paygw_batch.run.summary import ExitCode
+from paygw_batch.settings import (
+    GatewaySection,
+    JournalSection,
+    LimitsSection,
+    RetrySection,
+    SandboxSection,
+    SheetSection,
+    SubmissionSection,
+)
+from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").glob("*.md")])
+README = (ROOT / "README.md").read_text()
+
+
+def shell_lines(text: str) -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What a command of the README finds around it."""
+    for folder in ("config", "samples"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.reconciliation.csv"))
+    return tmp_path
+
+
+def test_the_readmes_commands_run_as_they_stand(checkout: Path):
+    environ = {"HOME": str(checkout), "XDG_STATE_HOME": str(checkout / "state"), "PATH": "/usr/bin:/bin"}
+    ran = 0
+    for line in shell_lines(README):
+        words = shlex.split(line, comments=True)
+        if words[0] == "export":
+            name, _, value = words[1].partition("=")
+            environ[name] = value
+        if words[0] != "paygw-batch":
+            continue
+        stated = re.search(r"exit (\d+)", line)
+        command = [sys.executable, "-m", "paygw_batch", *words[1:]]
+        done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == int(stated[1] if stated else 0), f"{line}\n{done.stdout}{done.stderr}"
+        ran += 1
+    assert ran >= 5
+
+
+def test_the_readmes_picture_of_a_run_is_what_a_run_shows(checkout: Path):
+    picture = re.search(r"```text\n(Sending.*?)```", README, flags=re.DOTALL)
+    assert picture
+    environ = {"HOME": str(checkout), "PATH": "/usr/bin:/bin"}
+    command = [
+        sys.executable,
+        "-m",
+        "paygw_batch",
+        "--config",
+        "config/sandbox.toml",
+        "submit",
+        "samples/payroll-mixed.csv",
+    ]
+    done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, check=True)
+    shown = [line.rstrip() for line in (done.stderr + done.stdout).splitlines()]
+    assert shown == picture[1].splitlines()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path):
+    for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_every_command_is_documented():
+    interface = (ROOT / "docs" / "interface.md").read_text()
+    for command in COMMANDS:
+        assert re.search(rf"\| `{command}[ `]", interface), command
+
+
+def test_every_exit_code_is_documented():
+    interface = (ROOT / "docs" / "interface.md").read_text()
+    for code in ExitCode:
+        assert f"\n| {int(code)} |" in interface
+
+
+def test_the_reconciliations_columns_are_documented_in_order():
+    interface = " ".join((ROOT / "docs" / "interface.md").read_text().split())
+    assert ", ".join(RECONCILIATION_COLUMNS) in interface
+
+
+@pytest.mark.parametrize(
+    ("section", "model"),
+    [
+        ("gateway", GatewaySection),
+        ("submission", SubmissionSection),
+        ("journal", JournalSection),
+        ("retry", RetrySection),
+        ("limits", LimitsSection),
+        ("sheet", SheetSection),
+        ("sandbox", SandboxSection),
+    ],
+)
+def test_every_key_is_documented_with_its_default(section: str, model: type[GatewaySection]):
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    for key, field in model.model_fields.items():
+        line = re.search(rf"^\| `{section}\.{key}` \| (.*?) \|", text, flags=re.MULTILINE)
+        assert line, f"{section}.{key}"
+        if field.default is not None:
+            assert (
+                f"{field.default:g}" if isinstance(field.default, float) else str(field.default) in line[1].strip("`")
+            )
