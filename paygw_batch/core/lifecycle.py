@@ -8,7 +8,7 @@ kept as evidence and changes nothing, or an error in our own code.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import assert_never
@@ -218,13 +218,12 @@ def step(standing: Standing, fact: Fact, attempt: int) -> Standing | IllegalMove
     expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
     if state is None or attempt != expected:
         return IllegalMove(standing.state, standing.attempt, kind, attempt)
-    if kind is FactKind.INTENDED:
-        return replace(standing, state=state, attempt=attempt)
+    generation, duplicate_of = standing.generation, standing.possible_duplicate_of
     if kind is FactKind.RELEASED:
-        return replace(standing, state=state, generation=standing.generation + 1)
+        generation += 1
     if kind is FactKind.RESOLVED_NOT_RECEIVED:
-        return replace(standing, state=state, possible_duplicate_of=attempt)
-    return replace(standing, state=state)
+        duplicate_of = attempt
+    return Standing(state, attempt, generation, duplicate_of)
 
 
 def replay(facts: Iterable[tuple[Fact, int]], start: Standing | None = None) -> tuple[Standing, list[IllegalMove]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from paygw_batch.core.lifecycle import IllegalMove
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.codec import canonical, encode
+from paygw_batch.journal.codec import BATCH_OPENED, BatchOpened, canonical, encode, encode_batch
 from paygw_batch.journal.port import Entry
 from paygw_batch.journal.progress import Progress, advance
 
@@ -55,14 +55,13 @@ class Identity:
 
 def linked(
     end: Link,
-    *,
     at: str,
     kind: str,
     batch: int,
+    instruction: int | None,
+    attempt: int | None,
+    contradicts: str | None,
     details: str,
-    instruction: int | None = None,
-    attempt: int | None = None,
-    contradicts: str | None = None,
 ) -> Line:
     """Return the line that follows `end`: its hash is SHA-256 over the hash before it and all its other columns.
 
@@ -75,21 +74,16 @@ def linked(
     return Line(seq, at, kind, batch, instruction, attempt, contradicts, details, digest)
 
 
+def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
+    """Return the line that opens batch number `batch`."""
+    return linked(end, at, BATCH_OPENED, batch, None, None, None, encode_batch(opened))
+
+
 def follow(end: Link, line: Line) -> Link:
     """Return the end of the chain with `line`. Raises `JournalCorrupt` unless the line is what `end` leads to."""
     if line.seq != end.seq + 1:
         raise JournalCorrupt(f"fact {end.seq + 1} is missing from the journal")
-    expected = linked(
-        end,
-        at=line.at,
-        kind=line.kind,
-        batch=line.batch,
-        details=line.details,
-        instruction=line.instruction,
-        attempt=line.attempt,
-        contradicts=line.contradicts,
-    )
-    if expected.hash != line.hash:
+    if linked(end, *line[1:-1]).hash != line.hash:
         raise JournalCorrupt(f"fact {line.seq} was changed, or the one before it: its hash does not follow")
     return Link(line.seq, line.hash)
 
@@ -107,20 +101,11 @@ def fold(
         after = advance(progress[number], entry.fact, entry.attempt, entry.at)
         contradicts = None
         if isinstance(after, IllegalMove):
-            contradicts = after.state.value
+            contradicts = after.state
         else:
             progress[number] = after
         kind, details = encode(entry.fact)
-        line = linked(
-            end,
-            at=entry.at,
-            kind=kind,
-            batch=batches[number],
-            details=details,
-            instruction=number,
-            attempt=entry.attempt,
-            contradicts=contradicts,
-        )
+        line = linked(end, entry.at, kind, batches[number], number, entry.attempt, contradicts, details)
         lines.append(line)
         end = Link(line.seq, line.hash)
     return lines

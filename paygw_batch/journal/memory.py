@@ -13,8 +13,8 @@ from operator import attrgetter
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, Standing, State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.chain import Identity, Line, Link, fold, follow, linked
-from paygw_batch.journal.codec import BATCH_OPENED, decode, encode_batch
+from paygw_batch.journal.chain import Identity, Line, Link, fold, follow, opening_line
+from paygw_batch.journal.codec import decode
 from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.port import (
     Amendment,
@@ -112,9 +112,7 @@ class MemoryJournal:
             self._batch_of[one.number] = record.number
             self._progress[one.number] = Progress(one.new.client_orderid)
             self._order_ids.setdefault((record.operation, one.new.client_orderid), one.number)
-        opening = linked(
-            self._end, at=at, kind=BATCH_OPENED, batch=record.number, details=encode_batch(intake.opened())
-        )
+        opening = opening_line(self._end, at, record.number, intake.opened())
         self._add([opening])
         self._amend(record, [one for one in held if one.replaces is not None], at)
         return record

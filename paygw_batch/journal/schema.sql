@@ -80,8 +80,7 @@ CREATE TABLE order_id (
 -- An instruction without a line here is ready and nothing ever happened to it.
 CREATE TABLE standing (
     instruction           INTEGER PRIMARY KEY REFERENCES instruction (number),
-    state                 TEXT NOT NULL CHECK (state IN
-        ('ready', 'in_flight', 'in_doubt', 'accepted', 'paid', 'rejected', 'returned', 'replaced')),
+    state                 TEXT NOT NULL,
     attempt               INTEGER NOT NULL,
     generation            INTEGER NOT NULL,
     possible_duplicate_of INTEGER,

@@ -16,8 +16,7 @@ import apsw
 
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State
 from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.journal.chain import Line, Link, fold, linked
-from paygw_batch.journal.codec import BATCH_OPENED, encode_batch
+from paygw_batch.journal.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.connection import fetch, leave_untouched
 from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.lock import RunLock
@@ -105,7 +104,7 @@ class SqliteJournal(SqliteReader):
             with _conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 self._store_batch(record, intake, pages, instructions, known, replaced)
             opened = intake.opened()
-            self._add([linked(self._end, at=at, kind=BATCH_OPENED, batch=number, details=encode_batch(opened))])
+            self._add([opening_line(self._end, at, number, opened)])
             self._amend(record, replaced, at)
         return record
 
