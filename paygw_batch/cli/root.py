@@ -16,6 +16,7 @@ COMMANDS = {
     "validate": "Read and validate a sheet; send nothing.",
     "submit": "Pay a sheet: start its batch, or continue it.",
     "resume": "Continue a batch from the journal alone.",
+    "retry": "Release rejected rows for another attempt, and send them.",
     "status": "Show what the journal knows.",
     "reconcile": "Write the reconciliation file again.",
     "verify": "Replay and check the whole journal.",

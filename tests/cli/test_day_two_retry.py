@@ -1,0 +1,111 @@
+"""Rejected rows, and how they get another attempt."""
+
+import pytest
+from program import Program, kenyan_rows, read_csv, sandbox_toml
+
+SECOND_TIME_LUCKY = """
+[default]
+status = "approved"
+
+[[rule]]
+order_id = "PAY-[0-9]+"
+amount_whole = 9001
+status = "declined"
+commits = false
+
+[[rule]]
+amount_whole = 9008
+fault = "drop_before"
+"""
+
+
+@pytest.fixture
+def forgiving(program: Program) -> Program:
+    """A gateway that declines 9001 under a first order id, and pays it under the next."""
+    (program.home / "forgiving.toml").write_text(SECOND_TIME_LUCKY)
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "forgiving.toml"\n')
+    return program
+
+
+def mixed_sheet(program: Program) -> str:
+    """Submit two good rows (2 and 3), two that are declined (4, 5) and one in doubt (6); return the batch."""
+    rows = [
+        *kenyan_rows(2, prefix="GOOD"),
+        *kenyan_rows(2, amount="9001"),
+        *kenyan_rows(1, amount="9008", prefix="LOST"),
+    ]
+    summary = program.json("submit", program.sheet(rows))
+    assert summary["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
+    return str(summary["batch"])
+
+
+def states(program: Program) -> list[str]:
+    return [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")]
+
+
+def test_retry_sends_every_rejected_row_once_more_under_its_next_order_id(forgiving: Program):
+    batch = mixed_sheet(forgiving)
+    summary = forgiving.json("retry", batch)
+    assert (summary["released"], summary["sent_this_run"], summary["exit_code"]) == (2, 2, 5)
+    assert summary["states"] == {"in_doubt": 1, "paid": 4}
+    lines = read_csv(summary["reconciliation"])
+    assert [line["sent_orderid"] for line in lines[2:4]] == ["PAY-1-r2", "PAY-2-r2"]
+    assert [line["attempts"] for line in lines] == ["1", "1", "2", "2", "1"]
+
+
+def test_retry_of_one_row_leaves_the_other_rejected_rows_alone(forgiving: Program):
+    batch = mixed_sheet(forgiving)
+    assert forgiving.json("retry", batch, "--row", "5")["released"] == 1
+    assert states(forgiving) == ["paid", "paid", "rejected", "paid", "in_doubt"]
+
+
+def test_retry_under_the_same_order_id_when_the_configuration_says_so(forgiving: Program):
+    forgiving.config.write_text(f'{forgiving.config.read_text()}\n[retry]\norder_id = "same"\n')
+    batch = mixed_sheet(forgiving)
+    summary = forgiving.json("retry", batch)
+    assert summary["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
+    assert {line["sent_orderid"] for line in read_csv(summary["reconciliation"])[2:4]} == {"PAY-1", "PAY-2"}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"), [("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "pays no such row")]
+)
+def test_a_row_that_is_not_rejected_is_refused_and_nothing_is_released(forgiving: Program, row: str, why: str):
+    batch = mixed_sheet(forgiving)
+    before = forgiving.record()
+    result = forgiving.run("retry", batch, "--row", "4", "--row", row)
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert forgiving.record() == before
+    assert forgiving.json("status", batch)["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
+
+
+def test_retry_says_so_when_there_is_nothing_to_retry(program: Program):
+    batch = program.json("submit", program.sheet(kenyan_rows(2)))["batch"]
+    summary = program.json("retry", batch)
+    assert (summary["released"], summary["sent_this_run"], summary["exit_code"]) == (0, 0, 0)
+    assert "Nothing to retry" in summary["message"]
+
+
+def test_retry_tells_the_journal_who_released_the_row(forgiving: Program):
+    rows = kenyan_rows(1, amount="9001")
+    forgiving.config.write_text(f"{sandbox_toml()}\n")  # declines again and again
+    batch = forgiving.json("submit", forgiving.sheet(rows))["batch"]
+    forgiving.json("retry", batch, "--by", "Ada in finance")
+    import apsw  # noqa: PLC0415
+
+    with apsw.Connection(str(forgiving.journal), flags=apsw.SQLITE_OPEN_READONLY) as connection:
+        ((details,),) = connection.execute("SELECT details FROM fact WHERE kind = 'released'")
+    assert "Ada in finance (login " in details
+
+
+def test_a_batch_that_another_run_holds_is_not_retried(forgiving: Program):
+    (forgiving.home / "forgiving.toml").write_text("[default]\ndelay_s = 0.2\n")
+    sheet = forgiving.sheet(kenyan_rows(40))
+    process = forgiving.start("submit", sheet)
+    while not forgiving.record():
+        assert process.poll() is None
+    result = forgiving.run("retry", sheet)
+    process.communicate()
+    assert result.exit_code == 7
+    assert "another run holds this journal" in result.stderr
