@@ -138,8 +138,8 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(script: Script, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-    """Serve every connection with `script`. What a script raises fails the test; connections are closed at the end."""
+async def serving(script: Script, *, tls: ssl.SSLContext | None = None, limit: int = 2**16) -> AsyncIterator[Server]:
+    """Serve every connection with `script`; what it raises fails the test. No more than `limit` is read ahead of it."""
     problems: list[BaseException] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,7 +158,7 @@ async def serving(script: Script, *, tls: ssl.SSLContext | None = None) -> Async
         finally:
             writer.transport.abort()
 
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls, limit=2**26)
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls, limit=limit)
     server = Server(listener.sockets[0].getsockname()[1], tls is not None)
     try:
         yield server
@@ -191,10 +191,10 @@ def request_to(url: str, order_id: str = "PAY-1", body: bytes | None = None) -> 
 
 
 async def deliver_once(
-    script: Script, *, tls: ssl.SSLContext | None = None, body: bytes | None = None, **changes: Any
+    script: Script, *, tls: ssl.SSLContext | None = None, body: bytes | None = None, limit: int = 2**16, **changes: Any
 ) -> RawReply | TransportFault:
     """Send one payout to a server that follows `script`, on settings with `changes`; nothing may be left open."""
-    async with serving(script, tls=tls) as server:
+    async with serving(script, tls=tls, limit=limit) as server:
         transport = PayoutTransport(settings_for(server.url, **changes))
         result = await transport.deliver(request_to(server.url, body=body))
         if changes.get("connections") is not Connections.REUSE:

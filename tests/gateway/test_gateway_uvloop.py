@@ -1,0 +1,152 @@
+"""The same promises on the faster event loop, which the program takes where it is installed."""
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from gateway_server import BODY, REPLY, Peer, Script, request_to, serving, settings_for
+
+from paygw_batch.gateway.endpoint import Connections
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.transport import PayoutTransport
+
+uvloop = pytest.importorskip("uvloop", reason="uvloop is an extra")
+
+T = TypeVar("T")
+Channel = dict[str, Any]
+HUGE = b"x" * 2**25
+
+
+def play(coroutine: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(coroutine)
+
+
+async def deliver_once(
+    script: Script, *, tls: ssl.SSLContext | None = None, body: bytes | None = None, **changes: Any
+) -> tuple[FaultKind, bool] | bytes:
+    async with serving(script, tls=tls) as server:
+        async with PayoutTransport(settings_for(server.url, **changes)) as transport:
+            result = await transport.deliver(request_to(server.url, body=body))
+        assert transport._living == set()
+        return result.body if isinstance(result, RawReply) else (result.kind, result.first_byte_left)
+
+
+async def answer(peer: Peer) -> None:
+    await peer.answer()
+
+
+async def silence(peer: Peer) -> None:
+    await peer.until_closed()
+
+
+async def take_a_little_and_wait(peer: Peer) -> None:
+    await peer.reader.readexactly(1000)
+    transport = peer.writer.transport
+    if isinstance(transport, asyncio.ReadTransport):
+        transport.pause_reading()
+    await asyncio.Event().wait()
+
+
+async def take_a_little_and_reset(peer: Peer) -> None:
+    await peer.reader.readexactly(1000)
+    peer.reset()
+
+
+async def take_a_little_and_answer(peer: Peer) -> None:
+    await peer.reader.readexactly(1000)
+    transport = peer.writer.transport
+    if isinstance(transport, asyncio.ReadTransport):
+        transport.pause_reading()
+    peer.writer.write(REPLY)
+    await asyncio.Event().wait()
+
+
+async def hang_up(peer: Peer) -> None:
+    await peer.request()
+    peer.cut()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected", "changes"),
+    [
+        (answer, BODY, {}),
+        (hang_up, (FaultKind.CONNECTION_LOST, True), {}),
+        (silence, (FaultKind.READ_TIMEOUT, True), {"read_timeout_s": 0.05}),
+        (silence, (FaultKind.TOTAL_TIMEOUT, True), {"total_timeout_s": 0.3}),
+        (take_a_little_and_reset, (FaultKind.WRITE_FAILED, True), {"body": HUGE}),
+        (take_a_little_and_wait, (FaultKind.WRITE_TIMEOUT, True), {"body": HUGE, "read_timeout_s": 0.3}),
+        (take_a_little_and_answer, (FaultKind.EARLY_REPLY, True), {"body": HUGE}),
+    ],
+)
+def test_every_kind_of_exchange_ends_as_it_does_on_the_usual_loop(
+    channel: Channel, script: Script, expected: object, changes: dict[str, Any]
+):
+    assert play(deliver_once(script, **channel, **changes)) == expected
+
+
+def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.answer(REPLY[: peer.number])
+            peer.writer.close()
+
+        async with (
+            serving(script, tls=channel["tls"]) as server,
+            PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport,
+        ):
+            for cut in range(len(REPLY)):
+                result = await transport.deliver(request_to(server.url))
+                assert isinstance(result, TransportFault)
+                assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True), cut
+            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+
+    play(scenario())
+
+
+def test_an_untrusted_certificate_and_a_refused_connection_send_nothing(server_tls: ssl.SSLContext):
+    assert play(deliver_once(silence, tls=server_tls)) == (FaultKind.TLS_UNTRUSTED, False)
+
+    async def refused() -> None:
+        async with serving(silence) as server:
+            pass
+        async with PayoutTransport(settings_for(server.url)) as transport:
+            result = await transport.deliver(request_to(server.url))
+        assert isinstance(result, TransportFault)
+        assert (result.kind, result.first_byte_left) == (FaultKind.CONNECT_REFUSED, False)
+
+    play(refused())
+
+
+def test_a_quiet_connection_serves_on_and_one_that_was_ended_does_not(channel: Channel, ca_bundle: Path):
+    async def scenario() -> None:
+        ended = asyncio.Event()
+        used_twice = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            await peer.answer()
+            if peer.number == 0:
+                await peer.answer()
+                await used_twice.wait()
+                peer.cut()
+                ended.set()
+            else:
+                await peer.until_closed()
+
+        async with serving(script, tls=channel["tls"]) as server:
+            settings = settings_for(server.url, ca_bundle=ca_bundle, connections=Connections.REUSE)
+            async with PayoutTransport(settings) as transport:
+                replies = [await transport.deliver(request_to(server.url)) for _ in range(2)]
+                used_twice.set()
+                await ended.wait()
+                replies.append(await transport.deliver(request_to(server.url)))
+            assert [isinstance(reply, RawReply) and reply.reused_connection for reply in replies] == [
+                False,
+                True,
+                False,
+            ]
+
+    play(scenario())
