@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
 
-from paygw_batch.journal.memory import MemoryJournal
-
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.gateway.message import Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
 from paygw_batch.run.engine import Engine, Pace, RunEnd
 from paygw_batch.run.ports import Silent, World

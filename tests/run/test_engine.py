@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from paygw_batch.journal.memory import MemoryJournal
 from scripted_world import (
     APPROVED,
     LOST,
@@ -20,6 +19,7 @@ from scripted_world import (
 from paygw_batch.core.lifecycle import Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Entry
 from paygw_batch.run.engine import Pace
 from paygw_batch.run.pacing import TRIES

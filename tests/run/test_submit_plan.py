@@ -1,0 +1,160 @@
+"""Planning a submission: what the journal knows, what clashes, what looks alike; and what opening the batch writes."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from scripted_world import NOW, ScriptedGateway, an_engine, reply, run
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.port import BatchRecord
+from paygw_batch.run.preview import preview
+from paygw_batch.run.reconcile import reconciliation
+from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.validate import validate
+
+RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
+MINOR_UNITS = {"KES": 2}
+
+
+def sheet(tmp_path: Path, *rows: str) -> Validated:
+    """Validate a sheet of (order id, amount, last digits of the account) rows."""
+    lines = ["country,client_orderid,amount,currency,account_name,account_number,phone,note"]
+    for row in rows:
+        order_id, amount, digits = row.split()
+        lines.append(f"KE,{order_id},{amount},KES,Jane,254712345{digits},+254712345{digits},n-{order_id}")
+    path = tmp_path / "payroll.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return validate(read_sheet(path, ReadOptions()), RULES)
+
+
+def plan(validated: Validated, journal: MemoryJournal, *, amend: bool = False, days: int = 0) -> Plan:
+    later = NOW + timedelta(days=days)
+    return plan_submission(validated, journal, operation="payout", amend=amend, now=lambda: later)
+
+
+def submit(plan: Plan, journal: MemoryJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
+    batch = open_planned_batch(plan, journal, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    run(an_engine(journal, gateway or ScriptedGateway()), batch)
+    return batch
+
+
+@pytest.fixture
+def journal() -> MemoryJournal:
+    return MemoryJournal()
+
+
+def test_a_plan_writes_nothing(journal: MemoryJournal, tmp_path: Path):
+    plan(sheet(tmp_path, "A 100 001"), journal)
+    assert journal.head().seq == 0
+    assert journal.batches() == []
+
+
+def test_the_same_sheet_again_is_the_same_batch(journal: MemoryJournal, tmp_path: Path):
+    first = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    again = plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal)
+    assert again.existing == first
+    assert again.known_rows == 2
+
+
+def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent(
+    journal: MemoryJournal, tmp_path: Path
+):
+    submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    corrected = plan(sheet(tmp_path, "B 100 002", "C 100 003", "A 100 001"), journal)
+    assert corrected.known_rows == 2
+    gateway = ScriptedGateway()
+    batch = submit(corrected, journal, gateway)
+    assert gateway.arrived == ["C"]
+    assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"] * 3
+
+
+def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: MemoryJournal, tmp_path: Path):
+    first = plan(sheet(tmp_path, "A 100 001"), journal)
+    open_planned_batch(first, journal, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    gateway = ScriptedGateway()
+    submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal, gateway)
+    assert sorted(gateway.arrived) == ["A", "B"]
+
+
+def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(journal: MemoryJournal, tmp_path: Path):
+    first = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    clashing = plan(sheet(tmp_path, "A 200 001", "B 100 002"), journal).validated
+    assert clashing.defects.select("row", "code").rows() == [(2, "client_orderid.conflict")]
+    assert first.batch in clashing.defects["message"][0]
+    assert "2026-11-20" in clashing.defects["message"][0]
+    assert clashing.rows["valid"].to_list() == [False, True]
+    assert clashing.instructions["client_orderid"].to_list() == ["B"]
+
+
+@pytest.mark.parametrize("content", ["A 100.00 001", "A 100 001"])
+def test_the_same_payment_written_with_other_decimals_is_known(journal: MemoryJournal, tmp_path: Path, content: str):
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    assert plan(sheet(tmp_path, content), journal).validated.defects.is_empty()
+
+
+def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: MemoryJournal, tmp_path: Path):
+    declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
+    old = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal, declined)
+    gateway = ScriptedGateway()
+    new = submit(plan(sheet(tmp_path, "A 120 001"), journal, amend=True), journal, gateway)
+    assert gateway.arrived == ["A-r2"]
+    assert reconciliation(journal, new, MINOR_UNITS).select("state", "attempts").rows() == [("paid", 1)]
+    assert reconciliation(journal, old, MINOR_UNITS)["state"].to_list() == ["invalid"]
+    assert new.batch in reconciliation(journal, old, MINOR_UNITS)["message"][0]
+
+
+def test_amend_of_what_never_left_keeps_the_id(journal: MemoryJournal, tmp_path: Path):
+    first = plan(sheet(tmp_path, "A 100 001"), journal)
+    open_planned_batch(first, journal, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    gateway = ScriptedGateway()
+    submit(plan(sheet(tmp_path, "A 120 001"), journal, amend=True), journal, gateway)
+    assert gateway.arrived == ["A"]
+
+
+def test_amend_never_touches_what_is_paid(journal: MemoryJournal, tmp_path: Path):
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    assert plan(sheet(tmp_path, "A 120 001"), journal, amend=True).validated.defects.height == 1
+
+
+@pytest.mark.parametrize(("days", "warned"), [(0, True), (6, True), (8, False)])
+def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
+    journal: MemoryJournal, tmp_path: Path, days: int, warned: bool
+):
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    warnings = plan(sheet(tmp_path, "B 100 001"), journal, days=days).validated.warnings
+    assert warnings["code"].to_list() == (["row.look_alike"] if warned else [])
+    if warned:
+        assert "A" in warnings["message"][0].split()
+        assert "B" in warnings["message"][0].split()
+
+
+def test_a_preview_shows_what_would_be_sent(journal: MemoryJournal, tmp_path: Path):
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    shown = preview(plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal), journal, MINOR_UNITS)
+    assert shown["state"].to_list() == ["paid", "ready", "invalid"]
+
+
+def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: MemoryJournal, tmp_path: Path):
+    batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    first, second = (reconciliation(journal, batch, MINOR_UNITS) for _ in range(2))
+    assert first.equals(second)
+    assert first.columns[-1] == "note"
+    assert first["note"].to_list() == ["n-A", "n-B"]
+
+
+def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Path):
+    planned = plan(sheet(tmp_path, "A 100 001"), journal)
+    gateway = ScriptedGateway()
+    seen: list[pl.DataFrame] = []
+    batch = open_planned_batch(planned, journal, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW)
+    gateway.before_answer = lambda _order_id: seen.append(reconciliation(journal, batch, MINOR_UNITS))
+    run(an_engine(journal, gateway), batch)
+    assert seen[0]["state"].to_list() == [State.IN_DOUBT.value]
+    assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"]
