@@ -8,43 +8,43 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.headers import is_header, match_headings, no_header
-from paygw_batch.sheet.result import DEFECT_SCHEMA
+from paygw_batch.sheet.parquet_trial import Verdict, try_parquet
+from paygw_batch.sheet.result import no_defects
 from paygw_batch.sheet.table import Table
 
 _EXACT_BELOW = 2**53
 """Every whole number below it has a float of its own."""
 
 
-def read_parquet(data: bytes, aliases: Mapping[str, str], *, file: str, max_rows: int) -> Table:
+def read_parquet(data: bytes, aliases: Mapping[str, str], *, file: str, max_rows: int, max_bytes: int) -> Table:
     """Return the rows of a Parquet file; the first one is row 2, as if a header stood above it.
 
     Text is taken as it is, whole numbers and decimals exactly. A float is taken where it is a whole number below
-    2^53, and is a defect of a known column (`COLUMN.float`) otherwise. Raises `SheetError` for a damaged file and for
-    nested or binary columns.
+    2^53, and is a defect of a known column (`COLUMN.float`) otherwise. Raises `SheetError` for a damaged file, for one
+    that is larger inside than the limits allow, and for nested or binary columns.
     """
-    try:
-        cells = list(pl.read_parquet_schema(io.BytesIO(data)))
-        if not is_header(cells, aliases):
-            raise no_header(file, [cells], aliases)
-        headings = match_headings(cells, aliases, file=file, row=1)
-        rows = pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item()
-        if rows > max_rows:
-            raise SheetError(f"{file} has {rows} rows; at most {max_rows} are allowed.", hint="Split the sheet.")
-        frame = pl.read_parquet(io.BytesIO(data))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise SheetError(f"{file} is a damaged Parquet file.", hint="Write it again.") from error
+    verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
+    if verdict is not Verdict.SOUND:
+        sentence, hint = _REFUSALS[verdict]
+        raise SheetError(f"{file} {sentence}.", hint=hint)
+    frame = pl.read_parquet(io.BytesIO(data))
+    cells = frame.columns
+    if not is_header(cells, aliases):
+        raise no_header(file, [cells], aliases)
+    headings = match_headings(cells, aliases, file=file, row=1)
     frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
     defects = [
         _inexact(frame[name]) for name in KNOWN_COLUMNS if name in frame.columns and frame[name].dtype.is_float()
     ]
     text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
-    return Table(
-        text.with_row_index("row", offset=_FIRST_ROW),
-        headings,
-        defects=pl.concat([pl.DataFrame(schema=DEFECT_SCHEMA), *defects]),
-    )
+    return Table(text.with_row_index("row", offset=_FIRST_ROW), headings, defects=pl.concat([no_defects(), *defects]))
 
 
+_REFUSALS = {
+    Verdict.DAMAGED: ("is a damaged Parquet file", "Write it again."),
+    Verdict.TOO_MANY_ROWS: ("has more rows than are allowed", "Split the sheet, or raise limits.max_rows."),
+    Verdict.TOO_LARGE: ("is too large once unpacked", "Split the sheet, or raise limits.max_sheet_mib."),
+}
 _FIRST_ROW = 2
 
 

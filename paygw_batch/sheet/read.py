@@ -83,7 +83,9 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
         case Kind.DELIMITED:
             table = _delimited(data, options, file)
         case Kind.PARQUET:
-            table = read_parquet(data, options.aliases, file=file, max_rows=options.max_rows)
+            table = read_parquet(
+                data, options.aliases, file=file, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes
+            )
         case Kind.WORKBOOK:
             table = read_workbook(
                 data,

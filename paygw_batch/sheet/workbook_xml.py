@@ -25,8 +25,6 @@ _SAFE_DIGITS = 15
 """A spreadsheet keeps so many digits of a number; the others are zeros already."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
-_LAST_DAY = 2958465
-"""31 December 9999, as a number of days."""
 _DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
 _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -271,7 +269,7 @@ class _CellReader:
             return
         match self._cell.get("t", "n"):
             case "s":
-                value = self._strings[int(value)]
+                value = self._strings[int(value)] if value.isdigit() else value
             case "n":
                 is_date = int(self._cell.get("s", "0")) in self._dates
                 value, doubtful = (_date_text(value, self._first_day), False) if is_date else _number_text(value)
@@ -318,7 +316,7 @@ def _number_text(raw: str) -> tuple[str, bool]:
 def _date_text(raw: str, first_day: datetime) -> str:
     """Return a date cell's value as ISO 8601: enough for a person to see what the spreadsheet made of it."""
     days = float(raw)
-    if not 0 <= days <= _LAST_DAY:
+    if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
         return raw
     moment = first_day + timedelta(seconds=round(days * 86400))
     return moment.date().isoformat() if days == int(days) else moment.isoformat(sep=" ", timespec="seconds")
