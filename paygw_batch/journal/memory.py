@@ -273,9 +273,9 @@ class MemoryJournal:
                 raise JournalCorrupt(f"fact {line.seq} does not fit where instruction {line.instruction} stood")
         if progress != self._progress:
             raise JournalCorrupt("an instruction is not as its facts say")
-        counts = {state.value: 0 for state in State}
+        counts: dict[str, int] = dict.fromkeys(map(str, State), 0)
         for one in progress.values():
-            counts[one.standing.state.value] += 1
+            counts[one.standing.state] += 1
         return counts | {
             "batches": len(self._batches),
             "contradictions": sum(line.contradicts is not None for line in self._lines),

@@ -39,7 +39,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     _check_database(connection, path)
     batches = dict(_replay_chain(connection))
     _check_batches(connection, batches)
-    counts = Counter({state.value: 0 for state in State})
+    counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
     _Replay(connection, batches, counts).run()

@@ -1,0 +1,155 @@
+"""Random histories: both stores go through them side by side, and at every step only what may be sent is due."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from journal_rows import AT, OPERATION, all_due, at, intent, memory, new_instruction, open_at, outcome_of, resolved
+
+from paygw_batch.core.lifecycle import FactKind, Resolution, Returned
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.port import Amendment, Entry, NewBatch
+from paygw_batch.journal.store import SqliteJournal
+
+CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
+IDS = ["A", "B", "C", "A-r2", "B-r2", "A-r3"]
+
+
+class Pair:
+    """The journal on disk and its twin, told the same and held to the same answers."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.disk: SqliteJournal = open_at(place)
+        self.twin: MemoryJournal = memory()
+
+    def append(self, entries: list[Entry]) -> None:
+        assert list(self.disk.append(entries)) == list(self.twin.append(entries))
+
+    def instructions(self) -> int:
+        return len(self.twin._instructions)
+
+    def open_batch(self, rows: list[tuple[str, str]], when: str) -> None:
+        """Submit rows of (order id, amount) as the program does: known ones known, what may be amended amended."""
+        news = [new_instruction(row, order_id, amount=amount) for row, (order_id, amount) in enumerate(rows, start=2)]
+        asked = [(new.row, new.client_orderid, new.content) for new in news]
+        known, clashes = self.disk.compare(OPERATION, asked)
+        assert (known, clashes) == self.twin.compare(OPERATION, asked)
+        out = {one.row for one in known} | {one.row for one in clashes if not one.amendable}
+        batch = f"b{len(self.twin.batches()) + 1}"
+        for store in (self.disk, self.twin):
+            store.open_batch(
+                NewBatch(batch, OPERATION, "s.csv", batch, len(rows), 0),
+                pages=[batch.encode()],
+                instructions=[new for new in news if new.row not in out],
+                known=known,
+                amendments=[Amendment(one.row, one.instruction) for one in clashes if one.amendable],
+                at=when,
+            )
+
+    def reopen(self) -> None:
+        self.disk.close()
+        self.disk = open_at(self.place)
+        assert self.disk.notes == ()
+
+    def check(self) -> None:
+        """Hold both to the same answers, and both to the promise."""
+        for record in self.twin.batches():
+            number = record.number
+            assert list(self.disk.standings(number)) == list(self.twin.standings(number))
+            assert list(self.disk.tallies(number)) == list(self.twin.tallies(number))
+            due = all_due(self.disk, number)
+            assert due == all_due(self.twin, number)
+            covered = self.twin._covered[number].items()
+            assert [one.row for one in due] == [row for row, instruction in covered if self.may_be_sent(instruction)]
+        assert list(self.disk.contradictions()) == list(self.twin.contradictions())
+        assert self.disk.head().seq == self.twin.head().seq
+
+    def may_be_sent(self, instruction: int) -> bool:
+        """Read the facts backwards: a row may be sent if its last intent was cleared, or there is none."""
+        lines = [line for line in self.twin._lines if line.instruction == instruction and line.contradicts is None]
+        for line in reversed(lines):
+            if line.kind in CLEARING:
+                return True
+            if line.kind in {FactKind.INTENDED, FactKind.REPLACED}:
+                return False
+        return True
+
+
+@contextmanager
+def pair() -> Iterator[Pair]:
+    with tempfile.TemporaryDirectory() as name:
+        both = Pair(Path(name))
+        try:
+            yield both
+        finally:
+            both.disk.close()
+
+
+def act(both: Pair, data: st.DataObject, minute: int) -> None:
+    """Do one thing that a run, a gateway or a person could do; sensible or not."""
+    when = at(minute)
+    draw = data.draw
+    what = draw(st.sampled_from(["sheet", "intend", "outcome", "outcome", "person", "release", "crash", "returned"]))
+    some = st.integers(1, max(both.instructions(), 1))
+    attempt = st.integers(0, 4)
+    match what:
+        case "sheet":
+            ids = draw(st.lists(st.sampled_from(IDS), unique=True, min_size=1))
+            both.open_batch([(order_id, draw(st.sampled_from(["1.00", "2.00"]))) for order_id in ids], when)
+        case "intend":
+            batch = draw(st.integers(1, len(both.twin.batches())))
+            due = all_due(both.disk, batch)
+            chosen = draw(st.lists(st.sampled_from(due), max_size=4)) if due else []
+            both.append([intent(one, when) for one in chosen])
+        case "outcome":
+            kind = draw(st.sampled_from(OutcomeKind))
+            both.append([outcome_of(draw(some), draw(attempt), kind, when, gateway_reference="R")])
+        case "person":
+            both.append([resolved(draw(some), draw(attempt), draw(st.sampled_from(Resolution)), when)])
+        case "returned":
+            both.append([Entry(draw(some), draw(attempt), Returned("letter of the bank"), when)])
+        case "release":
+            batch = draw(st.integers(1, len(both.twin.batches())))
+            rows, suffix = draw(st.none() | st.lists(st.integers(2, 6))), draw(st.booleans())
+            released = [
+                store.release(batch, rows, suffix=suffix, by="amina", at=when) for store in (both.disk, both.twin)
+            ]
+            assert released[0] == released[1]
+        case _:
+            both.reopen()
+            assert both.disk.interrupt(when) == both.twin.interrupt(when)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_through_any_history_both_stores_agree_and_only_what_may_be_sent_is_due(data: st.DataObject) -> None:
+    with pair() as both:
+        both.open_batch([("A", "1.00"), ("B", "1.00"), ("C", "1.00")], AT)
+        for minute in range(1, 1 + data.draw(st.integers(1, 25))):
+            act(both, data, minute)
+            both.check()
+        assert both.disk.verify() == both.twin.verify()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_of_any_interleaving_of_claims_on_a_row_one_wins(data: st.DataObject) -> None:
+    """Two readings of what is due, claimed in any order and grouping, send each row once."""
+    with pair() as both:
+        both.open_batch([(order_id, "1.00") for order_id in IDS], AT)
+        claims = [intent(due) for due in all_due(both.disk, 1) for _ in range(2)]
+        claims = data.draw(st.permutations(claims))
+        won = []
+        while claims:
+            size = data.draw(st.integers(1, len(claims)))
+            group, claims = claims[:size], claims[size:]
+            moved = both.disk.append(group)
+            assert list(moved) == list(both.twin.append(group))
+            won += [entry.instruction for entry, did_move in zip(group, moved, strict=True) if did_move]
+        assert sorted(won) == list(range(1, len(IDS) + 1))
+        assert len(both.disk.contradictions()) == len(IDS)
