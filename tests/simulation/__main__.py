@@ -1,0 +1,86 @@
+"""`python -m tests.simulation`: long runs of the simulation, and the table of planted bugs."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from .planted import BUGS
+from .seeds import Failure, first_failure, hunt
+
+AT_ONCE = 500
+"""How many seeds a worker takes at a time."""
+
+
+def main() -> int:
+    """Play seeds, or hunt planted bugs; return the exit code."""
+    arguments = _arguments()
+    if arguments.table:
+        return _table(arguments.seeds)
+    if arguments.planted:
+        return _hunt_one(arguments.planted, arguments.start, arguments.seeds)
+    return _play(arguments.start, arguments.seeds, arguments.workers)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: %(default)s)")
+    parser.add_argument("--start", type=int, default=0, help="the first one")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    parser.add_argument("--planted", choices=sorted(BUGS), metavar="BUG", help="switch a planted bug on, and find it")
+    parser.add_argument("--table", action="store_true", help="hunt every planted bug, and print how fast it is found")
+    return parser.parse_args()
+
+
+def _play(start: int, seeds: int, workers: int) -> int:
+    began_s = time.monotonic()
+    pieces = [range(at, min(at + AT_ONCE, start + seeds)) for at in range(start, start + seeds, AT_ONCE)]
+    played = failures = 0
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        for count, failure in pool.imap_unordered(partial(_piece), pieces):
+            played += count
+            if failure is not None:
+                failures += 1
+                _say(f"{failure}\n  again: python -m tests.simulation --seeds 1 --start {failure.seed}")
+            if played % 50_000 < AT_ONCE:
+                _say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
+    seconds = time.monotonic() - began_s
+    _say(
+        f"{played:,} seeds in {seconds:,.0f} s ({played / seconds:,.0f}/s with {workers} workers): {failures} failures"
+    )
+    return 1 if failures else 0
+
+
+def _piece(seeds: Iterable[int]) -> tuple[int, Failure | None]:
+    played, failure = first_failure(seeds)
+    return played, failure
+
+
+def _hunt_one(name: str, start: int, seeds: int) -> int:
+    found = hunt(name, range(start, start + seeds))
+    _say(f"{name}: {found.failure or 'not found'} ({found.played} seeds, {found.seconds:.3f} s)")
+    return 0 if found.failure else 1
+
+
+def _table(seeds: int) -> int:
+    """Print one line for every planted bug. Exit code 1 unless each is found by an invariant that it breaks."""
+    _say("| planted bug | found by | seeds | seconds |\n| --- | --- | --- | --- |")
+    missed = 0
+    for name, bug in BUGS.items():
+        found = hunt(name, range(seeds))
+        by = found.failure.invariant if found.failure else "nothing"
+        missed += by not in bug.found_by
+        _say(f"| {name} | {by} | {found.played} | {found.seconds:.2f} |")
+    return 1 if missed else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The simulated gateway: slow, lying, dropping, refusing, taking an order and then failing. It keeps the record."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from paygw_batch.countries.load import load_operation
+from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
+
+if TYPE_CHECKING:
+    from .process import Process
+
+OPERATION = load_operation("payout")
+READ_TIMEOUT_S = 60.0
+TOTAL_TIMEOUT_S = 120.0
+CONNECT_TIMEOUT_S = 30.0
+LATEST_COMMIT_S = 20 * 3600.0
+"""The latest that an order which nobody heard of again is still executed: within the quarantine of a day."""
+
+
+class Said(Enum):
+    """What an honest reader must take an answer for."""
+
+    NOT_SENT = auto()
+    NOTHING = auto()
+    YES = auto()
+    NO = auto()
+    PENDING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """One way to treat an order. `executes`: the chances that the money moves; `lies`: the answer says otherwise."""
+
+    said: Said
+    answer: Callable[[PreparedRequest], RawReply | TransportFault]
+    executes: float = 0.0
+    lies: bool = False
+    after_s: float | None = None
+    """When the answer comes; None: soon."""
+
+
+def fault(kind: FaultKind, *, left: bool) -> Callable[[PreparedRequest], TransportFault]:
+    return lambda _request: TransportFault(kind, left, bytes_written=7 if left else 0)
+
+
+def text(body: bytes, http_status: int = 200, **headers: str) -> Callable[[PreparedRequest], RawReply]:
+    fields = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return lambda _request: RawReply(http_status, fields, body)
+
+
+def word(
+    status: object, http_status: int = 200, *, echo: Mapping[str, object] | None = None, **headers: str
+) -> Callable[[PreparedRequest], RawReply]:
+    """Return an answer that repeats the order id and says `status`; `echo` replaces or adds members."""
+    fields = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+
+    def answer(request: PreparedRequest) -> RawReply:
+        members = {OPERATION.echo_order_id: request.expected.order_id, "status": status, **(echo or {})}
+        return RawReply(http_status, fields, json.dumps(members).encode())
+
+    return answer
+
+
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    "approved": Behaviour(Said.YES, word("approved"), 1.0),
+    "processing": Behaviour(Said.PENDING, word("processing"), 0.7),
+    "declined": Behaviour(Said.NO, word("declined")),
+    "refused": Behaviour(Said.NOT_SENT, fault(FaultKind.CONNECT_REFUSED, left=False)),
+    "no name": Behaviour(Said.NOT_SENT, fault(FaultKind.NAME_NOT_RESOLVED, left=False)),
+    "blackhole": Behaviour(Said.NOT_SENT, fault(FaultKind.CONNECT_TIMEOUT, left=False), after_s=CONNECT_TIMEOUT_S),
+    "stalled handshake": Behaviour(Said.NOT_SENT, fault(FaultKind.TLS_FAILED, left=False), after_s=CONNECT_TIMEOUT_S),
+    "wrong certificate": Behaviour(Said.NOT_SENT, fault(FaultKind.TLS_UNTRUSTED, left=False)),
+    "silence": Behaviour(Said.NOTHING, fault(FaultKind.READ_TIMEOUT, left=True), 0.5, after_s=READ_TIMEOUT_S),
+    "drip": Behaviour(Said.NOTHING, fault(FaultKind.TOTAL_TIMEOUT, left=True), 0.5, after_s=TOTAL_TIMEOUT_S),
+    "closed": Behaviour(Said.NOTHING, fault(FaultKind.CONNECTION_LOST, left=True), 0.5),
+    "write failed": Behaviour(Said.NOTHING, fault(FaultKind.WRITE_FAILED, left=True), 0.3),
+    "early reply": Behaviour(Said.NOTHING, fault(FaultKind.EARLY_REPLY, left=True), 0.5),
+    "too large": Behaviour(Said.NOTHING, fault(FaultKind.REPLY_TOO_LARGE, left=True), 0.5),
+    "500": Behaviour(Said.NOTHING, word("declined", 500), 0.5),
+    "502 html": Behaviour(Said.NOTHING, text(b"<html>Bad Gateway</html>", 502), 0.5),
+    "503 and rest": Behaviour(Said.NOTHING, word("error", 503, retry_after="30"), 0.5),
+    "301": Behaviour(Said.NOTHING, word("declined", 301, location="/"), 0.5),
+    "garbage": Behaviour(Said.NOTHING, text(b"\x00\xffnonsense"), 0.5),
+    "cut": Behaviour(Said.NOTHING, text(b'{"status": "declin'), 0.5),
+    "mark of order": Behaviour(Said.NOTHING, text(b'\xef\xbb\xbf{"status": "declined"}'), 0.5),
+    "twice": Behaviour(Said.NOTHING, text(b'{"status": "approved", "status": "declined"}'), 0.5),
+    "list": Behaviour(Said.NOTHING, text(b'["declined"]'), 0.5),
+    "not a number": Behaviour(Said.NOTHING, text(b'{"status": "declined", "fee": NaN}'), 0.5),
+    "number": Behaviour(Said.NOTHING, word(0), 0.5),
+    "limbo": Behaviour(Said.NOTHING, word("Declined"), 0.5),
+    "no status": Behaviour(Said.NOTHING, text(b"{}"), 0.5),
+    "other order": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.echo_order_id: "PAY-0"}), 0.5),
+    "other amount": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.echo_amount: 1}), 0.5),
+    "other currency": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.echo_currency: "UGX"}), 0.5),
+    "401": Behaviour(Said.NO, word("error", 401)),
+    "429": Behaviour(Said.NO, word("declined", 429, retry_after="5")),
+    "denies": Behaviour(Said.NO, word("declined"), 1.0, lies=True),
+    "boasts": Behaviour(Said.YES, word("approved"), lies=True),
+}
+HONEST = tuple(name for name, behaviour in BEHAVIOURS.items() if not behaviour.lies)
+USUAL = ("approved", "approved", "approved", "approved", "processing", "declined")
+DEAD = ("silence", "closed", "drip", "500", "refused", "blackhole")
+
+
+class SimGateway:
+    """The gateway as one process reaches it (the port `Gateway`). Orders it took outlive the process."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self.in_flight = 0
+
+    async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+        process = self._process
+        if process.dead:
+            raise asyncio.CancelledError
+        world, rng = process.world, process.world.rng
+        behaviour = BEHAVIOURS[rng.choice(world.mood)]
+        world.judge.look_at_request(process, request)
+        self.in_flight += 1
+        world.judge.look_at_flight(process, self.in_flight)
+        try:
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.random() * 0.2)
+            if behaviour.said is not Said.NOT_SENT:
+                world.judge.first_byte(process, request, behaviour)
+                self._take(request, behaviour)
+            await asyncio.sleep(rng.random() * 0.2 if behaviour.after_s is None else behaviour.after_s)
+            return behaviour.answer(request)
+        finally:
+            self.in_flight -= 1
+
+    def _take(self, request: PreparedRequest, behaviour: Behaviour) -> None:
+        """Execute the order, now or (where the sender hears nothing of it) much later; or never."""
+        world = self._process.world
+        if world.rng.random() >= behaviour.executes:
+            return
+        late = behaviour.said is Said.NOTHING and world.rng.random() < 0.3
+        delay_s = world.rng.random() * LATEST_COMMIT_S if late else 0.0
+        world.later(delay_s, lambda: world.judge.executed(request))

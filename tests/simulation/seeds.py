@@ -1,0 +1,51 @@
+"""Playing many seeds, and what a failure is called."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .judge import Violation
+from .planted import BUGS
+from .story import Plant, play
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A seed whose world went wrong: by an invariant, or (`error`) by what the program raised."""
+
+    seed: int
+    invariant: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What became of looking for a planted bug."""
+
+    failure: Failure | None
+    played: int
+    seconds: float
+
+
+def first_failure(seeds: Iterable[int], plant: Plant | None = None) -> tuple[int, Failure | None]:
+    """Play seeds until one fails; return how many were played, and the failure."""
+    played = 0
+    for seed in seeds:
+        played += 1
+        try:
+            play(seed, plant)
+        except Violation as violation:
+            return played, Failure(seed, violation.invariant, str(violation))
+        except Exception as error:  # noqa: BLE001 (whatever the program raises is a failure of this seed)
+            return played, Failure(seed, "error", f"{type(error).__name__}: {error}")
+    return played, None
+
+
+def hunt(name: str, seeds: Iterable[int]) -> Hunt:
+    """Switch a planted bug on and play seeds until it is found."""
+    began_s = time.monotonic()
+    played, failure = first_failure(seeds, BUGS[name].plant)
+    return Hunt(failure, played, time.monotonic() - began_s)
