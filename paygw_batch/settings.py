@@ -119,6 +119,12 @@ class SheetSection(_Section):
     code_page: str | None = None
 
 
+class StatementSection(_Section):
+    """`[statement]`: how the gateway writes its statements. `columns` maps its headings to ours."""
+
+    columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer"]] = Field(default_factory=dict)
+
+
 class SandboxSection(_Section):
     """`[sandbox]`: what the built-in gateway answers."""
 
@@ -155,6 +161,7 @@ class Settings(_Section):
     sheet: SheetSection = SheetSection()
     columns: Mapping[str, str] = Field(default_factory=dict)
     countries: Mapping[str, CountrySection] = Field(default_factory=dict)
+    statement: StatementSection = StatementSection()
     sandbox: SandboxSection = SandboxSection()
 
     @property

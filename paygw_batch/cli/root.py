@@ -17,6 +17,7 @@ COMMANDS = {
     "submit": "Pay a sheet: start its batch, or continue it.",
     "resume": "Continue a batch from the journal alone.",
     "retry": "Release rejected rows for another attempt, and send them.",
+    "resolve": "Settle rows in doubt, with evidence.",
     "status": "Show what the journal knows.",
     "reconcile": "Write the reconciliation file again.",
     "verify": "Replay and check the whole journal.",

@@ -1,67 +1,166 @@
-"""`paygw-batch status`: what the journal knows, of one batch or of all."""
+"""`paygw-batch status`: what the journal knows, of one batch or of all, and what a person should do next."""
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import click
 
-from paygw_batch.cli.compose import find_batch, journal_to_read, minor_units_of, rules_of, settings_of
+from paygw_batch.cli.compose import find_batch, journal_to_read, minor_units_of, rules_of, settings_of, utc_now
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.sending import end_sentence
+from paygw_batch.cli.standing import batch_summary, states_of, totals_of
+from paygw_batch.cli.watch import follow
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
+from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding, Tally
-from paygw_batch.run.engine import RunEnd
-from paygw_batch.run.reconcile import INVALID, STATES, shown_state
+from paygw_batch.run.advice import needs_person, next_step
+from paygw_batch.run.questions import questions
+from paygw_batch.run.reconcile import STATES, shown_state
 from paygw_batch.run.summary import ExitCode, Summary, of_states, worst
+from paygw_batch.settings import Settings
+from paygw_batch.sheet.write import check_writable, write_frame
 
 SHOWN_ROWS = 20
-"""How many rows in doubt are listed on a screen."""
+"""How many rows of a kind are listed on a screen."""
+PERSON_STATES = ("in_doubt", "rejected", "returned")
+"""The states that wait for a person, whatever else holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A batch in the list of all batches. `age` is the time since it was opened."""
+
+    record: BatchRecord
+    tallies: tuple[Tally, ...]
+    states: Mapping[str, int]
+    contradictions: int
+    age: timedelta
+
+    @property
+    def needs_person(self) -> int:
+        """How many of its rows wait for a person."""
+        return sum(self.states.get(state, 0) for state in PERSON_STATES)
+
+
+_ORDERS: Mapping[str, Callable[[_Listed], Any]] = {
+    "opened": lambda listed: listed.record.number,
+    "age": lambda listed: -listed.record.number,
+    "sheet": lambda listed: listed.record.sheet_name,
+    "rows": lambda listed: -listed.record.rows,
+    "person": lambda listed: (-listed.needs_person, listed.record.number),
+    "ready": lambda listed: (-listed.states.get("ready", 0), listed.record.number),
+}
 
 
 @click.command("status", short_help="Show what the journal knows.")
 @click.argument("batch", required=False)
+@click.option("--in-doubt", is_flag=True, help="Only the rows in doubt.")
+@click.option("--out", type=click.Path(path_type=Path), help="With --in-doubt: write the question list for support.")
+@click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="opened", help="The order of all batches.")
+@click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
 @click.pass_obj
-def command(invocation: Invocation, *, batch: str | None) -> None:
+def command(
+    invocation: Invocation, *, batch: str | None, in_doubt: bool, out: Path | None, order: str, watch: bool
+) -> None:
     """Show where BATCH (its id, a prefix of it, or its sheet's path) stands; without BATCH, all batches."""
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     minor_units = minor_units_of(rules_of(settings))
+    if out is not None and not in_doubt:
+        raise UsageError("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row.")
+    if batch is None and (in_doubt or watch):
+        raise UsageError("--in-doubt and --watch are about one batch: name it.")
+    if out is not None:
+        check_writable(out)
+    if batch is not None and watch:
+        follow(settings, batch, screen)
     with journal_to_read(settings) as journal:
-        record = find_batch(journal, batch) if batch else None
-        summary = _one(journal, record, minor_units, screen) if record else _all(journal, screen)
+        if batch is None:
+            summary = _all(journal, minor_units, screen, order)
+        else:
+            record = find_batch(journal, batch)
+            summary = _one(settings, journal, record, minor_units, screen, only_doubt=in_doubt)
+            if out is not None:
+                write_frame(asked := questions(journal, record, minor_units), out)
+                screen.say(f"{asked.height:,} questions for the gateway's support are in {out}.")
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
 
 
-def _one(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int], screen: Screen) -> Summary:
-    tallies = journal.tallies(record.number)
-    states = _states(record, tallies)
-    contradictions = journal.contradictions(record.number)
-    in_doubt = [row for row in journal.standings(record.number) if shown_state(row.state) == State.IN_DOUBT]
+def _one(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    minor_units: Mapping[str, int],
+    screen: Screen,
+    *,
+    only_doubt: bool,
+) -> Summary:
+    now = utc_now()
+    summary = batch_summary(journal, record, minor_units)
+    concerned = [
+        row
+        for row in journal.standings(record.number)
+        if shown_state(row.state) == State.IN_DOUBT or (not only_doubt and needs_person(row, now))
+    ]
     screen.say(f"Batch {record.batch}: {record.sheet_name}, {record.rows:,} rows, opened {record.opened_at}.")
+    if not only_doubt:
+        _show_tallies(journal, record, minor_units, screen)
+
+    def step(row: RowStanding) -> str | None:
+        return next_step(row, batch=record.batch, quarantine_h=settings.submission.quarantine_h, now=now)
+
+    _show_steps(sorted(concerned, key=_by_need), step, screen)
+    contradictions = _show_contradictions(journal, record, screen)
+    told = [{**_row_told(row), "next": step(row)} for row in concerned]
+    return replace(
+        summary,
+        further={
+            "in_doubt": [row for row in told if row["state"] == State.IN_DOUBT],
+            "needs_person": told,
+            "contradictions": contradictions,
+        },
+    )
+
+
+def _by_need(row: RowStanding) -> tuple[bool, int]:
+    """Rows in doubt come first: money may be gone. Then the sheet's order."""
+    return shown_state(row.state) != State.IN_DOUBT, row.row
+
+
+def _show_tallies(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int], screen: Screen) -> None:
     screen.table(
         "",
         ("country", "currency", "state", "rows", "sum"),
         [
             (tally.country, tally.currency, shown_state(tally.state), tally.count, _sum(tally, minor_units))
-            for tally in tallies
+            for tally in journal.tallies(record.number)
         ],
     )
-    if in_doubt:
-        screen.table(
-            "In doubt: ask the gateway after these order ids; they are never sent again by themselves",
-            ("row", "order id", "attempts", "first sent", "why"),
-            [
-                (row.row, row.sent_orderid or "", row.attempts, row.first_sent_at or "", row.error_code or "")
-                for row in in_doubt[:SHOWN_ROWS]
-            ],
+
+
+def _show_steps(rows: list[RowStanding], step: Callable[[RowStanding], str | None], screen: Screen) -> None:
+    if rows:
+        screen.say(f"What to do next ({len(rows):,} {'row needs' if len(rows) == 1 else 'rows need'} a person):")
+    for row in rows[:SHOWN_ROWS]:
+        why = f" ({row.error_code})" if row.error_code else ""
+        screen.say(f"- Row {row.row}, {shown_state(row.state).replace('_', ' ')}{why}: {step(row)}")
+    if len(rows) > SHOWN_ROWS:
+        screen.say(f"... and {len(rows) - SHOWN_ROWS:,} more: --json lists all of them.")
+    if any(row.state is State.IN_DOUBT for row in rows):
+        screen.say(
+            "`paygw-batch status BATCH --in-doubt --out FILE` writes them as questions to the gateway's support."
         )
-        if len(in_doubt) > SHOWN_ROWS:
-            screen.say(f"... and {len(in_doubt) - SHOWN_ROWS:,} more: `paygw-batch reconcile` writes all of them.")
+
+
+def _show_contradictions(journal: JournalReader, record: BatchRecord, screen: Screen) -> int:
+    contradictions = journal.contradictions(record.number)
     if contradictions:
         screen.table(
             "Contradicting messages: kept as evidence, they changed nothing",
@@ -71,76 +170,95 @@ def _one(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, 
                 for found in contradictions[:SHOWN_ROWS]
             ],
         )
+    return len(contradictions)
+
+
+def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, order: str) -> Summary:
+    now = utc_now()
+    listed = sorted((_listed(journal, record, now) for record in journal.batches()), key=_ORDERS[order])
+    counts: Counter[str] = Counter()
+    for one in listed:
+        counts.update(one.states)
+    totals = totals_of((tally for one in listed for tally in one.tallies), minor_units)
+    if listed:
+        screen.table(
+            "",
+            ("batch", "sheet", "opened", "age", "rows", "states", "need a person"),
+            [
+                (
+                    one.record.batch,
+                    one.record.sheet_name,
+                    one.record.opened_at,
+                    age_text(one.age),
+                    one.record.rows,
+                    ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
+                    one.needs_person + one.contradictions,
+                )
+                for one in listed
+            ],
+        )
+        screen.table(
+            "All batches",
+            ("currency", "state", "sum"),
+            [(currency, state, amount) for currency, sums in totals.items() for state, amount in sums.items()],
+        )
+    codes = {ExitCode.DONE} | {of_states(one.states, contradictions=one.contradictions) for one in listed}
+    waiting = sum(one.needs_person > 0 or one.contradictions > 0 for one in listed)
+    message = f"{len(listed):,} {'batch' if len(listed) == 1 else 'batches'} in the journal"
+    message += f"; {waiting:,} of them {'needs' if waiting == 1 else 'need'} a person." if waiting else "."
     return Summary(
-        of_states(states, contradictions=len(contradictions)),
-        end_sentence(states, RunEnd(0, None, interrupted=False), len(contradictions)),
-        batch=record.batch,
-        sheet=record.sheet_name,
-        rows=record.rows,
-        states=states,
-        totals=_totals(tallies, minor_units),
-        defects=record.defects,
-        further={"in_doubt": [_row_in_doubt(row) for row in in_doubt], "contradictions": len(contradictions)},
+        worst(codes),
+        message,
+        rows=sum(counts.values()),
+        states={state: counts[state] for state in STATES if counts[state]},
+        totals=totals,
+        further={"batches": [_batch_told(one) for one in listed]},
     )
 
 
-def _all(journal: JournalReader, screen: Screen) -> Summary:
-    lines = []
-    listed = []
-    codes = {ExitCode.DONE}
-    counts: Counter[str] = Counter()
-    for record in journal.batches():
-        states = _states(record, journal.tallies(record.number))
-        counts.update(states)
-        contradictions = len(journal.contradictions(record.number))
-        codes.add(of_states(states, contradictions=contradictions))
-        told = ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items())
-        lines.append((record.batch, record.sheet_name, record.opened_at, record.rows, told))
-        listed.append(
-            {
-                "batch": record.batch,
-                "sheet": record.sheet_name,
-                "opened_at": record.opened_at,
-                "rows": record.rows,
-                "states": dict(states),
-                "contradictions": contradictions,
-            }
-        )
-    if lines:
-        screen.table("", ("batch", "sheet", "opened", "rows", "states"), lines)
-    message = f"{len(lines):,} {'batch' if len(lines) == 1 else 'batches'} in the journal."
-    return Summary(worst(codes), message, rows=sum(counts.values()), states=dict(counts), further={"batches": listed})
+def _listed(journal: JournalReader, record: BatchRecord, now: datetime) -> _Listed:
+    tallies = tuple(journal.tallies(record.number))
+    return _Listed(
+        record,
+        tallies,
+        states_of(record, tallies),
+        len(journal.contradictions(record.number)),
+        now - datetime.fromisoformat(record.opened_at),
+    )
 
 
-def _states(record: BatchRecord, tallies: Sequence[Tally]) -> Mapping[str, int]:
-    """Return how many rows of a batch's sheet stand in each state: those without an instruction are invalid."""
-    counts: Counter[str] = Counter()
-    for tally in tallies:
-        counts[shown_state(tally.state)] += tally.count
-    if left_out := record.rows - counts.total():
-        counts[INVALID] += left_out
-    return {state: counts[state] for state in STATES if counts[state]}
-
-
-def _totals(tallies: Sequence[Tally], minor_units: Mapping[str, int]) -> Mapping[str, Mapping[str, str]]:
-    sums: dict[str, Counter[str]] = {}
-    for tally in tallies:
-        sums.setdefault(tally.currency, Counter())[shown_state(tally.state)] += tally.minor
-    return {
-        currency: {state: from_minor(minor, minor_units=minor_units[currency]) for state, minor in by_state.items()}
-        for currency, by_state in sorted(sums.items())
-    }
+def age_text(age: timedelta) -> str:
+    """Return an age as people say it, in its two largest units."""
+    minutes = max(0, int(age.total_seconds() // 60))
+    days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _sum(tally: Tally, minor_units: Mapping[str, int]) -> str:
     return from_minor(tally.minor, minor_units=minor_units[tally.currency])
 
 
-def _row_in_doubt(row: RowStanding) -> dict[str, object]:
+def _batch_told(one: _Listed) -> dict[str, object]:
+    return {
+        "batch": one.record.batch,
+        "sheet": one.record.sheet_name,
+        "opened_at": one.record.opened_at,
+        "age_s": int(one.age.total_seconds()),
+        "rows": one.record.rows,
+        "states": dict(one.states),
+        "needs_person": one.needs_person,
+        "contradictions": one.contradictions,
+    }
+
+
+def _row_told(row: RowStanding) -> dict[str, object]:
     return {
         "row": row.row,
         "client_orderid": row.client_orderid,
         "sent_orderid": row.sent_orderid,
+        "state": shown_state(row.state),
         "attempts": row.attempts,
         "first_sent_at": row.first_sent_at,
         "error_code": row.error_code,

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +18,9 @@ from paygw_batch.sheet.headers import fold
 
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MINOR_UNITS_AT_MOST = 4
+
+_GUARD = re.compile(r"^'(?=[=@+-])")
+"""What keeps a spreadsheet from running a cell as a formula (`formulas.py`)."""
 
 HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -89,7 +93,9 @@ def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[Stateme
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) != len(headings):
-                raise SheetError(f"{file}, line {reader.line_num}: {len(cells)} fields; the header has {len(headings)}.")
+                raise SheetError(
+                    f"{file}, line {reader.line_num}: {len(cells)} fields; the header has {len(headings)}."
+                )
             yield _line(reader.line_num, {name: cells[place].strip() for name, place in places.items()})
     except csv.Error as error:
         raise SheetError(f"{file}, line {reader.line_num}: this is no CSV ({error}).") from None
@@ -98,7 +104,7 @@ def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[Stateme
 def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
     return StatementLine(
         line=number,
-        order_id=cells["order_id"].removeprefix("'"),
+        order_id=_GUARD.sub("", cells["order_id"]),
         amount=parse_amount(cells["amount"], minor_units=MINOR_UNITS_AT_MOST),
         amount_text=cells["amount"],
         currency=cells["currency"].upper(),

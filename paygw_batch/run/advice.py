@@ -1,0 +1,69 @@
+"""What a person should do next about a row, in plain words."""
+
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.journal.port import RowStanding
+from paygw_batch.run.ports import timestamp
+from paygw_batch.run.resolve import open_from
+
+LONG_ACCEPTED_H = 24
+"""How long after its attempt an accepted row without a final answer is worth a question."""
+
+
+def next_step(row: RowStanding, *, batch: str, quarantine_h: float, now: datetime) -> str | None:
+    """Return what a person should do about a row of `batch` (its id, shortened or not), or None: nothing."""
+    match row.state:
+        case State.IN_DOUBT:
+            return _about_doubt(row, batch, quarantine_h, now)
+        case State.IN_FLIGHT:
+            return f"A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
+        case State.ACCEPTED:
+            return _about_accepted(row, batch, now)
+        case State.REJECTED:
+            return (
+                f"The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} "
+                f"--row {row.row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
+            )
+        case State.READY:
+            marked = row.possible_duplicate_of
+            again = f" It is a possible duplicate of attempt {marked}: be sure." if marked is not None else ""
+            return f"`paygw-batch resume {batch}` sends it.{again}"
+        case State.RETURNED:
+            return "The money came back: find out why, and pay it under another order id in a new sheet."
+        case State.PAID | State.REPLACED:
+            return None
+        case _:
+            assert_never(row.state)
+
+
+def needs_person(row: RowStanding, now: datetime) -> bool:
+    """Whether a row waits for someone to find something out or to decide."""
+    return row.state in {State.IN_DOUBT, State.REJECTED, State.RETURNED} or is_long_accepted(row, now)
+
+
+def is_long_accepted(row: RowStanding, now: datetime) -> bool:
+    """Whether the gateway took a row long ago and has not said what became of it."""
+    if row.state is not State.ACCEPTED or row.intended_at is None:
+        return False
+    return now >= datetime.fromisoformat(row.intended_at) + timedelta(hours=LONG_ACCEPTED_H)
+
+
+def _about_doubt(row: RowStanding, batch: str, quarantine_h: float, now: datetime) -> str:
+    opens = open_from(row, quarantine_h)
+    later = "" if opens is None or now >= opens else f" (not before {timestamp(opens)})"
+    return (
+        f"Do not pay it by other means. Ask the gateway what became of order {row.sent_orderid}, sent at "
+        f"{row.intended_at}; then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as` paid, rejected, "
+        f"or, if they never had it, not-received{later}."
+    )
+
+
+def _about_accepted(row: RowStanding, batch: str, now: datetime) -> str | None:
+    if not is_long_accepted(row, now):
+        return None
+    return (
+        f"The gateway took it at {row.intended_at} and has not said since: ask after order {row.sent_orderid}; then "
+        f"`paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as` paid or rejected."
+    )

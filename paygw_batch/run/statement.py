@@ -1,0 +1,225 @@
+"""Holding a statement against a batch: what it settles, where it agrees, and every line that does not fit.
+
+A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
+those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding
+from paygw_batch.run.ports import Now
+from paygw_batch.run.reconcile import shown_state
+from paygw_batch.run.resolve import Settlement, quarantine_sentence
+from paygw_batch.sheet.statement import Statement, StatementLine
+
+_UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
+
+_SAYS: Mapping[str, Resolution] = {resolution.value: resolution for resolution in Resolution}
+_OF_WORD: Mapping[OutcomeKind, Resolution] = {
+    OutcomeKind.PAID: Resolution.PAID,
+    OutcomeKind.REJECTED: Resolution.REJECTED,
+}
+_AGREES: Mapping[State, frozenset[Resolution]] = {
+    State.PAID: frozenset({Resolution.PAID}),
+    State.RETURNED: frozenset({Resolution.PAID, Resolution.REJECTED}),
+    State.REJECTED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+    State.READY: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+    State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+}
+"""What a statement may say of a row that is settled already without contradicting the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A line of the statement that does not fit the journal, and why."""
+
+    line: int
+    order_id: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What a statement comes to for one batch.
+
+    `settlements` may be made as they are; `agreeing` lines say what the journal knows; `elsewhere` lines speak of
+    orders of other batches; `waiting` rows are still being worked on, by the gateway's own word. `silent` are rows in
+    doubt that the statement does not settle.
+    """
+
+    settlements: Sequence[Settlement]
+    differences: Sequence[Difference]
+    agreeing: int
+    elsewhere: int
+    waiting: int
+    silent: Sequence[RowStanding]
+
+
+@dataclass(frozen=True, slots=True)
+class _Agrees:
+    """The journal knows this already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """The order belongs to another batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """The gateway has not decided yet, or has not answered yet."""
+
+
+_Reading = Settlement | Difference | _Agrees | _Elsewhere | _Waits
+
+
+class StatementReader:
+    """Reads the lines of one statement against one batch of a journal.
+
+    `words` are the gateway's status words and what each means; `minor_units` how many decimals each currency has.
+    """
+
+    def __init__(
+        self,
+        journal: JournalReader,
+        batch: BatchRecord,
+        *,
+        words: Mapping[str, OutcomeKind],
+        minor_units: Mapping[str, int],
+        quarantine_h: float,
+        now: Now,
+    ) -> None:
+        self._journal = journal
+        self._batch = batch
+        self._words = words
+        self._minor_units = minor_units
+        self._quarantine_h = quarantine_h
+        self._now = now
+
+    def match(self, statement: Statement) -> Matched:
+        """Return what the statement settles, and every line that does not fit."""
+        times = Counter(line.order_id for line in statement.lines)
+        rows, doubtful = self._rows(times)
+        earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
+        evidence = f"Statement {statement.name} (SHA-256 {statement.sha256[:16]})"
+        readings: list[_Reading] = []
+        for line in statement.lines:
+            if not line.order_id:
+                readings.append(Difference(line.line, "", "The line names no order."))
+            elif times[line.order_id] > 1:
+                said = f"The statement names {line.order_id} {times[line.order_id]} times: which line holds?"
+                readings.append(Difference(line.line, line.order_id, said))
+            elif (row := rows.get(line.order_id)) is not None:
+                readings.append(self._read(line, row, evidence))
+            elif line.order_id in earlier:
+                readings.append(self._read_earlier(line))
+            elif line.order_id in elsewhere:
+                readings.append(_Elsewhere())
+            else:
+                said = f"The journal has no order {line.order_id}: it was not sent from here."
+                readings.append(Difference(line.line, line.order_id, said))
+        settlements = [reading for reading in readings if isinstance(reading, Settlement)]
+        settled = {settlement.row for settlement in settlements}
+        return Matched(
+            settlements=settlements,
+            differences=[reading for reading in readings if isinstance(reading, Difference)],
+            agreeing=sum(isinstance(reading, _Agrees) for reading in readings),
+            elsewhere=sum(isinstance(reading, _Elsewhere) for reading in readings),
+            waiting=sum(isinstance(reading, _Waits) for reading in readings),
+            silent=[row for row in doubtful if row.row not in settled],
+        )
+
+    def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowStanding], Sequence[RowStanding]]:
+        """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
+        named: dict[str, RowStanding] = {}
+        doubtful = []
+        for row in self._journal.standings(self._batch.number):
+            if row.sent_orderid is not None and row.sent_orderid in order_ids:
+                named[row.sent_orderid] = row
+            if row.state in {State.IN_DOUBT, State.IN_FLIGHT}:
+                doubtful.append(row)
+        return named, doubtful
+
+    def _other_orders(self, order_ids: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Return which ids belong to earlier attempts of this batch, and which to other batches."""
+        asked = ((number, order_id, "") for number, order_id in enumerate(order_ids))
+        _, used = self._journal.compare(self._batch.operation, asked)
+        own = frozenset(clash.client_orderid for clash in used if clash.batch == self._batch.batch)
+        return own, frozenset(clash.client_orderid for clash in used) - own
+
+    def _read(self, line: StatementLine, row: RowStanding, evidence: str) -> _Reading:
+        if (sentence := self._other_money(line, row)) is not None:
+            return Difference(line.line, line.order_id, sentence)
+        if line.answer == "":
+            return _Waits()
+        said = self._said(line)
+        if isinstance(said, Difference):
+            return said
+        if said is None:  # the gateway is still working on it
+            if row.state in _UNSETTLED:
+                return _Waits()
+            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, "still being worked on")
+        if row.state not in _UNSETTLED:
+            agrees = said in _AGREES[row.state]
+            return _Agrees() if agrees else self._contradiction(line, row, said.value.replace("-", " "))
+        if said is Resolution.NOT_RECEIVED:
+            if row.state is State.ACCEPTED:
+                return self._contradiction(line, row, "not received")
+            if (sentence := quarantine_sentence(row, self._quarantine_h, self._now())) is not None:
+                return Difference(line.line, line.order_id, sentence)
+        word = line.status if line.status is not None else line.answer
+        return Settlement(row.row, said, f"{evidence}, line {line.line}: {word}")
+
+    def _read_earlier(self, line: StatementLine) -> _Reading:
+        """Read a line about an attempt that was rejected and released since: paid after all would be paid twice."""
+        said = self._said(line)
+        if isinstance(said, Difference):
+            return said
+        if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
+            return _Agrees()
+        sentence = (
+            f"{line.order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee "
+            "may be paid twice: stop, and ask the gateway."
+        )
+        return Difference(line.line, line.order_id, sentence)
+
+    def _said(self, line: StatementLine) -> Resolution | Difference | None:
+        """Return what a line says became of its order; None: it is still being worked on."""
+        if line.status is None:
+            resolution = _SAYS.get(line.answer or "")
+            if resolution is None and line.answer:
+                sentence = f"The answer {line.answer!r} is none of {', '.join(_SAYS)}."
+                return Difference(line.line, line.order_id, sentence)
+            return resolution
+        meaning = self._words.get(line.status)
+        if meaning is None:
+            sentence = f"The status {line.status!r} is not listed under [outcomes]: nobody has said what it means."
+            return Difference(line.line, line.order_id, sentence)
+        return _OF_WORD.get(meaning)
+
+    def _other_money(self, line: StatementLine, row: RowStanding) -> str | None:
+        """Return a sentence when a line is about other money than the row's."""
+        ours = from_minor(row.minor, minor_units=self._minor_units[row.currency])
+        if line.currency != row.currency:
+            return (
+                f"The statement has {line.order_id} in {line.currency or 'no currency'}; it was sent in {row.currency}."
+            )
+        if line.amount is None:
+            return f"The amount {line.amount_text!r} of {line.order_id} is no plain amount, such as {ours}."
+        if line.amount != Decimal(ours):
+            stated = f"{row.currency} {line.amount_text}"
+            return f"The statement has {line.order_id} with {stated}; it was sent with {row.currency} {ours}."
+        return None
+
+    def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> Difference:
+        state = shown_state(row.state).replace("_", " ")
+        sentence = f"Row {row.row} is {state} in the journal, and {said} in the statement."
+        if row.state in {State.READY, State.REJECTED, State.REPLACED}:
+            sentence += " The payee may have the money: do not send it again, and ask the gateway."
+        return Difference(line.line, line.order_id, sentence)

@@ -1,0 +1,276 @@
+"""Rows in doubt: what a person is told, and how a person settles them, by hand or by a statement of the gateway's."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from program import Program, kenyan_rows, read_csv, sandbox_toml
+
+EVIDENCE = "Ticket 4711, answered by support on the phone"
+
+
+@pytest.fixture
+def doubtful(program: Program) -> Program:
+    """A batch of which row 2 is paid, rows 3 to 5 are in doubt (only 3 and 4 were paid), row 6 rejected, 7 accepted."""
+    rows = [
+        *kenyan_rows(1, prefix="GOOD"),
+        *kenyan_rows(2, amount="9007", prefix="TAKEN"),
+        *kenyan_rows(1, amount="9008", prefix="LOST"),
+        *kenyan_rows(1, amount="9001", prefix="NO"),
+        *kenyan_rows(1, amount="9002", prefix="LATER"),
+    ]
+    summary = program.json("submit", program.sheet(rows))
+    assert summary["states"] == {"in_doubt": 3, "accepted": 1, "paid": 1, "rejected": 1}
+    return program
+
+
+def without_quarantine(program: Program) -> None:
+    program.config.write_text(sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0"))
+
+
+def resolve(program: Program, *arguments: str | Path) -> dict[str, object]:
+    return program.json("resolve", program.home / "payroll.csv", *arguments)
+
+
+def states(program: Program) -> dict[str, int]:
+    found: dict[str, int] = program.json("status", program.home / "payroll.csv")["states"]
+    return found
+
+
+def statement(program: Program, *lines: str, heading: str = "Order ID;Amount;Currency;Status") -> Path:
+    path = program.home / "statement.csv"
+    path.write_text("\n".join([heading, *lines]) + "\n")
+    return path
+
+
+# What a person is told
+
+
+def test_status_says_for_each_row_what_to_do_next(doubtful: Program):
+    result = doubtful.run("status", doubtful.home / "payroll.csv")
+    assert "Ask the gateway what became of order TAKEN-1" in result.stdout
+    assert "Do not pay it by other means" in result.stdout
+    assert "not before" in result.stdout
+    assert "retry" in result.stdout
+    assert result.stdout.index("TAKEN-1") < result.stdout.index("Row 6, rejected")
+
+
+def test_the_question_list_names_orders_and_no_people(doubtful: Program):
+    out = doubtful.home / "questions.csv"
+    summary = doubtful.json("status", doubtful.home / "payroll.csv", "--in-doubt", "--out", out)
+    assert summary["exit_code"] == 5
+    lines = read_csv(out)
+    assert [line["order_id"] for line in lines] == ["TAKEN-1", "TAKEN-2", "LOST-1"]
+    assert {line["amount"] for line in lines} == {"9007.00", "9008.00"}
+    assert {line["answer"] for line in lines} == {""}
+    assert "Wanjiku" not in out.read_text()
+    assert "254712" not in out.read_text()
+
+
+def test_the_answered_question_list_settles_the_rows(doubtful: Program):
+    without_quarantine(doubtful)
+    out = doubtful.home / "questions.csv"
+    doubtful.json("status", doubtful.home / "payroll.csv", "--in-doubt", "--out", out)
+    lines = read_csv(out)
+    for line, answer in zip(lines, ["paid", "rejected", "not-received"], strict=True):
+        line["answer"] = answer
+    with out.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    summary = resolve(doubtful, "--from", out, "--yes")
+    assert summary["states"] == {"ready": 1, "accepted": 1, "paid": 2, "rejected": 2}
+
+
+# By hand
+
+
+@pytest.mark.parametrize(("word", "state"), [("paid", "paid"), ("rejected", "rejected")])
+def test_a_person_settles_a_row_in_doubt(doubtful: Program, word: str, state: str):
+    before = states(doubtful)
+    summary = resolve(doubtful, "--row", "3", "--as", word, "--evidence", EVIDENCE)
+    assert summary["states"] == {**before, "in_doubt": 2, state: before[state] + 1}
+    doubtful.json("reconcile", summary["batch"], "--out", doubtful.home / "again.csv")  # type: ignore[arg-type]
+    line = read_csv(doubtful.home / "again.csv")[1]
+    assert EVIDENCE in line["message"]
+    assert line["state"] == state
+
+
+def test_an_accepted_row_without_an_answer_can_be_settled_too(doubtful: Program):
+    resolve(doubtful, "--row", "7", "--as", "paid", "--evidence", EVIDENCE)
+    assert states(doubtful) == {"in_doubt": 3, "paid": 2, "rejected": 1}
+
+
+def test_not_received_is_refused_within_the_quarantine_with_the_time_from_which_it_may(doubtful: Program):
+    result = doubtful.run(
+        "resolve", doubtful.home / "payroll.csv", "--row", "5", "--as", "not-received", "--evidence", EVIDENCE
+    )
+    assert result.exit_code == 2
+    assert "may be called not received from 20" in result.stderr
+    assert "quarantine_h = 24" in result.stderr
+    assert states(doubtful)["in_doubt"] == 3
+
+
+def test_not_received_is_sent_again_under_its_own_order_id_and_marked_for_ever(doubtful: Program):
+    without_quarantine(doubtful)
+    summary = resolve(doubtful, "--row", "5", "--as", "not-received", "--evidence", EVIDENCE)
+    assert summary["exit_code"] == 5
+    assert states(doubtful)["ready"] == 1
+    resumed = doubtful.json("resume", summary["batch"])  # type: ignore[arg-type]
+    line = read_csv(resumed["reconciliation"])[3]
+    assert (line["sent_orderid"], line["attempts"]) == ("LOST-1", "2")
+    assert "possible duplicate of attempt 1" in line["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--row", "2", "--as", "rejected", "--evidence", "x"], "Row 2 is paid"),
+        (["--row", "6", "--as", "paid", "--evidence", "x"], "Row 6 is rejected"),
+        (["--row", "7", "--as", "not-received", "--evidence", "x"], "Row 7 is accepted"),
+        (["--row", "99", "--as", "paid", "--evidence", "x"], "pays no such row"),
+        (["--row", "3", "--as", "paid", "--evidence", "  "], "--evidence must be one line"),
+        (["--row", "3", "--as", "paid"], "Say --row, --as and --evidence"),
+        (["--row", "3", "--row", "2", "--as", "paid", "--evidence", "x"], "Row 2 is paid"),
+    ],
+)
+def test_what_may_not_be_resolved_is_refused_whole(doubtful: Program, arguments: list[str], why: str):
+    before = states(doubtful)
+    result = doubtful.run("resolve", doubtful.home / "payroll.csv", *arguments)
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert states(doubtful) == before
+
+
+def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Program):
+    (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.3\n")
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+    sheet = program.sheet(kenyan_rows(30))
+    process = program.start("submit", sheet)
+    while not program.record():
+        assert process.poll() is None
+    result = program.run("resolve", sheet, "--row", "2", "--as", "rejected", "--evidence", EVIDENCE)
+    process.communicate()
+    assert result.exit_code == 7
+    assert "another run holds this journal" in result.stderr
+    assert states(program) == {"paid": 30}
+
+
+# By statement
+
+
+def test_a_statement_is_only_previewed_until_a_person_says_yes(doubtful: Program):
+    before = states(doubtful)
+    file = statement(doubtful, "TAKEN-1;9007;KES;approved", "TAKEN-2;9007.00;KES;declined", "LATER-1;9002;KES;approved")
+    preview = resolve(doubtful, "--from", file)
+    assert "Nothing was changed" in str(preview["message"])
+    assert preview["would_resolve"] == [
+        {"row": 3, "as": "paid"},
+        {"row": 4, "as": "rejected"},
+        {"row": 7, "as": "paid"},
+    ]
+    assert states(doubtful) == before
+    done = resolve(doubtful, "--from", file, "--yes", "--evidence", "Statement of 21 November")
+    assert done["resolved"] == 3
+    assert done["still_in_doubt"] == [5]
+    assert states(doubtful) == {"in_doubt": 1, "paid": 3, "rejected": 2}
+
+
+def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program):
+    file = statement(doubtful, "TAKEN-1;9007;KES;approved")
+    resolve(doubtful, "--from", file, "--yes")
+    again = resolve(doubtful, "--from", file, "--yes")
+    assert (again["resolved"], again["agreeing"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("NOBODY-1;9007;KES;approved", "The journal has no order NOBODY-1"),
+        ("TAKEN-2;9008;KES;approved", "The statement has TAKEN-2 with KES 9008; it was sent with KES 9007.00"),
+        ("TAKEN-2;9007;UGX;approved", "it was sent in KES"),
+        ("TAKEN-2;9,007.00;KES;approved", "is no plain amount"),
+        ("TAKEN-2;9007;KES;limbo", "not listed under [outcomes]"),
+        ("TAKEN-1;9007;KES;declined", "names TAKEN-1 2 times"),
+        ("GOOD-1;1500.50;KES;declined", "Row 2 is paid in the journal, and rejected in the statement"),
+        ("NO-1;9001;KES;approved", "The payee may have the money"),
+        (";9007;KES;approved", "names no order"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_listed_and_nothing_is_changed(doubtful: Program, line: str, why: str):
+    before = states(doubtful)
+    file = statement(doubtful, "TAKEN-1;9007;KES;approved", line)
+    for arguments in (["--from", file], ["--from", file, "--yes"]):
+        summary = resolve(doubtful, *arguments)
+        assert summary["exit_code"] == 3
+        differences = summary["differences"]
+        assert isinstance(differences, list)
+        assert why in differences[-1]["message"]
+    assert states(doubtful) == before
+
+
+def test_what_fits_can_be_settled_though_other_lines_do_not(doubtful: Program):
+    file = statement(doubtful, "TAKEN-1;9007;KES;approved", "NOBODY-1;9007;KES;approved")
+    summary = resolve(doubtful, "--from", file, "--yes", "--matching-only")
+    assert (summary["resolved"], summary["exit_code"]) == (1, 5)
+    assert states(doubtful)["paid"] == 2
+
+
+def test_orders_of_other_batches_are_counted_and_left_alone(doubtful: Program):
+    doubtful.json("submit", doubtful.sheet(kenyan_rows(1, amount="9007", prefix="OTHER"), name="other.csv"))
+    file = statement(doubtful, "TAKEN-1;9007;KES;approved", "OTHER-1;9007;KES;approved")
+    summary = resolve(doubtful, "--from", file, "--yes")
+    assert (summary["resolved"], summary["elsewhere"]) == (1, 1)
+    assert doubtful.json("status", doubtful.home / "other.csv")["states"] == {"in_doubt": 1}
+
+
+def test_an_earlier_attempt_that_was_paid_after_all_is_shown_as_a_double_payment(doubtful: Program):
+    doubtful.json("retry", doubtful.home / "payroll.csv")
+    file = statement(doubtful, "NO-1;9001;KES;approved")
+    differences = resolve(doubtful, "--from", file)["differences"]
+    assert isinstance(differences, list)
+    assert "may be paid twice" in differences[0]["message"]
+
+
+def test_an_earlier_attempt_that_the_statement_calls_declined_agrees(doubtful: Program):
+    doubtful.json("retry", doubtful.home / "payroll.csv")
+    summary = resolve(doubtful, "--from", statement(doubtful, "NO-1;9001;KES;declined"))
+    assert (summary["differences"], summary["agreeing"]) == ([], 1)
+
+
+def test_not_received_in_an_answer_list_waits_for_the_quarantine_too(doubtful: Program):
+    file = statement(doubtful, "LOST-1,9008,KES,not-received", heading="order_id,amount,currency,answer")
+    differences = resolve(doubtful, "--from", file, "--yes")["differences"]
+    assert isinstance(differences, list)
+    assert "may be called not received from 20" in differences[0]["message"]
+
+
+def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Program):
+    names = '"Merchant ref" = "order_id"\nBetrag = "amount"\nCcy = "currency"\nResult = "status"\n'
+    doubtful.config.write_text(f"{doubtful.config.read_text()}\n[statement.columns]\n{names}")
+    file = statement(doubtful, "TAKEN-1;9007;KES;approved", heading="Merchant Ref;Betrag;CCY;Result")
+    assert resolve(doubtful, "--from", file, "--yes")["resolved"] == 1
+
+
+@pytest.mark.parametrize(
+    ("heading", "why"),
+    [
+        ("Order ID;Amount;Currency", "either a column status"),
+        ("Order ID;Amount;Currency;Status;Answer", "either a column status"),
+        ("Order ID;Client Order ID;Amount;Currency;Status", "both are the order_id"),
+        ("Amount;Currency;Status", "has no column order_id"),
+    ],
+)
+def test_a_statement_without_the_columns_it_needs_is_refused(doubtful: Program, heading: str, why: str):
+    file = statement(doubtful, ";".join("x" for _ in heading.split(";")), heading=heading)
+    result = doubtful.run("resolve", doubtful.home / "payroll.csv", "--from", file)
+    assert result.exit_code == 3
+    assert why in result.stderr
+
+
+def test_a_statement_that_cannot_be_read_is_refused(doubtful: Program):
+    for content in (b"", b"order_id,amount,currency,status\n", b'order_id,amount,currency,status\n"x"y,1,KES,paid\n'):
+        (doubtful.home / "statement.csv").write_bytes(content)
+        result = doubtful.run("resolve", doubtful.home / "payroll.csv", "--from", doubtful.home / "statement.csv")
+        assert result.exit_code == 3, result.output
+    assert doubtful.run("resolve", doubtful.home / "payroll.csv", "--from", doubtful.home / "none.csv").exit_code == 3

@@ -1,0 +1,71 @@
+"""The list of all batches, and following one that is being sent."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from program import Program, kenyan_rows
+
+from paygw_batch.cli.status import age_text
+
+
+@pytest.fixture
+def three_batches(program: Program) -> Program:
+    program.json("submit", program.sheet(kenyan_rows(2, prefix="A"), name="small.csv"))
+    program.json("submit", program.sheet(kenyan_rows(2, amount="9001", prefix="B"), name="declined.csv"))
+    program.json("submit", program.sheet(kenyan_rows(5, prefix="C"), name="large.csv"))
+    return program
+
+
+@pytest.mark.parametrize(
+    ("order", "sheets"),
+    [
+        ("opened", ["small.csv", "declined.csv", "large.csv"]),
+        ("age", ["large.csv", "declined.csv", "small.csv"]),
+        ("rows", ["large.csv", "small.csv", "declined.csv"]),
+        ("sheet", ["declined.csv", "large.csv", "small.csv"]),
+        ("person", ["declined.csv", "small.csv", "large.csv"]),
+    ],
+)
+def test_all_batches_in_the_order_asked_for(three_batches: Program, order: str, sheets: list[str]):
+    assert [batch["sheet"] for batch in three_batches.json("status", "--sort", order)["batches"]] == sheets
+
+
+def test_the_list_tells_age_totals_and_what_needs_a_person(three_batches: Program):
+    summary = three_batches.json("status")
+    assert summary["states"] == {"paid": 7, "rejected": 2}
+    assert summary["totals"] == {"KES": {"paid": "10503.50", "rejected": "18002.00"}}
+    assert [batch["needs_person"] for batch in summary["batches"]] == [0, 2, 0]
+    assert all(0 <= batch["age_s"] < 600 for batch in summary["batches"])
+    assert "1 of them needs a person" in summary["message"]
+
+
+@pytest.mark.parametrize(
+    ("age", "text"),
+    [
+        (timedelta(seconds=59), "0 min"),
+        (timedelta(minutes=61), "1 h 1 min"),
+        (timedelta(days=3, hours=5, minutes=50), "3 d 5 h"),
+        (timedelta(seconds=-5), "0 min"),
+    ],
+)
+def test_an_age_is_told_in_its_two_largest_units(age: timedelta, text: str):
+    assert age_text(age) == text
+
+
+def test_watch_follows_a_running_batch_to_its_end(program: Program):
+    (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.3\n")
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+    sheet = program.sheet(kenyan_rows(40))
+    process = program.start("submit", sheet)
+    while not program.record():
+        assert process.poll() is None
+    result = program.run("--json", "status", sheet, "--watch")
+    process.communicate()
+    assert json.loads(result.stdout)["states"] == {"paid": 40}
+    assert "ready" in result.stderr
+
+
+def test_options_that_do_not_go_together_are_refused(three_batches: Program):
+    for arguments in (["--watch"], ["--in-doubt"], ["small.csv", "--out", "x.csv"]):
+        assert three_batches.run("status", *arguments).exit_code == 2
