@@ -61,22 +61,20 @@ class SqliteReader:
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
         """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
-        found = self._fetch_each(
-            """SELECT ?1, ?2, p.number, p.client_orderid = ?2, p.content = ?3, p.state, p.possible_duplicate_of,
+        known, clashes = [], []
+        query = """SELECT ?1, ?2, p.number, p.client_orderid = ?2, p.content = ?3, p.state, p.possible_duplicate_of,
                 b.batch, p.row, b.opened_at
             FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch
-            WHERE o.operation = ?4 AND o.order_id = ?2""",
-            ((row, client_orderid, content, operation) for row, client_orderid, content in rows),
-        )
-        known, clashes = [], []
-        for row, order_id, number, is_its_own, is_same, word, duplicate_of, batch, sheet_row, opened_at in found:
-            state = STATES[word]
-            if is_its_own and is_same:
-                known.append(Known(row, number, state))
-                continue
-            # An id that an instruction was sent under after a release is no one else's to amend.
-            may_amend = bool(is_its_own) and amendable(Standing(state, possible_duplicate_of=duplicate_of))
-            clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend))
+            WHERE o.operation = ?4 AND o.order_id = ?2"""
+        with self._each(query, ((*row, operation) for row in rows)) as found:
+            for row, order_id, number, is_its_own, is_same, word, duplicate_of, batch, sheet_row, opened_at in found:
+                state = STATES[word]
+                if is_its_own and is_same:
+                    known.append(Known(row, number, state))
+                    continue
+                # An id that an instruction was sent under after a release is no one else's to amend.
+                may_amend = bool(is_its_own) and amendable(Standing(state, possible_duplicate_of=duplicate_of))
+                clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend))
         return known, clashes
 
     def look_alikes(
@@ -86,15 +84,13 @@ class SqliteReader:
 
         For each row the newest such instruction is named, by its own order id, batch and opening time.
         """
-        found = self._fetch_each(
-            """SELECT ?1, i.client_orderid, b.batch, b.opened_at
+        query = """SELECT ?1, i.client_orderid, b.batch, b.opened_at
             FROM instruction i JOIN batch b ON b.number = i.batch
             WHERE i.payee = ?3 AND i.minor = ?5 AND i.currency = ?4 AND i.client_orderid <> ?2
                 AND b.operation = ?6 AND b.opened_at > ?7
-            ORDER BY i.number DESC LIMIT 1""",
-            ((*row, operation, since) for row in rows),
-        )
-        return [LookAlike(*line) for line in found]
+            ORDER BY i.number DESC LIMIT 1"""
+        with self._each(query, ((*row, operation, since) for row in rows)) as found:
+            return [LookAlike(*line) for line in found]
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
@@ -194,10 +190,15 @@ class SqliteReader:
         with self._plainly():
             return fetch(self._connection, query, bindings)
 
-    def _fetch_each(self, query: str, rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-        """Yield what `query` finds for each of many rows."""
+    @contextmanager
+    def _each(self, query: str, rows: Iterable[Sequence[Any]]) -> Iterator[Iterator[tuple[Any, ...]]]:
+        """Find what `query` finds for each of many rows, all in one snapshot."""
+        cursor = self._connection.cursor()
         with self._plainly(), self._snapshot():
-            yield from self._connection.executemany(query, rows)
+            try:
+                yield cursor.executemany(query, rows)
+            finally:
+                cursor.close(force=True)
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:

@@ -70,6 +70,9 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
     if verdict != "ok":
         raise JournalCorrupt(f"the journal {path} is damaged: {verdict}")
     check_tables(connection, path)
+    created_at = identity_of(connection).created_at
+    if fetch(connection, "SELECT applied_at FROM migration WHERE version = 1") != [(created_at,)]:
+        raise JournalCorrupt(f"the journal {path} does not say when it was made")
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
         raise JournalCorrupt(f"a line of table {broken[0][0]} speaks of what the journal does not have")
 
@@ -225,6 +228,6 @@ class _Replay:
         in_order = self.connection.execute(
             "SELECT seq FROM fact WHERE instruction IS NOT NULL ORDER BY instruction, seq"
         )
-        yield from self.connection.executemany(
-            "SELECT instruction, seq, at, kind, attempt, contradicts, details FROM fact WHERE seq = ?", in_order
-        )
+        columns = "instruction, seq, at, kind, attempt, contradicts, details"
+        for found in in_order:
+            yield from self.connection.execute(f"SELECT {columns} FROM fact WHERE seq = ?", found)  # noqa: S608 - ours

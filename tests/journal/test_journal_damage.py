@@ -1,0 +1,248 @@
+"""Whatever is changed in a journal behind its back is found, and named."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+from journal_rows import (
+    AT,
+    all_due,
+    intent,
+    journal_path,
+    new_instruction,
+    open_at,
+    open_sheet,
+    outcome_of,
+    read_at,
+    send,
+)
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal.chain import Line, Link, linked
+from paygw_batch.journal.port import Amendment, Known
+from paygw_batch.journal.verify import check_tail, verify
+
+
+@pytest.fixture
+def full(place: Path) -> Path:
+    """A closed journal in which everything has happened that can."""
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=5)
+        rejected, again, paid, doubtful, _ = all_due(journal, 1)
+        journal.append([intent(due) for due in (rejected, again, paid, doubtful)])
+        journal.append(
+            [
+                outcome_of(rejected.number, 1, OutcomeKind.REJECTED, gateway_status="declined"),
+                outcome_of(again.number, 1, OutcomeKind.REJECTED, message="no such wallet"),
+                outcome_of(paid.number, 1, OutcomeKind.PAID, gateway_reference="REF"),
+            ]
+        )
+        journal.append([outcome_of(paid.number, 1, OutcomeKind.REJECTED)])
+        journal.interrupt(AT)
+        journal.release(1, [3], suffix=True, by="amina", at=AT)
+        mended = [new_instruction(2, amount="7.00"), new_instruction(7)]
+        known = [Known(9, paid.number, State.PAID)]
+        open_sheet(journal, "b2", mended, known=known, amendments=[Amendment(2, rejected.number)])
+        send(journal, 2, OutcomeKind.ACCEPTED)
+    return journal_path(place)
+
+
+def tampered(path: Path, change: str) -> apsw.Connection:
+    """Change the journal in a way that leaves its tables and triggers as they were."""
+    connection = apsw.Connection(str(path))
+    triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    before = connection.total_changes()
+    connection.execute(change)
+    assert connection.total_changes() > before
+    for _, statement in triggers:
+        connection.execute(str(statement))
+    return connection
+
+
+def dump(connection: apsw.Connection) -> list[object]:
+    """All that counts; `home` is where the file stood, and not part of the journal."""
+    tables = ["migration", "batch", "page", "instruction", "known", "order_id", "standing", "fact"]
+    queries = [f"SELECT * FROM {table} ORDER BY 1, 2" for table in tables]  # noqa: S608 - names written above
+    queries.append("SELECT journal_id, endpoint, created_at FROM identity")
+    return [connection.execute(query).fetchall() for query in queries]
+
+
+CHANGES = {
+    "a fact's time": "UPDATE fact SET at = '2026-11-22T08:00:00.000Z' WHERE seq = 2",
+    "a fact's kind": "UPDATE fact SET kind = 'paid' WHERE seq = 6",
+    "a fact's attempt": "UPDATE fact SET attempt = 2 WHERE seq = 3",
+    "a fact's instruction": "UPDATE fact SET instruction = 5 WHERE seq = 3",
+    "a fact's batch": "UPDATE fact SET batch = 2 WHERE seq = 3",
+    "a fact's mark": "UPDATE fact SET contradicts = NULL WHERE contradicts IS NOT NULL",
+    "a fact's details": "UPDATE fact SET details = replace(details, 'ORD-2', 'ORD-9') WHERE seq = 2",
+    "a fact's hash": "UPDATE fact SET hash = zeroblob(32) WHERE seq = 2",
+    "a dropped fact": "DELETE FROM fact WHERE seq = 4",
+    "the first fact dropped": "DELETE FROM fact WHERE seq = 1",
+    "the last fact dropped": "DELETE FROM fact WHERE seq = (SELECT max(seq) FROM fact)",
+    "two facts swapped": "UPDATE fact SET seq = CASE seq WHEN 2 THEN -3 ELSE -2 END WHERE seq IN (2, 3);"
+    "UPDATE fact SET seq = -seq WHERE seq < 0",
+    "an amount": "UPDATE instruction SET amount = '9500.50' WHERE number = 5",
+    "an amount in minor units": "UPDATE instruction SET minor = minor + 1 WHERE number = 5",
+    "a payee": "UPDATE instruction SET payee = '254799999999' WHERE number = 5",
+    "the fields": "UPDATE instruction SET fields = replace(fields, 'Wanjiku', 'Mallory') WHERE number = 5",
+    "a value with NUL": "UPDATE instruction SET country = 'KE' || char(0) WHERE number = 5",
+    "an order id of an instruction": "UPDATE instruction SET client_orderid = 'ORD-66' WHERE number = 5",
+    "a row moved": "UPDATE instruction SET row = 77 WHERE number = 5",
+    "what an instruction replaces": "UPDATE instruction SET replaces = 2 WHERE replaces = 1",
+    "an instruction gone": "DELETE FROM order_id WHERE instruction = 5; DELETE FROM instruction WHERE number = 5",
+    "a page": "UPDATE page SET content = CAST('page 0ne' AS BLOB) WHERE number = 0 AND batch = 1",
+    "a page gone": "DELETE FROM page WHERE number = 1 AND batch = 1",
+    "the last page of all gone": "DELETE FROM page WHERE batch = 2",
+    "pages swapped": "UPDATE page SET number = 1 - number + 10 WHERE batch = 1; UPDATE page SET number = number - 10 "
+    "WHERE batch = 1",
+    "a known row": "UPDATE known SET instruction = 4",
+    "a known row gone": "DELETE FROM known",
+    "a batch's name": "UPDATE batch SET sheet_name = 'other.csv' WHERE number = 1",
+    "a batch's time": "UPDATE batch SET opened_at = '2026-11-20T08:00:00.000Z' WHERE number = 1",
+    "a batch's path": "UPDATE batch SET sheet_path = '/elsewhere' WHERE number = 1",
+    "a state": "UPDATE standing SET state = 'ready' WHERE instruction = 3",
+    "a state there is not": "UPDATE standing SET state = 'settled' WHERE instruction = 3",
+    "an attempt": "UPDATE standing SET attempt = 0 WHERE instruction = 3",
+    "a generation": "UPDATE standing SET generation = 7 WHERE instruction = 2",
+    "a mark of a possible duplicate": "UPDATE standing SET possible_duplicate_of = 1 WHERE instruction = 2",
+    "attempts inherited": "UPDATE standing SET inherited_attempts = 0 WHERE inherited_attempts = 1",
+    "a next order id": "UPDATE standing SET order_id = 'ORD-3' WHERE instruction = 2",
+    "a gateway's word": "UPDATE standing SET gateway_status = 'approved' WHERE instruction = 1",
+    "a message": "UPDATE standing SET message = NULL WHERE instruction = 4",
+    "a time": "UPDATE standing SET first_sent_at = NULL WHERE instruction = 3",
+    "a standing gone": "DELETE FROM standing WHERE instruction = 3",
+    "a standing without facts": "INSERT INTO standing (instruction, state, attempt, generation, inherited_attempts, "
+    "order_id) VALUES (5, 'paid', 1, 1, 0, 'ORD-6')",
+    "an order id gone": "DELETE FROM order_id WHERE order_id = 'ORD-3-r2'",
+    "an order id given away": "UPDATE order_id SET instruction = 4 WHERE order_id = 'ORD-3-r2'",
+    "an order id that no fact used": "INSERT INTO order_id VALUES ('payout', 'ORD-77', 5)",
+    "an order id of another operation": "UPDATE order_id SET operation = 'payin' WHERE order_id = 'ORD-3-r2'",
+    "the journal's id": "UPDATE identity SET journal_id = 'ffff'",
+    "the endpoint": "UPDATE identity SET endpoint = 'https://elsewhere.example/1'",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_verify_finds_what_was_changed(full: Path, change: str) -> None:
+    with closing(tampered(full, change)) as connection, pytest.raises(JournalCorrupt) as found:
+        verify(connection, full)
+    assert str(found.value)
+
+
+def test_verify_finds_nothing_in_a_journal_that_was_left_alone(full: Path, place: Path) -> None:
+    with closing(read_at(place)) as reader:
+        counts = reader.verify()
+    assert counts["contradictions"] == 1
+    assert counts["replaced"] == 1
+    assert counts["in_doubt"] == 1
+    with closing(apsw.Connection(str(full))) as connection:
+        check_tail(connection)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP TRIGGER fact_is_never_changed",
+        "CREATE TRIGGER extra AFTER INSERT ON fact BEGIN DELETE FROM standing; END",
+        "CREATE TABLE extra (a)",
+        "DROP INDEX standing_in_flight",
+        "DROP VIEW covered",
+    ],
+)
+def test_tables_that_are_not_as_they_were_made_are_refused_when_the_journal_is_opened(
+    full: Path, place: Path, change: str
+) -> None:
+    with closing(apsw.Connection(str(full))) as connection:
+        connection.execute(change)
+    with pytest.raises(JournalCorrupt, match="not as it was made"):
+        open_at(place)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE fact SET at = at",
+        "DELETE FROM fact",
+        "REPLACE INTO fact SELECT * FROM fact",
+        "UPDATE instruction SET amount = '1'",
+        "DELETE FROM instruction",
+        "UPDATE page SET content = x''",
+        "DELETE FROM page",
+        "DELETE FROM known",
+        "DELETE FROM order_id",
+        "DELETE FROM batch",
+    ],
+)
+def test_what_is_append_only_refuses_to_be_changed_even_by_us(full: Path, place: Path, statement: str) -> None:
+    del full
+    with closing(open_at(place)) as journal, pytest.raises(apsw.ConstraintError, match="never"):
+        journal._connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        CHANGES["a fact's details"],
+        CHANGES["a dropped fact"],
+        "UPDATE standing SET state = 'ready' WHERE instruction = 6",
+    ],
+)
+def test_opening_finds_damage_near_the_end_of_the_chain(full: Path, place: Path, change: str) -> None:
+    tampered(full, change).close()
+    with pytest.raises(JournalCorrupt):
+        open_at(place)
+    with pytest.raises(JournalCorrupt):
+        read_at(place)
+
+
+def test_a_forged_fact_with_a_proper_hash_is_found_because_no_row_stands_where_it_leads(full: Path) -> None:
+    with closing(apsw.Connection(str(full))) as connection:
+        ((seq, digest),) = connection.execute("SELECT seq, hash FROM fact ORDER BY seq DESC LIMIT 1").fetchall()
+        line: Line = linked(Link(int(seq or 0), bytes(digest)), AT, "paid", 1, 4, 1, None, "{}")  # type: ignore[arg-type]
+        connection.execute("INSERT INTO fact VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", line)
+        with pytest.raises(JournalCorrupt, match="instruction 4"):
+            verify(connection, full)
+        with pytest.raises(JournalCorrupt, match="instruction 4"):
+            check_tail(connection)
+
+
+def offsets(size: int) -> Iterator[int]:
+    chance = random.Random(20261121)  # noqa: S311 - the same bytes every time
+    yield from sorted(chance.sample(range(size), 250))
+
+
+def test_a_flipped_byte_is_found_or_changed_nothing(full: Path, place: Path) -> None:
+    whole = full.read_bytes()
+    with closing(apsw.Connection(str(full))) as connection:
+        before = dump(connection)
+    missed = 0
+    for offset in offsets(len(whole)):
+        copy = place / "flipped.sqlite3"
+        shutil.copy(full, copy)
+        with copy.open("r+b") as stream:
+            stream.seek(offset)
+            stream.write(bytes([whole[offset] ^ 0x10]))
+        try:
+            with closing(apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+                verify(connection, copy)
+                assert dump(connection) == before
+                missed += 1
+        except (JournalError, apsw.Error):
+            pass
+    assert missed < 250
+
+
+def test_a_file_cut_short_is_refused(full: Path, place: Path) -> None:
+    whole = full.read_bytes()
+    for size in (1, 99, 100, 4096, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
+        full.write_bytes(whole[:size])
+        with pytest.raises(JournalError):
+            open_at(place).verify()
