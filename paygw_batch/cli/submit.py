@@ -90,7 +90,7 @@ def command(
                 summary = _refused(plan)
             else:
                 check_writable(out)
-                batch = open_planned_batch(plan, journal, operation=PAYOUT, sheet_path=sheet, now=utc_now)
+                batch = open_planned_batch(plan, journal, rules, operation=PAYOUT, sheet_path=sheet, now=utc_now)
                 summary = send_and_reconcile(
                     Task(settings, rules, connection, journal, batch, out, screen, plan.known_rows)
                 )

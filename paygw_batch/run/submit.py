@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from paygw_batch.countries.rules import Rules
 from paygw_batch.journal.port import (
     Amendment,
     BatchRecord,
@@ -21,6 +22,7 @@ from paygw_batch.journal.port import (
 from paygw_batch.run.ports import Now, timestamp
 from paygw_batch.sheet.pages import to_pages
 from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.schema import hold_to_contract
 from paygw_batch.sheet.validate import with_defects, with_warnings
 
 LOOK_ALIKE_DAYS = 7
@@ -72,14 +74,19 @@ def plan_submission(validated: Validated, journal: JournalReader, *, operation: 
     return Plan(validated, None, known, amendments)
 
 
-def open_planned_batch(plan: Plan, journal: Journal, *, operation: str, sheet_path: Path, now: Now) -> BatchRecord:
+def open_planned_batch(
+    plan: Plan, journal: Journal, rules: Rules, *, operation: str, sheet_path: Path, now: Now
+) -> BatchRecord:
     """Make the planned batch durable, whole, or return it when the journal has it already.
+
+    Every row of a new batch is held to its country's contract once more before it is written down.
 
     `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there.
     """
     if plan.existing is not None:
         return plan.existing
     validated = plan.validated
+    hold_to_contract(validated, rules)
     sheet = validated.sheet
     new = _without_rows(validated.instructions, (row.row for row in plan.known))
     return journal.open_batch(

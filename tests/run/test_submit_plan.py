@@ -1,5 +1,6 @@
 """Planning a submission: what the journal knows, what clashes, what looks alike; and what opening the batch writes."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord
 from paygw_batch.run.preview import preview
@@ -40,7 +42,9 @@ def plan(validated: Validated, journal: MemoryJournal, *, amend: bool = False, d
 
 
 def submit(plan: Plan, journal: MemoryJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
-    batch = open_planned_batch(plan, journal, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    batch = open_planned_batch(
+        plan, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW
+    )
     run(an_engine(journal, gateway or ScriptedGateway()), batch)
     return batch
 
@@ -75,9 +79,25 @@ def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent
     assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"] * 3
 
 
+@pytest.mark.parametrize(
+    "environ", [{}, {"PANDERA_VALIDATION_ENABLED": "False"}, {"PANDERA_VALIDATION_DEPTH": "SCHEMA_ONLY"}]
+)
+def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_down(
+    journal: MemoryJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    planned = plan(sheet(tmp_path, "A 100 001"), journal)
+    spoilt = planned.validated.sheet.frame.with_columns(amount=pl.lit("1e3"))
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
+    with pytest.raises(InternalError, match="amount"):
+        submit(replace(planned, validated=validated), journal)
+    assert journal.batches() == []
+
+
 def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: MemoryJournal, tmp_path: Path):
     first = plan(sheet(tmp_path, "A 100 001"), journal)
-    open_planned_batch(first, journal, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
     submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal, gateway)
     assert sorted(gateway.arrived) == ["A", "B"]
@@ -112,7 +132,7 @@ def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: M
 
 def test_amend_of_what_never_left_keeps_the_id(journal: MemoryJournal, tmp_path: Path):
     first = plan(sheet(tmp_path, "A 100 001"), journal)
-    open_planned_batch(first, journal, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
     submit(plan(sheet(tmp_path, "A 120 001"), journal, amend=True), journal, gateway)
     assert gateway.arrived == ["A"]
@@ -153,7 +173,7 @@ def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Pat
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     gateway = ScriptedGateway()
     seen: list[pl.DataFrame] = []
-    batch = open_planned_batch(planned, journal, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW)
+    batch = open_planned_batch(planned, journal, RULES, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW)
     gateway.before_answer = lambda _order_id: seen.append(reconciliation(journal, batch, MINOR_UNITS))
     run(an_engine(journal, gateway), batch)
     assert seen[0]["state"].to_list() == [State.IN_DOUBT.value]
