@@ -40,7 +40,7 @@ def amount_advice(column: str) -> pl.Expr:
     english = core.str.replace_all(",", "", literal=True)
     european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
     return (
-        pl.when(text.str.contains(r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$"))
+        pl.when(text.str.contains(r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"))
         .then(pl.lit("a date, which the spreadsheet made of it: write the amount again, in a column of text"))
         .when(text.str.contains(r"^\(.*\)$|^-|^\x{2212}"))
         .then(pl.lit("a negative amount: write what is to be paid, without sign or brackets"))

@@ -78,7 +78,7 @@ def _find_header(data: bytes, aliases: Mapping[str, str], file: str) -> _Start:
     sep = _SEP_LINE.fullmatch(lines[0][0]) if lines else None
     above = 1 if sep else 0
     delimiters = (sep[1].decode("latin-1"), *DELIMITERS) if sep else DELIMITERS
-    texts = [line.decode() for line, _ in lines[above:]]
+    texts = [line.decode() for line, _ in lines[above:]][:HEADER_ROWS]
     for row, text in enumerate(texts, start=1):
         found = [(delimiter, _cells(text, delimiter)) for delimiter in delimiters]
         fitting = [(delimiter, cells) for delimiter, cells in found if is_header(cells, aliases)]
@@ -88,7 +88,7 @@ def _find_header(data: bytes, aliases: Mapping[str, str], file: str) -> _Start:
     likely = max(
         DELIMITERS, key=lambda d: sum(bool(name) for t in texts for name in known_names(_cells(t, d), aliases))
     )
-    raise no_header(file, [_cells(text, likely) for text in texts[:HEADER_ROWS]], aliases)
+    raise no_header(file, [_cells(text, likely) for text in texts], aliases)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

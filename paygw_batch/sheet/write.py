@@ -40,6 +40,13 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
             _write_workbook(frame, file)
 
 
+def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write `data` to `path`: whole, with `mode`, or not at all. Raises `OutputError`."""
+    with _appearing(path) as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(data)
+
+
 def check_writable(path: Path) -> None:
     """Raise `OutputError` when `write_frame` could not write `path`: to be found out before anything is sent."""
     _ending(path)

@@ -1,0 +1,33 @@
+"""Rules with invented terms, and sheets from bytes."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms, Rules
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.result import Sheet
+from sheet_values import XOF_ZONE, MakeSheet
+
+
+@pytest.fixture(scope="session")
+def rules() -> Rules:
+    """The payout rules of all countries, with limits for Kenya and bank accounts for Nigeria."""
+    terms = {code: OperatorTerms(purpose=f"WALLET-{code}") for code in ("KE", "TZ", "UG", "GH", "NG", "ZM", "RW", "EG")}
+    terms |= {code: OperatorTerms(purpose="WALLET-XOF", form="account") for code in XOF_ZONE}
+    terms["KE"] = OperatorTerms(purpose="WALLET-KE", min_amount=Decimal(10), max_amount=Decimal(250000))
+    terms["NG"] = OperatorTerms(purpose="A/B/C", bank_account_pattern="[0-9]{10}")
+    return load_rules("payout", terms)
+
+
+@pytest.fixture
+def sheet(tmp_path: Path) -> MakeSheet:
+    """Write bytes or text to a file and read it as a sheet."""
+
+    def make(content: bytes | str, name: str = "pay.csv", **options: object) -> Sheet:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_sheet(path, ReadOptions(**options))  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,58 @@
+"""Rows and frames that the tests of sheets share."""
+
+from collections.abc import Callable
+
+import polars as pl
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.result import Sheet
+
+MakeSheet = Callable[..., Sheet]
+"""Writes bytes or text to a file and reads it as a sheet: (content, name, **ReadOptions)."""
+
+XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
+
+HEADER = "country,client_orderid,amount,currency,account_name,account_number,phone"
+GOOD = "KE,A-1,1500.50,KES,Wanjiru Kamau,254712345678,+254712345678"
+
+KENYAN = {
+    "country": "KE",
+    "client_orderid": "A-1",
+    "amount": "1500.50",
+    "account_name": "Wanjiru Kamau",
+    "account_number": "254712345678",
+    "phone": "+254712345678",
+}
+TANZANIAN = {
+    "country": "TZ",
+    "client_orderid": "A-2",
+    "amount": "20000",
+    "receiver_first_name": "Asha",
+    "receiver_last_name": "Mushi",
+    "receiver_phone": "0621234567",
+    "receiver_email": "asha@example.com",
+}
+
+
+def lines(*rows: str, header: str = HEADER) -> str:
+    """Return a CSV text."""
+    return "\n".join([header, *rows]) + "\n"
+
+
+def of_rows(*rows: dict[str, str | None]) -> Sheet:
+    """Return a sheet with these rows, from row 2 on; every column that a row names is there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    frame = pl.DataFrame(
+        [{name: row.get(name) for name in names} for row in rows], schema=dict.fromkeys(names, pl.String)
+    ).with_row_index("row", offset=2)
+    return Sheet(
+        name="made.csv",
+        sha256="0" * 64,
+        frame=frame,
+        headers={name: name for name in names},
+        unknown=tuple(name for name in names if name not in KNOWN_COLUMNS),
+    )
+
+
+def codes(defects: pl.DataFrame) -> list[tuple[int, str]]:
+    """Return (row, code) of every defect, in order."""
+    return defects.select("row", "code").rows()

@@ -1,0 +1,215 @@
+"""The checks of a row: what each country asks, and that the fast path and the pandera contract agree about it."""
+
+import json
+from decimal import Decimal
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paygw_batch.core.money import parse_amount, to_minor
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.checks import checks_of, checks_without_country
+from paygw_batch.sheet.clean import prepared
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.schema import breaches
+from paygw_batch.sheet.validate import validate
+from sheet_values import KENYAN, TANZANIAN, codes, of_rows
+
+ABOUT_THE_SHEET = ["client_orderid.duplicate", "row.total"]
+"""Codes of defects that no single value shows."""
+
+CELLS: dict[str, list[str | None]] = {
+    "country": ["KE", "ke", "TZ", "UG", "NG", "ZA", "CI", "BN", "BF", "BJ", "Kenya", "XX", "Total", None],
+    "client_orderid": ["A-1", "A-2", "2.02611E+11", "x" * 129, "a\u200bb", "a\u00a0b", "#N/A", None],
+    "amount": ["1500", "1500.50", "100.105", "0", "0.00", "5", "250000.01", "1e3", "1,000", "#REF!", "12-Jan", None],
+    "currency": ["KES", "kes", "TZS", "XOF", "USD", None],
+    "account_name": ["Wanjiru Kamau", "Aïssatou", "12345", "x" * 257, "a\tb", "#N/A", None],
+    "account_number": ["254712345678", "0712345678", "712345678", "0123456789", "2.54712345678E+11", "2.5E+11", "x", None],
+    "phone": ["+254712345678", "00254712345678", "+255621234567", "0712345", "+1 202 555 0100", "-0712345678", None],
+    "purpose": ["WALLET-KE", "OTHER", None],
+    "receiver_first_name": ["Asha", None],
+    "receiver_last_name": ["Mushi", None],
+    "receiver_phone": ["0621234567", "+255621234567", "621234567", "0712", None],
+    "receiver_email": ["asha@example.com", "asha@example", "a@b@c.de", "@example.com", None],
+    "receiver_country_code": ["TZ", "KE", "tz", None],
+    "ipaddress": ["192.0.2.1", "192.0.2.256", "::1", None],
+    "order_desc": ["Salary", None],
+}
+
+any_row = st.fixed_dictionaries(
+    {name: st.one_of(st.sampled_from(cells), st.text(max_size=12)) for name, cells in CELLS.items()}
+)
+
+
+def in_one_call(rules: Rules, rows: list[dict[str, str | None]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what the contract finds, and what the fast path finds, each in the same order."""
+    sheet = of_rows(*rows)
+    order = ["row", "column", "code"]
+    fast = validate(sheet, rules).defects.filter(~pl.col("code").is_in(ABOUT_THE_SHEET))
+    return breaches(sheet.frame, rules).sort(order), fast.select(order).sort(order)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(rows=st.lists(any_row, min_size=1, max_size=12))
+def test_the_fast_path_and_the_pandera_contract_find_the_same(rules: Rules, rows: list[dict[str, str | None]]):
+    contract, fast = in_one_call(rules, rows)
+    assert contract.rows() == fast.rows()
+
+
+def test_every_listed_cell_is_judged_alike_by_both_paths_in_every_country(rules: Rules):
+    rows = [
+        {**KENYAN, **TANZANIAN, "country": country, "client_orderid": f"{country}-{name}-{at}", name: cell}
+        for country in rules
+        for name, cells in CELLS.items()
+        for at, cell in enumerate(cells)
+    ]
+    contract, fast = in_one_call(rules, rows)
+    assert contract.rows() == fast.rows()
+    assert fast["code"].n_unique() >= 35
+
+
+def test_a_column_is_sound_exactly_where_none_of_its_checks_fails(rules: Rules):
+    frame = prepared(of_rows(*({name: cell} for name, cells in CELLS.items() for cell in cells)).frame)
+    for checks in (checks_without_country(rules), *(checks_of(rule, rules) for rule in rules.values())):
+        for column in checks:
+            failing = frame.select(pl.any_horizontal(check.fails for check in column.checks))
+            sound = frame.select(column.sound & pl.col("row").is_not_null())
+            assert (failing.to_series() == ~sound.to_series()).all(), column.column
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(rows=st.lists(any_row, min_size=1, max_size=12))
+def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: list[dict[str, str | None]]):
+    validated = validate(of_rows(*rows), rules)
+    assert validated.rows["row"].to_list() == list(range(2, len(rows) + 2))
+    invalid = validated.rows.filter(~pl.col("valid"))
+    assert set(invalid["row"]) == set(validated.defects["row"])
+    assert invalid["error_code"].null_count() == invalid["message"].null_count() == 0
+    assert set(validated.instructions["row"]) == set(validated.rows["row"]) - set(validated.defects["row"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@given(
+    whole=st.integers(0, 10**16), decimals=st.text("0123456789", max_size=4), country=st.sampled_from(["GH", "UG", "CI"])
+)
+def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decimals: str, country: str):
+    text = f"{whole}.{decimals}" if decimals else str(whole)
+    units = rules[country].minor_units
+    amount = parse_amount(text, minor_units=units)
+    digits = rules[country].numbers.dialling_code + rules[country].numbers.example
+    row = {**KENYAN, "country": country, "amount": text, "account_number": digits, "phone": "+" + digits}
+    instructions = validate(of_rows(row), rules).instructions
+    if amount is None or not amount:
+        assert not instructions.height
+    else:
+        assert instructions.select("amount", "minor").row(0) == (text, to_minor(amount, minor_units=units))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(name=st.text(min_size=1, max_size=30), email_user=st.text("abc.!#$%&'*+/=?^_`{|}~-", min_size=1))
+def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, name: str, email_user: str):
+    rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_email": f"{email_user}@example.com"})
+    for fields in validate(of_rows(*rows), rules).instructions["fields"]:
+        parsed = json.loads(fields)
+        assert all(isinstance(value, str) and value for value in parsed.values())
+
+
+def test_an_instruction_has_exactly_the_fields_of_its_form(rules: Rules):
+    validated = validate(of_rows(KENYAN, TANZANIAN), rules)
+    kenyan, tanzanian = (json.loads(fields) for fields in validated.instructions["fields"])
+    assert kenyan == {"account_name": "Wanjiru Kamau", "account_number": "254712345678", "phone": "+254712345678"}
+    assert tanzanian == {
+        "ipaddress": "127.0.0.1",
+        "order_desc": "Payout",
+        "receiver_country_code": "TZ",
+        "receiver_email": "asha@example.com",
+        "receiver_first_name": "Asha",
+        "receiver_last_name": "Mushi",
+        "receiver_phone": "0621234567",
+    }
+    assert validated.instructions["payee"].to_list() == ["254712345678", "0621234567"]
+
+
+def test_what_the_configuration_fills_in_is_not_part_of_the_content(rules: Rules):
+    written = {**TANZANIAN, "client_orderid": "A-3", "order_desc": "Payout"}
+    sheet = of_rows(TANZANIAN, written)
+    fields, content = (validate(sheet, rules).instructions[name].to_list() for name in ("fields", "content"))
+    assert fields[0] == fields[1]
+    assert content[0] != content[1]
+    assert "127.0.0.1" not in content[0]
+
+
+def test_a_receiver_row_shows_the_receivers_name_and_phone(rules: Rules):
+    row = validate(of_rows(TANZANIAN), rules).rows.row(0, named=True)
+    assert (row["account_name"], row["account_number"], row["phone"]) == ("Asha Mushi", None, "0621234567")
+    bad = validate(of_rows({**TANZANIAN, "receiver_email": "x"}), rules).rows.row(0, named=True)
+    assert (bad["account_name"], bad["account_number"], bad["phone"]) == ("Asha Mushi", None, "0621234567")
+
+
+def test_what_a_sheet_leaves_out_is_filled_in_and_what_contradicts_is_a_defect(rules: Rules):
+    row = validate(of_rows(KENYAN), rules).rows.row(0, named=True)
+    assert (row["currency"], row["purpose"]) == ("KES", "WALLET-KE")
+    wrong = {**KENYAN, "currency": "UGX", "purpose": "OTHER", "receiver_country_code": "UG"}
+    assert codes(validate(of_rows(wrong), rules).defects) == [
+        (2, "currency.mismatch"),
+        (2, "purpose.mismatch"),
+        (2, "receiver_country_code.mismatch"),
+    ]
+
+
+def test_south_africa_takes_no_purpose(rules: Rules):
+    row = {**KENYAN, "country": "ZA", "account_number": "27711234567", "phone": "+27711234567"}
+    good = validate(of_rows(row), rules)
+    assert good.rows["purpose"].to_list() == [None]
+    assert codes(validate(of_rows({**row, "purpose": "X"}), rules).defects) == [(2, "purpose.not_used")]
+
+
+@pytest.mark.parametrize(
+    ("country", "code", "sentence"),
+    [
+        (None, "country.missing", "missing"),
+        ("XX", "country.unknown", "write one of BF, BN, CI"),
+        ("Kenya", "country.unknown", "write KE"),
+        ("BJ", "country.unknown", "BN"),
+    ],
+)
+def test_a_country_that_is_none_says_what_to_write(rules: Rules, country: str | None, code: str, sentence: str):
+    defects = validate(of_rows({**KENYAN, "country": country}), rules).defects
+    assert codes(defects) == [(2, code)]
+    assert sentence in defects["message"][0]
+
+
+def test_a_country_without_a_form_is_refused_in_the_rules_own_words():
+    from paygw_batch.countries.load import load_rules  # noqa: PLC0415 (rules without terms, for this test alone)
+
+    bare = load_rules("payout", {})
+    defects = validate(of_rows({**KENYAN, "country": "SN", "amount": "1500"}), bare).defects
+    assert codes(defects) == [(2, "country.unusable")]
+    assert defects["message"][0] == bare["SN"].unusable
+
+
+def test_a_column_that_some_rows_need_must_be_there(rules: Rules):
+    sheet = of_rows({name: value for name, value in KENYAN.items() if name != "phone"}, TANZANIAN)
+    with pytest.raises(SheetError, match=r"phone \(needed for Kenya\)"):
+        validate(sheet, rules)
+
+
+def test_a_column_that_no_row_needs_may_be_missing(rules: Rules):
+    assert set(of_rows(KENYAN).frame.columns) < set(KNOWN_COLUMNS) | {"row"}
+    assert validate(of_rows(KENYAN), rules).rows["valid"].all()
+
+
+def test_totals_count_every_row_and_every_readable_amount(rules: Rules):
+    totals = validate(
+        of_rows(KENYAN, {**KENYAN, "amount": "0.50"}, {**KENYAN, "amount": "1,000"}, TANZANIAN), rules
+    ).totals
+    assert totals.rows == 4
+    assert totals.sums == {"KES": Decimal("1501.00"), "TZS": Decimal(20000)}
+
+
+def test_a_name_of_digits_only_is_worth_a_warning(rules: Rules):
+    validated = validate(of_rows({**KENYAN, "account_name": "254712345678"}), rules)
+    assert codes(validated.warnings) == [(2, "account_name.digits")]
+    assert validated.rows["valid"].all()

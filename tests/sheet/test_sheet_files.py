@@ -1,0 +1,331 @@
+"""Files: what is opened at all, Parquet and workbooks, and that every format comes to the same rows."""
+
+import datetime
+import gzip
+import io
+import os
+import zipfile
+from decimal import Decimal
+from pathlib import Path
+
+import openpyxl
+import polars as pl
+import pytest
+from openpyxl.worksheet.worksheet import Worksheet
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.validate import validate
+from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+
+
+def parquet(**columns: pl.Series | list[object]) -> bytes:
+    file = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(file)
+    return file.getvalue()
+
+
+GOOD_COLUMNS: dict[str, list[object]] = {
+    name: [value] for name, value in zip(HEADER.split(","), GOOD.split(","), strict=True)
+}
+
+
+def workbook(*rows: list[object], more: dict[str, list[list[object]]] | None = None) -> bytes:
+    book = openpyxl.Workbook()
+    sheet = book.active
+    assert isinstance(sheet, Worksheet)
+    for row in rows:
+        sheet.append(row)
+    for name, others in (more or {}).items():
+        other = book.create_sheet(name)
+        for row in others:
+            other.append(row)
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
+HEADINGS: list[object] = [*HEADER.split(",")]
+CELLS: list[object] = [*GOOD.split(",")]
+
+
+def test_a_missing_file_a_directory_and_a_device_are_refused(tmp_path: Path):
+    fifo = tmp_path / "pipe.csv"
+    os.mkfifo(fifo)
+    (tmp_path / "folder.csv").mkdir()
+    for name, sentence in (
+        ("nothing.csv", "cannot be read: No such file"),
+        ("folder.csv", "directory|no regular file"),
+        ("pipe.csv", "no regular file"),
+    ):
+        with pytest.raises(SheetError, match=sentence):
+            read_sheet(tmp_path / name, ReadOptions())
+
+
+def test_a_device_is_refused_without_being_read(tmp_path: Path):
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    with pytest.raises(SheetError, match="no regular file"):
+        read_sheet(tmp_path / "zero.csv", ReadOptions())
+
+
+def test_a_file_above_the_limit_is_refused(sheet: MakeSheet):
+    with pytest.raises(SheetError, match="at most"):
+        sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD)) - 1)
+    assert sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD))).frame.height == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "sentence"),
+    [
+        (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, and is delimited text"),
+        (b"<html><table>", "pay.xlsx", "is HTML or XML"),
+        (b"\xef\xbb\xbf \n<?xml version='1.0'?>", "pay.csv", "is HTML or XML"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "pay.xlsx", "an old or an encrypted workbook"),
+        (gzip.compress(lines(GOOD).encode()), "pay.csv", "compressed"),
+        (parquet(**GOOD_COLUMNS), "pay.csv", "is Parquet"),
+        (workbook(HEADINGS, CELLS), "pay.csv", r"is a workbook \(\.xlsx\)"),
+        (workbook(HEADINGS, CELLS), "pay.parquet", "is a workbook"),
+        (b"%PDF-1.7", "pay.csv", "a PDF"),
+        (lines(GOOD).encode(), "pay.xls", "ends in none of"),
+        (lines(GOOD).encode(), "pay", "ends in none of"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_refused(sheet: MakeSheet, content: bytes, name: str, sentence: str):
+    with pytest.raises(SheetError, match=sentence):
+        sheet(content, name)
+
+
+def test_the_same_rows_are_the_same_batch_in_every_format(sheet: MakeSheet, rules: Rules):
+    header, row = HEADER + ",Department", GOOD + ",Café"
+    columns = {name: [value] for name, value in zip(header.split(","), row.split(","), strict=True)}
+    read = [
+        sheet(lines(row, header=header)),
+        sheet(lines(row, header=header).replace(",", ";"), "other name.txt"),
+        sheet(parquet(**columns), "pay.parquet"),
+        sheet(workbook([*header.split(",")], [*row.split(",")]), "pay.xlsx"),
+    ]
+    assert len({validate(one, rules).batch for one in read}) == 1
+    assert len({one.sha256 for one in read}) == 4
+
+
+# Parquet
+
+
+def test_parquet_integers_decimals_and_categories_are_taken_exactly(sheet: MakeSheet):
+    read = sheet(
+        parquet(
+            country=pl.Series(["KE"] * 4, dtype=pl.Categorical),
+            client_orderid=pl.Series([1, 2, 3, 4], dtype=pl.UInt64),
+            amount=pl.Series([Decimal("1500.5000"), Decimal("0.0001"), Decimal("1500.0000"), None], dtype=pl.Decimal(20, 4)),
+            account_number=pl.Series([254712345678, 712345678, 0, -1], dtype=pl.Int64),
+            phone=pl.Series([254712345678.0, 2.0**53 - 1, float("nan"), None]),
+            paid=pl.Series([True, False, None, True]),
+            on=pl.Series([datetime.date(2026, 1, 12)] * 4),
+        ),
+        "pay.parquet",
+    )
+    assert read.frame["row"].to_list() == [2, 3, 4, 5]
+    assert read.frame["client_orderid"].to_list() == ["1", "2", "3", "4"]
+    assert read.frame["amount"].to_list() == ["1500.50", "0.0001", "1500", None]
+    assert read.frame["account_number"].to_list() == ["254712345678", "712345678", "0", "-1"]
+    assert read.frame["phone"].to_list() == ["254712345678", "9007199254740991", None, None]
+    assert read.frame["on"].to_list() == ["2026-01-12"] * 4
+    assert not read.defects.height
+
+
+def test_a_parquet_float_that_is_not_whole_is_a_defect_however_good_it_looks(sheet: MakeSheet, rules: Rules):
+    columns = GOOD_COLUMNS | {"amount": pl.Series([100.5]), "share": pl.Series([0.5])}
+    validated = validate(sheet(parquet(**columns), "pay.parquet"), rules)
+    assert codes(validated.defects) == [(2, "amount.float")]
+    assert validated.rows["share"].to_list() == ["0.5"]
+    large = GOOD_COLUMNS | {"account_number": pl.Series([2.0**53])}
+    assert "account_number.float" in validate(sheet(parquet(**large), "pay.parquet"), rules).defects["code"]
+
+
+@pytest.mark.parametrize("value", [[[1]], [{"a": 1}], [b"x"]])
+def test_nested_and_binary_parquet_columns_refuse_the_sheet(sheet: MakeSheet, value: list[object]):
+    with pytest.raises(SheetError, match="column 'extra'"):
+        sheet(parquet(**GOOD_COLUMNS, extra=value), "pay.parquet")
+
+
+def test_a_parquet_file_with_too_much_inside_is_refused(sheet: MakeSheet):
+    many = {name: values * 1000 for name, values in GOOD_COLUMNS.items()}
+    with pytest.raises(SheetError, match="more rows than are allowed"):
+        sheet(parquet(**many), "pay.parquet", max_rows=999)
+    bomb = parquet(**many, note=["x" * 10_000] * 1000)
+    assert len(bomb) < 100_000
+    with pytest.raises(SheetError, match="too large once unpacked"):
+        sheet(bomb, "pay.parquet", max_sheet_bytes=1_000_000)
+
+
+def test_a_damaged_parquet_file_is_refused(sheet: MakeSheet):
+    good = parquet(**GOOD_COLUMNS)
+    for damaged in (good[:-20], good[:40] + good[60:], b"PAR1" + bytes(200) + b"PAR1", b"PAR1"):
+        with pytest.raises(SheetError, match="damaged Parquet"):
+            sheet(damaged, "pay.parquet")
+
+
+def test_a_control_character_in_parquet_or_a_workbook_refuses_the_sheet(sheet: MakeSheet):
+    with pytest.raises(SheetError, match="row 2, column 'account_name'"):
+        sheet(parquet(**GOOD_COLUMNS | {"account_name": ["Wanjiru\nKamau"]}), "pay.parquet")
+    with pytest.raises(SheetError, match="row 2, column 'account_name'"):
+        sheet(workbook(HEADINGS, [*CELLS[:4], "Wanjiru\nKamau", *CELLS[5:]]), "pay.xlsx")
+
+
+# Workbooks
+
+
+def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet):
+    content = workbook(
+        ["Payroll November"],
+        [],
+        [None, "country", "client order id", "Amount", "Account\nNumber", "phone", "day", "paid"],
+        [None, "KE", 17, 1500.5, 254712345678, "0712345678", datetime.date(2026, 1, 12), True],
+        [],
+        [None, "KE", "018", 0.25, 1e-7, 1 / 3, datetime.datetime(2026, 1, 12, 3, 4, 5), None],  # noqa: DTZ001
+    )
+    read = sheet(content, "pay.xlsx")
+    assert read.frame.drop("day", "paid").rows() == [
+        (4, "KE", "17", "1500.5", "254712345678", "0712345678"),
+        (6, "KE", "018", "0.25", "0.0000001", repr(1 / 3)),
+    ]
+    assert read.frame.select("day", "paid").rows() == [("2026-01-12", "TRUE"), ("2026-01-12 03:04:05", None)]
+    assert read.headers["account_number"] == "Account Number"
+
+
+@pytest.mark.parametrize(
+    ("stored", "text"),
+    [
+        (b"1500.5", "1500.5"),
+        (b"0.10000000000000001", "0.1"),
+        (b"1234.0999999999999", "1234.1"),
+        (b"0.30000000000000004", "0.30000000000000004"),
+        (b"99.999999999999986", "99.99999999999999"),
+        (b"2.54712345678E+11", "254712345678"),
+        (b"1E-3", "0.001"),
+        (b"007", "7"),
+        (b"-5", "-5"),
+    ],
+)
+def test_a_number_cell_is_the_number_that_was_typed(sheet: MakeSheet, stored: bytes, text: str):
+    content = rewritten(
+        workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]), "xl/worksheets/sheet1.xml", {b">77.5<": b">" + stored + b"<"}
+    )
+    assert sheet(content, "pay.xlsx").frame["amount"].to_list() == [text]
+
+
+def test_what_a_workbook_makes_doubtful_is_a_defect(sheet: MakeSheet, rules: Rules):
+    cells = [
+        [*CELLS[:2], "=B2*2", *CELLS[3:]],
+        [*CELLS[:5], 1234567890123456789, CELLS[6]],
+        [*CELLS[:4], "#N/A", *CELLS[5:]],
+        [*CELLS[:2], datetime.date(2026, 1, 12), *CELLS[3:]],
+    ]
+    rows: list[list[object]] = [[row[0], f"A-{at}", *row[2:]] for at, row in enumerate(cells)]
+    validated = validate(sheet(workbook(HEADINGS, *rows), "pay.xlsx"), rules)
+    found = codes(validated.defects)
+    assert {(2, "amount.formula"), (3, "account_number.digits"), (4, "account_name.error_mark"), (5, "amount.format")} <= {
+        *found
+    }
+    assert not validated.rows["valid"].any()
+
+
+def test_a_row_of_formulas_without_values_is_not_taken_for_blank(sheet: MakeSheet):
+    read = sheet(workbook(HEADINGS, CELLS, ["=A2", "=B2", "=C2"]), "pay.xlsx")
+    assert read.frame["row"].to_list() == [2, 3]
+
+
+def test_several_worksheets_that_look_like_sheets_are_refused_until_one_is_named(sheet: MakeSheet):
+    content = workbook(HEADINGS, CELLS, more={"Second": [HEADINGS, CELLS, CELLS], "Notes": [["hello"]]})
+    with pytest.raises(SheetError, match="Several worksheets look like a sheet of payees: 'Sheet', 'Second'"):
+        sheet(content, "pay.xlsx")
+    assert sheet(content, "pay.xlsx", sheet_name="Second").frame.height == 2
+    with pytest.raises(SheetError, match="no worksheet called 'Third'"):
+        sheet(content, "pay.xlsx", sheet_name="Third")
+    with pytest.raises(SheetError, match="no header"):
+        sheet(content, "pay.xlsx", sheet_name="Notes")
+
+
+def test_hidden_rows_and_worksheets_are_told(sheet: MakeSheet):
+    book = openpyxl.load_workbook(io.BytesIO(workbook(HEADINGS, CELLS, CELLS, more={"Old": [HEADINGS, CELLS]})))
+    book["Old"].sheet_state = "hidden"
+    book["Sheet"].row_dimensions[3].hidden = True
+    file = io.BytesIO()
+    book.save(file)
+    notes = sheet(file.getvalue(), "pay.xlsx").notes
+    assert [note.split(";")[0] for note in notes] == [
+        "The worksheet 'Old' is hidden, and is not read.",
+        "1 rows are hidden in the spreadsheet (the first is row 3)",
+    ]
+    book["Sheet"].delete_rows(1, 5)
+    file = io.BytesIO()
+    book.save(file)
+    with pytest.raises(SheetError, match="Only hidden worksheets look"):
+        sheet(file.getvalue(), "pay.xlsx")
+
+
+def rewritten(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
+    """Return a workbook with texts of one of its parts replaced."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            data = old.read(info)
+            for before, after in change.items() if info.filename == path else ():
+                assert before in data
+                data = data.replace(before, after)
+            new.writestr(info.filename, data)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"<sheetData>", b"<sheetData><row"),
+        (b'r="A2"', b'r="ZZZ2"'),
+        (b'r="B2"', b'r="A2"'),
+        (b'<row r="2"', b'<row r="1"'),
+        (b'<row r="2"', b'<row r="9999999999"'),
+        (b'<c r="A2" t="', b'<c r="A2" s="x" t="'),
+        (b"<worksheet ", b'<!DOCTYPE x [<!ENTITY a "b">]><worksheet '),
+    ],
+)
+def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes, after: bytes):
+    content = workbook(HEADINGS, [*CELLS, 5.5])
+    damaged = rewritten(content, "xl/worksheets/sheet1.xml", {before: after})
+    if b's="x"' in after:
+        damaged = rewritten(content, "xl/worksheets/sheet1.xml", {b"<v>5.5</v>": b"<v>5.5.5</v>"})
+    with pytest.raises(SheetError, match="damaged or protected workbook"):
+        sheet(damaged, "pay.xlsx")
+
+
+def test_a_workbook_that_unpacks_to_more_than_the_limit_is_refused(sheet: MakeSheet):
+    content = workbook(HEADINGS, CELLS)
+    bomb = rewritten(content, "xl/worksheets/sheet1.xml", {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000})
+    assert len(bomb) < 50_000
+    with pytest.raises(SheetError, match="too large once unpacked"):
+        sheet(bomb, "pay.xlsx", max_sheet_bytes=1_000_000)
+
+
+def test_a_workbook_whose_parts_lie_about_their_size_is_refused(sheet: MakeSheet):
+    content = bytearray(workbook(HEADINGS, CELLS))
+    for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
+        at = -1
+        while (at := content.find(signature, at + 1)) >= 0:
+            content[at + offset : at + offset + 4] = (100).to_bytes(4, "little")
+    with pytest.raises(SheetError, match="damaged or protected"):
+        sheet(bytes(content), "pay.xlsx")
+
+
+def test_a_zip_archive_that_is_no_workbook_is_refused(sheet: MakeSheet):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("pay.csv", lines(GOOD))
+    with pytest.raises(SheetError, match="is no workbook"):
+        sheet(file.getvalue(), "pay.xlsx")
+
+
+def test_what_a_text_cell_escapes_is_undone_and_how_it_is_pronounced_is_left_out(sheet: MakeSheet):
+    content = workbook(HEADINGS, [*CELLS[:4], "Wanjiru Kamau", *CELLS[5:]])
+    phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
+    changed = rewritten(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
+    assert sheet(changed, "pay.xlsx").frame["account_name"].to_list() == ["Wanjiru Kamau"]

@@ -1,0 +1,166 @@
+"""Phone and wallet numbers: many ways to write one, one way on the wire, and no guess where two could be meant."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
+from paygw_batch.sheet.clean import bare_number, prepared
+from paygw_batch.sheet.numbers import NumberColumn
+from paygw_batch.sheet.validate import validate
+from sheet_values import KENYAN, TANZANIAN, codes, of_rows
+
+KENYAN_WAYS = [
+    "+254712345678",
+    "254712345678",
+    "00254712345678",
+    "0712345678",
+    "+254 712 345 678",
+    "+254 (712) 345-678",
+    "+254 (0)712 345 678",
+    "(0712) 345-678",
+    "0712.345.678",
+    "0712\u2011345\u2011678",
+    "0712\u00a0345\u202f678",
+    "\u200e+254712345678\u200f",
+    "2.54712345678E+11",
+    "2.54712345678e+11",
+    "2,54712345678E+11",
+    "254712345678.0",
+]
+
+
+@pytest.mark.parametrize("written", KENYAN_WAYS)
+def test_a_kenyan_number_is_recognised_however_it_is_written(rules: Rules, written: str):
+    validated = validate(of_rows({**KENYAN, "phone": written, "account_number": written}), rules)
+    assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
+    assert not validated.warnings.height
+
+
+@pytest.mark.parametrize(
+    ("written", "code", "sentence"),
+    [
+        ("0712345", "phone.format", "0712345 has 7 digits; a Kenyan mobile number has 12 and starts with 254."),
+        ("254412345678", "phone.format", "254412345678 is not a Kenyan mobile number; one is, for example, +2547"),
+        ("+2540712345678", "phone.format", "has 13 digits"),
+        ("2.54712E+11", "phone.exponent", "the spreadsheet has cut this number"),
+        ("2.5471234568E+11", "phone.exponent", "the spreadsheet has cut this number"),
+        ("+255621234567", "phone.country", "is a number of Tanzania, and the country of this row is KE"),
+        ("255621234567", "phone.country", "Tanzania"),
+        ("+12025550100", "phone.country", "another country"),
+        ("0712345678/0722345678", "phone.format", "is not a Kenyan mobile number"),
+        ("0712 345 678 x", "phone.format", "is not"),
+        ("-0712345678", "phone.format", "is not"),
+        ("71234567.8", "phone.format", "is not"),
+        ("07123456780.0", "phone.format", "digits"),
+        ("٠٧١٢٣٤٥٦٧٨", "phone.format", "is not"),
+        ("０７１２３４５６７８", "phone.format", "is not"),
+        ("12-Jan", "phone.format", "is not"),
+        ("#N/A", "phone.error_mark", "error mark"),
+        ("+", "phone.format", "is not"),
+        ("n/a", "phone.format", "is not"),
+    ],
+)
+def test_a_number_that_is_none_is_a_defect_that_says_why(rules: Rules, written: str, code: str, sentence: str):
+    defects = validate(of_rows({**KENYAN, "phone": written}), rules).defects
+    assert codes(defects) == [(2, code)]
+    assert sentence in defects["message"][0]
+
+
+def test_a_zero_that_the_spreadsheet_has_eaten_is_restored_with_a_warning(rules: Rules):
+    validated = validate(of_rows({**KENYAN, "phone": "712345678", "account_number": "712345678.0"}), rules)
+    assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
+    assert codes(validated.warnings) == [(2, "account_number.zero_restored"), (2, "phone.zero_restored")]
+    assert "712345678 was read as +254712345678" in validated.warnings["message"][1]
+
+
+@pytest.mark.parametrize(
+    ("country", "written", "phone", "warned"),
+    [
+        ("CI", "+225 01 23 45 67 89", "+2250123456789", False),
+        ("CI", "0123456789", "+2250123456789", False),
+        ("CI", "123456789", "+2250123456789", True),
+        ("BN", "0195123456", "+2290195123456", False),
+        ("BN", "195123456", "+2290195123456", True),
+        ("SN", "701234567", "+221701234567", False),
+        ("BF", "70123456", "+22670123456", False),
+        ("BF", "1123456", "+22601123456", True),
+        ("ZA", "0711234567", "+27711234567", False),
+        ("EG", "01001234567", "+201001234567", False),
+    ],
+)
+def test_every_country_keeps_or_drops_its_zero_as_it_should(
+    rules: Rules, country: str, written: str, phone: str, *, warned: bool
+):
+    validated = validate(
+        of_rows({**KENYAN, "amount": "1500", "country": country, "phone": written, "account_number": phone}), rules
+    )
+    assert validated.rows["phone"].to_list() == [phone]
+    assert codes(validated.warnings) == ([(2, "phone.zero_restored")] if warned else [])
+
+
+@pytest.mark.parametrize("written", ["0621234567", "+255621234567", "255 621 234 567"])
+def test_the_receiver_form_wants_the_local_number(rules: Rules, written: str):
+    validated = validate(of_rows({**TANZANIAN, "receiver_phone": written}), rules)
+    assert validated.rows["phone"].to_list() == ["0621234567"]
+
+
+def test_a_local_number_that_is_wrong_is_explained_by_the_local_form(rules: Rules):
+    defects = validate(of_rows({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects
+    assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10 and starts with 0."
+
+
+def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Rules):
+    row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
+    validated = validate(of_rows({**row, "account_number": " 0021234567 "}), rules)
+    assert validated.instructions["payee"].to_list() == ["0021234567"]
+    # Ten digits that could be a mobile number without its zero: the operator's pattern comes first, and nothing is added.
+    either = validate(of_rows({**row, "account_number": "8021234567"}), rules)
+    assert either.instructions["payee"].to_list() == ["8021234567"]
+    assert not either.warnings.height
+    wallet = validate(of_rows({**row, "account_number": "08021234567"}), rules)
+    assert wallet.instructions["payee"].to_list() == ["2348021234567"]
+    # Kenya pays to wallets alone.
+    assert codes(validate(of_rows({**KENYAN, "account_number": "1021234567"}), rules).defects) == [
+        (2, "account_number.format")
+    ]
+
+
+def column(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], list[str | None]]:
+    """Return which of `values` are valid numbers, and the valid ones on the wire."""
+    frame = prepared(of_rows(*({"phone": value} for value in values)).frame)
+    made = NumberColumn("phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
+    read = frame.select(valid=made.is_valid, wire=pl.when(made.is_valid).then(made.wire))
+    return read["valid"].to_list(), read["wire"].to_list()
+
+
+def test_where_lengths_differ_a_number_that_can_be_read_in_two_ways_is_refused(rules: Rules):
+    either = replace(rules["ZA"].numbers, dialling_code="27", pattern="(?:2[0-9]{6}|27[0-9]{7})", national_lengths=(7, 9))
+    valid, wire = column(either, "272123456", "+272123456", "2123456", "02123456", "27271234567")
+    # 272123456: 27 and a number of seven digits, or a number of nine without its zero.
+    assert valid == [False, True, True, True, True]
+    assert wire == [None, "+272123456", "+272123456", "+272123456", "+27271234567"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@given(data=st.data())
+def test_every_valid_number_of_every_country_comes_back_the_same_in_every_way_of_writing(rules: Rules, data: st.DataObject):
+    numbers = rules[data.draw(st.sampled_from(sorted(rules)))].numbers
+    national = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
+    ways = [f"+{numbers.dialling_code}{national}", f"00{numbers.dialling_code}{national}", numbers.trunk_prefix + national]
+    valid, wire = column(numbers, *ways)
+    assert valid == [True] * 3
+    assert set(wire) == {f"+{numbers.dialling_code}{national}"}
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text("0123456789+-(). \u00a0\u200b'=\"eE,", max_size=20))
+def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str):
+    read = bare_number(pl.Series("phone", [text])).item()
+    assert "".join(c for c in read if c.isdigit()) in {
+        "".join(c for c in text if c.isdigit()),
+        "".join(c for c in text.replace("(0)", "") if c.isdigit()),
+        "".join(c for c in text.lower().split("e")[0].removesuffix(".0") if c.isdigit()),
+    }

@@ -1,0 +1,287 @@
+"""What payout sheets from the field do: bytes in, and what a person gets."""
+
+import codecs
+
+import polars as pl
+import pytest
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.validate import validate
+from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+
+SEMICOLONS = lines(GOOD).replace(",", ";")
+FRENCH = lines("KE,A-1,1500.50,KES,Aïssatou Né,254712345678,+254712345678")
+
+
+def names(sheet: Sheet) -> list[str]:
+    return sheet.frame["account_name"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        pytest.param(FRENCH.encode(), "pay.csv", id="plain UTF-8"),
+        pytest.param(codecs.BOM_UTF8 + FRENCH.encode(), "pay.csv", id="with a byte order mark"),
+        pytest.param(codecs.BOM_UTF16_LE + FRENCH.encode("utf-16-le"), "pay.csv", id="UTF-16, little end first"),
+        pytest.param(codecs.BOM_UTF16_BE + FRENCH.encode("utf-16-be"), "pay.csv", id="UTF-16, big end first"),
+        pytest.param(codecs.BOM_UTF32_LE + FRENCH.encode("utf-32-le"), "pay.csv", id="UTF-32"),
+        pytest.param(FRENCH.replace("\n", "\r\n").encode(), "pay.csv", id="CR LF"),
+        pytest.param(FRENCH.replace("\n", "\r").encode(), "pay.csv", id="CR alone"),
+        pytest.param(FRENCH.rstrip("\n").encode(), "pay.csv", id="no end of the last line"),
+        pytest.param(FRENCH.replace(",", ";").encode(), "pay.csv", id="semicolons"),
+        pytest.param(FRENCH.replace(",", "\t").encode(), "pay.tsv", id="tabs"),
+        pytest.param(
+            codecs.BOM_UTF16_LE + FRENCH.replace(",", "\t").encode("utf-16-le"), "pay.txt", id="Unicode text from Excel"
+        ),
+        pytest.param(FRENCH.replace(",", "|").encode(), "pay.txt", id="bars"),
+        pytest.param(("sep=;\r\n" + FRENCH.replace(",", ";")).encode(), "pay.csv", id="a line sep=;"),
+        pytest.param(("SEP=^\n" + FRENCH.replace(",", "^")).encode(), "pay.csv", id="a delimiter of one's own"),
+        pytest.param(FRENCH.encode(), "PAY.CSV", id="an ending in upper case"),
+        pytest.param(
+            "\n".join('"' + line.replace(",", '","') + '"' for line in FRENCH.splitlines()).encode(),
+            "pay.csv",
+            id="every field quoted",
+        ),
+    ],
+)
+def test_a_good_sheet_is_read_whatever_its_encoding_and_delimiter(
+    sheet: MakeSheet, rules: Rules, content: bytes, name: str
+):
+    read = sheet(content, name)
+    assert read.frame.select("row", "account_name", "phone").rows() == [(2, "Aïssatou Né", "+254712345678")]
+    assert validate(read, rules).instructions.height == 1
+
+
+def test_another_code_page_is_tried_only_where_the_configuration_names_it(sheet: MakeSheet):
+    content = FRENCH.encode("cp1252")
+    with pytest.raises(SheetError, match=r"pay\.csv, line 2: the text is not UTF-8") as refused:
+        sheet(content)
+    assert "code_page" in refused.value.hint
+    assert names(sheet(content, code_page="cp1252")) == ["Aïssatou Né"]
+
+
+def test_utf8_is_read_as_utf8_even_where_a_code_page_is_named(sheet: MakeSheet):
+    assert names(sheet(FRENCH, code_page="cp1252")) == ["Aïssatou Né"]
+
+
+def test_a_code_page_that_does_not_exist_is_a_matter_of_configuration(sheet: MakeSheet):
+    with pytest.raises(ConfigurationError, match="cp9999"):
+        sheet(FRENCH.encode("cp1252"), code_page="cp9999")
+
+
+def test_bytes_that_the_code_page_does_not_have_refuse_the_sheet(sheet: MakeSheet):
+    with pytest.raises(SheetError, match="not CP1252"):
+        sheet(lines(GOOD.replace("Kamau", "Kam\x81u")).encode("latin-1"), code_page="cp1252")
+
+
+def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeSheet):
+    padded = "é" * 700_000
+    content = lines(GOOD, f"KE,A-2,1,KES,{padded},2,3").encode() + b"KE,\xff\n"
+    with pytest.raises(SheetError, match="line 4"):
+        sheet(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        pytest.param(b"", "is empty", id="nothing at all"),
+        pytest.param(b"\n\n\n", "no header that we know", id="blank lines"),
+        pytest.param(HEADER.encode(), "no row below it", id="a header alone"),
+        pytest.param(HEADER.encode() + b"\n,,,,,,\n \n", "no row below it", id="blank rows alone"),
+        pytest.param(GOOD.encode(), "no header that we know", id="no header"),
+        pytest.param(b"name;sum\nJane;5\n", "no header that we know", id="a header in other words"),
+        pytest.param(b"country,amt\nKE,5\n", "no column amount", id="a column missing"),
+        pytest.param(b"country,client_orderid,amonut\nKE,5,1\n", "is it the column 'amonut'", id="a column misspelt"),
+        pytest.param(lines(GOOD).replace("phone", "Amount").encode(), "name the same column", id="a heading twice"),
+        pytest.param(
+            (HEADER + ",note,note\n" + GOOD + ",a,b\n").encode(), "name the same column", id="an unknown heading twice"
+        ),
+        pytest.param(lines(GOOD).replace("Kamau", "Kam\x00au").encode(), "line 2: .* NUL byte", id="a NUL byte"),
+        pytest.param(lines(GOOD).encode("utf-16-le"), "NUL byte", id="UTF-16 without its mark"),
+        pytest.param(lines(GOOD).replace("Kamau", "Kam\x07au").encode(), "line 2: .* control", id="a control character"),
+        pytest.param(lines(GOOD).replace("Kamau", "Kam\x85au").encode(), "row 2, .*account_name", id="U+0085"),
+        pytest.param(lines(GOOD).replace("Kamau", "Kam\u2028au").encode(), "row 2, .*account_name", id="U+2028"),
+        pytest.param(lines(GOOD).replace("Kamau", "Kam\rau").encode(), "line 2: .* control", id="a lone CR"),
+        pytest.param(lines(GOOD).replace("Kamau", '"Kam\nau"').encode(), "row 2: a quotation mark", id="a line break"),
+        pytest.param(
+            lines(GOOD, GOOD, GOOD).replace("Wanjiru", '"Wanjiru', 1).encode(), "row 2: a quotation mark", id="one quote"
+        ),
+        pytest.param(
+            lines(GOOD, GOOD, GOOD.replace("Kamau", 'Kamau"')).replace("Wanjiru", '"Wanjiru', 1).encode(),
+            "row 2: a quotation mark",
+            id="a quote that closes rows later",
+        ),
+        pytest.param(lines(GOOD.replace("Kamau", 'Ka"m"au')).encode(), "row 2: a quotation mark", id="quotes inside"),
+        pytest.param(lines(GOOD.replace("Kamau", '"Ka"mau')).encode(), "row 2: a quotation mark", id="text after a quote"),
+    ],
+)
+def test_a_sheet_that_cannot_be_trusted_is_refused_whole_with_a_plain_sentence(
+    sheet: MakeSheet, content: bytes, sentence: str
+):
+    with pytest.raises(SheetError, match=sentence) as refused:
+        sheet(content)
+    assert refused.value.message.startswith("pay.csv")
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ("KE,A-1,1,000.00,KES,Jane,254712345678,+254712345678", [(2, "row.fields")]),
+        ("KE,A-1,1500,KES,Jane,254712345678,+254712345678,", [(2, "row.fields")]),
+        ("KE,A-1,1500,KES,Jane,254712345678", [(2, "row.fields"), (2, "phone.missing")]),
+    ],
+)
+def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(
+    sheet: MakeSheet, rules: Rules, row: str, found: list[tuple[int, str]]
+):
+    validated = validate(sheet(lines(row, GOOD.replace("A-1", "A-9"))), rules)
+    assert set(found) <= set(codes(validated.defects))
+    assert validated.rows["valid"].to_list() == [False, True]
+
+
+def test_surplus_and_missing_fields_that_make_up_for_each_other_are_still_found(sheet: MakeSheet, rules: Rules):
+    short, long = GOOD.rpartition(",")[0], GOOD.replace("A-1", "A-2") + ",x"
+    found = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
+    assert [line for line in found if line[1] == "row.fields"] == [(2, "row.fields"), (3, "row.fields")]
+
+
+def test_the_text_of_a_row_with_surplus_fields_is_kept_for_whoever_mends_it(sheet: MakeSheet):
+    read = sheet(lines(GOOD + ",x,y"))
+    assert read.frame["phone"].to_list() == ["+254712345678,x,y"]
+
+
+def test_blank_rows_are_dropped_and_row_numbers_are_those_of_the_file(sheet: MakeSheet, rules: Rules):
+    content = lines(GOOD, "", ",,,,,,", '"","",,,,,', " , ,\u00a0,,\u200b,,", GOOD.replace("A-1", "A-2"), "", ",,,,,,")
+    validated = validate(sheet(content), rules)
+    assert validated.rows["row"].to_list() == [2, 7]
+    assert validated.totals.rows == 2
+
+
+def test_a_row_with_anything_in_it_is_never_dropped(sheet: MakeSheet):
+    read = sheet(lines(GOOD, ",,,,,,x", "note,,,,,,", header=HEADER))
+    assert read.frame["row"].to_list() == [2, 3, 4]
+
+
+def test_titles_above_the_header_move_the_row_numbers_only(sheet: MakeSheet):
+    read = sheet('Payroll "November\n\nprepared by,A. N. Other\n' + lines(GOOD))
+    assert read.frame["row"].to_list() == [5]
+
+
+def test_a_line_that_names_the_delimiter_is_no_row_of_the_spreadsheet(sheet: MakeSheet):
+    assert sheet("sep=;\n" + SEMICOLONS).frame["row"].to_list() == [2]
+
+
+def test_a_header_below_the_twentieth_row_is_not_looked_for(sheet: MakeSheet):
+    assert sheet("x\n" * 19 + lines(GOOD)).frame.height == 1
+    with pytest.raises(SheetError, match="no header"):
+        sheet("x\n" * 20 + lines(GOOD))
+
+
+def test_a_total_at_the_end_is_recognised(sheet: MakeSheet, rules: Rules):
+    for total in ("TOTAL,,1500.50,,,,", ",,1500.50,,Grand total:,,", ",,1500.50,,,,Totaux"):
+        validated = validate(sheet(lines(GOOD, total)), rules)
+        assert codes(validated.defects)[0] == (3, "row.total")
+        assert validated.rows["valid"].to_list() == [True, False]
+
+
+@pytest.mark.parametrize("wrapped", ["'0712345678", '"=""0712345678"""', '="0712345678"', "\u202a0712345678\u202c"])
+def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str):
+    validated = validate(sheet(lines(GOOD.replace("+254712345678", wrapped))), rules)
+    assert validated.rows["phone"].to_list() == ["+254712345678"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "code", "advice"),
+    [
+        ('"1,000.00"', "amount.format", "write 1000.00"),
+        ('"1,000,000"', "amount.format", "write 1000000"),
+        ('"1.000,50"', "amount.format", "write 1000.50"),
+        ('"1000,50"', "amount.format", "write 1000.50"),
+        ('"1,000/="', "amount.format", "two ways: write 1000, or 1 "),
+        ('"KES 1,000"', "amount.format", "two ways: write 1000, or 1 "),
+        ('"1,250"', "amount.format", "two ways: write 1250, or 1.25 "),
+        ('"KES 1,000.50"', "amount.format", "write 1000.50"),
+        ("5 000 F CFA", "amount.format", "write 5000"),
+        ("1\u00a0500", "amount.format", "write 1500"),
+        ("(100)", "amount.format", "negative"),
+        ("-5", "amount.format", "negative"),
+        ("+5", "amount.format", "plain"),
+        ("1.", "amount.format", "plain"),
+        (".5", "amount.format", "plain"),
+        ("٥٠٠", "amount.format", "plain"),
+        ("５００", "amount.format", "plain"),
+        ("007", "amount.format", "write 7"),
+        ("12-Jan", "amount.format", "date"),
+        ("1/2", "amount.format", "date"),
+        ("2026-01-12", "amount.format", "date"),
+        ("12/01/2026", "amount.format", "date"),
+        ("1e3", "amount.exponent", "plain digits"),
+        ("1.5E+06", "amount.exponent", "plain digits"),
+        ("100.105", "amount.decimals", "KES has 2 decimals"),
+        ("100.100", "amount.decimals", "write 100.1"),
+        ("100.000", "amount.decimals", "write 100"),
+        ("0", "amount.zero", "above zero"),
+        ("0.00", "amount.zero", "above zero"),
+        ("5", "amount.minimum", "10"),
+        ("250000.01", "amount.maximum", "250000"),
+        ("#REF!", "amount.error_mark", "error mark"),
+        ("", "amount.missing", "missing"),
+        ("9" * 16, "amount.format", "plain"),
+    ],
+)
+def test_an_amount_that_is_not_plain_is_a_defect_that_says_what_to_write(
+    sheet: MakeSheet, rules: Rules, amount: str, code: str, advice: str
+):
+    validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
+    assert codes(validated.defects) == [(2, code)]
+    assert advice in validated.defects["message"][0]
+
+
+@pytest.mark.parametrize("amount", ["10", "1500.5", "1500.50", "250000", " 1500 ", "\u200b1500"])
+def test_an_amount_reaches_the_wire_with_the_digits_of_the_sheet(sheet: MakeSheet, rules: Rules, amount: str):
+    validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
+    assert validated.instructions["amount"].to_list() == [amount.strip(" \u200b")]
+
+
+def test_long_values_are_cut_where_they_are_shown(sheet: MakeSheet, rules: Rules):
+    defect = validate(sheet(lines(GOOD.replace("1500.50", "x" * 500))), rules).defects
+    assert defect["value"].to_list() == ["x" * 60 + "..."]
+    assert len(defect["message"][0]) < 200
+
+
+def test_unknown_columns_are_kept_under_their_own_headings(sheet: MakeSheet, rules: Rules):
+    content = lines(GOOD + ",Sales,x,7", header=HEADER + ",Department,State,state")
+    read = sheet(content)
+    assert read.unknown == ("Department", "State", "state (sheet)")
+    assert read.headers["state (sheet)"] == "state"
+    assert validate(read, rules).rows.select("Department", "State", "state (sheet)").rows() == [("Sales", "x", "7")]
+
+
+def test_a_column_without_heading_is_kept_only_when_it_holds_something(sheet: MakeSheet):
+    assert sheet(lines(GOOD + ",", header=HEADER + ",")).unknown == ()
+    assert sheet(lines(GOOD + ",x", header=HEADER + ",")).unknown == ("column 8",)
+
+
+def test_headings_are_matched_however_they_are_spelt(sheet: MakeSheet):
+    header = "COUNTRY, Client Order-ID ,\u200bAmount,curr_ency,Account  Name,ACCOUNTNUMBER,Phone"
+    assert sheet(lines(GOOD, header=header)).frame.columns[1:] == HEADER.split(",")
+
+
+def test_a_senders_own_heading_can_stand_for_a_column(sheet: MakeSheet):
+    content = lines(GOOD).replace("amount", "Net Pay")
+    assert sheet(content, aliases={"net_pay": "amount"}).frame["amount"].to_list() == ["1500.50"]
+    with pytest.raises(ConfigurationError, match="amuont"):
+        sheet(content, aliases={"net pay": "amuont"})
+
+
+def test_too_many_rows_are_refused(sheet: MakeSheet):
+    assert sheet(lines(GOOD, GOOD), max_rows=2).frame.height == 2
+    with pytest.raises(SheetError, match="3 rows; at most 2"):
+        sheet(lines(GOOD, GOOD, GOOD), max_rows=2)
+
+
+def test_every_value_is_text_and_nothing_empty_is_left(sheet: MakeSheet):
+    read = sheet(lines('KE,007,1.50,,"",0712345678,'))
+    assert read.frame.dtypes == [pl.UInt32, *[pl.String] * 7]
+    assert read.frame.row(0) == (2, "KE", "007", "1.50", None, None, "0712345678", None)
