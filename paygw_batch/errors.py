@@ -47,6 +47,12 @@ class SheetError(PaygwError):
     default_hint = "Nothing was sent. Mend the sheet, or name the right one, and run the command again."
 
 
+class ApprovalError(PaygwError):
+    """Approval is missing, stale or by the wrong person; nothing was sent."""
+
+    exit_code = 8
+
+
 class OutputError(PaygwError):
     """A file cannot be written."""
 

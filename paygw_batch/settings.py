@@ -125,6 +125,26 @@ class StatementSection(_Section):
     columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer"]] = Field(default_factory=dict)
 
 
+class ApprovalSection(_Section):
+    """`[approval]`: what needs a second pair of eyes, and whose. Names map to Ed25519 public keys, as one line.
+
+    Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
+    """
+
+    needed: Annotated[int, Field(ge=1)] = 1
+    from_amount: Mapping[str, AmountText] = Field(default_factory=dict)
+    expires_h: Annotated[float, Field(gt=0)] = 72
+    changed_share: Annotated[float, Field(ge=0)] = 0.25
+    makers: Mapping[str, str] = Field(default_factory=dict)
+    approvers: Mapping[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _peopled(self) -> "ApprovalSection":
+        if self.model_fields_set and not (self.makers and self.approvers):
+            raise ValueError("name at least one key under makers and one under approvers")
+        return self
+
+
 class SandboxSection(_Section):
     """`[sandbox]`: what the built-in gateway answers."""
 
@@ -162,6 +182,7 @@ class Settings(_Section):
     columns: Mapping[str, str] = Field(default_factory=dict)
     countries: Mapping[str, CountrySection] = Field(default_factory=dict)
     statement: StatementSection = StatementSection()
+    approval: ApprovalSection = ApprovalSection()
     sandbox: SandboxSection = SandboxSection()
 
     @property
@@ -227,7 +248,7 @@ _ENVIRONMENT_SECTIONS: Mapping[str, type[_Section]] = {
     "limits": LimitsSection,
     "sheet": SheetSection,
 }
-_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL")
+_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_APPROVAL_PASSPHRASE")
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:

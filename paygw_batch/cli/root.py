@@ -14,6 +14,8 @@ from paygw_batch.errors import PaygwError
 
 COMMANDS = {
     "validate": "Read and validate a sheet; send nothing.",
+    "plan": "Prepare a sheet for approval by others.",
+    "approve": "Look at a plan, and approve it.",
     "submit": "Pay a sheet: start its batch, or continue it.",
     "resume": "Continue a batch from the journal alone.",
     "retry": "Release rejected rows for another attempt, and send them.",

@@ -23,15 +23,16 @@ from paygw_batch.cli.compose import (
 from paygw_batch.cli.connect import gateway_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.sending import Task, default_out, send_and_reconcile
+from paygw_batch.cli.sending import default_out
+from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet
+from paygw_batch.cli.two_people import default_plan
 from paygw_batch.core.batch import differences
 from paygw_batch.errors import SheetError
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.books import books
 from paygw_batch.run.preview import preview
-from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
-from paygw_batch.run.summary import ExitCode, Summary, of_states
-from paygw_batch.sheet.write import check_writable
+from paygw_batch.run.submit import Plan, plan_submission
+from paygw_batch.run.summary import Summary, of_states
 
 
 @click.command("submit", short_help="Pay a sheet.")
@@ -40,6 +41,7 @@ from paygw_batch.sheet.write import check_writable
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
 @click.option("--amend", is_flag=True, help="Let changed rows replace payments that are rejected or were never sent.")
+@click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json beside it.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing.")
 @click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most.")
 @click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit.")
@@ -56,6 +58,7 @@ def command(
     reference: str | None,
     skip_invalid: bool,
     amend: bool,
+    plan: Path | None,
     dry_run: bool,
     concurrency: int | None,
     rate_per_s: float | None,
@@ -77,47 +80,17 @@ def command(
     require_complete(settings, rules, set(validated.instructions["country"].unique()))
     if dry_run:
         with journal_or_nothing(settings) as reader:
-            plan = plan_submission(validated, reader, operation=PAYOUT, amend=amend, now=utc_now)
-            _show_findings(screen, plan)
-            refused = plan.validated.defects.height and not skip_invalid
-            summary = _refused(plan) if refused else _previewed(plan, reader, minor_units_of(rules), screen)
+            planned = plan_submission(validated, reader, operation=PAYOUT, amend=amend, now=utc_now)
+            show_findings(screen, planned)
+            is_refused = planned.validated.defects.height and not skip_invalid
+            summary = refused(planned) if is_refused else _previewed(planned, reader, minor_units_of(rules), screen)
     else:
-        out = out or default_out(sheet)
+        submission = Submission(
+            sheet, validated, out or default_out(sheet), plan or default_plan(sheet), skip_invalid, amend
+        )
         with gateway_of(settings, rules, os.environ) as connection, run_journal(settings, "submit", screen) as journal:
-            plan = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now)
-            _show_findings(screen, plan)
-            if plan.validated.defects.height and not skip_invalid:
-                summary = _refused(plan)
-            else:
-                check_writable(out)
-                batch = open_planned_batch(plan, journal, rules, operation=PAYOUT, sheet_path=sheet, now=utc_now)
-                summary = send_and_reconcile(
-                    Task(settings, rules, connection, journal, batch, out, screen, plan.known_rows)
-                )
+            summary = submit_sheet(submission, settings, rules, connection, journal, screen)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
-
-
-def _show_findings(screen: Screen, plan: Plan) -> None:
-    screen.findings("Defects", plan.validated.defects)
-    screen.findings("Warnings", plan.validated.warnings)
-    if plan.known_rows:
-        screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
-
-
-def _refused(plan: Plan) -> Summary:
-    validated = plan.validated
-    bad = validated.defects["row"].n_unique()
-    return Summary(
-        ExitCode.DEFECTS,
-        f"{bad:,} of {validated.rows.height:,} rows have defects: nothing was sent. Mend them "
-        "(`paygw-batch validate --rejects FILE` writes them out), or submit with --skip-invalid to pay the others.",
-        batch=validated.batch,
-        sheet=validated.sheet.name,
-        rows=validated.rows.height,
-        states={"invalid": bad, "ready": validated.rows.height - bad},
-        defects=bad,
-        known=plan.known_rows,
-    )
 
 
 def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen) -> Summary:

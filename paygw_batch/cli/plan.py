@@ -1,0 +1,118 @@
+"""`paygw-batch plan`: write down exactly what a sheet would pay, signed by its maker, for others to approve."""
+
+import time
+from decimal import Decimal
+from pathlib import Path
+
+import click
+import polars as pl
+
+from paygw_batch.cli.compose import (
+    PAYOUT,
+    find_batch,
+    journal_or_nothing,
+    minor_units_of,
+    rules_of,
+    settings_of,
+    utc_now,
+    validated_sheet,
+)
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.submission import refused, show_findings
+from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
+from paygw_batch.errors import ApprovalError
+from paygw_batch.journal.port import JournalReader
+from paygw_batch.run.approval import Finding, content_of, make_plan, needs_approval, write_plan
+from paygw_batch.run.changes import changes
+from paygw_batch.run.submit import Plan, plan_submission
+from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.sheet.pages import from_pages
+
+
+@click.command("plan", short_help="Prepare a sheet for approval.")
+@click.argument("sheet", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The plan's file; SHEET.plan.json is found."
+)
+@click.option("--key", type=click.Path(path_type=Path), required=True, help="The maker's private key (Ed25519, PEM).")
+@click.option("--reference", metavar="TEXT", help="As for submit.")
+@click.option("--skip-invalid", is_flag=True, help="As for submit.")
+@click.option("--amend", is_flag=True, help="As for submit.")
+@click.option("--against", metavar="BATCH", help="The run to compare with. Default: the newest batch of the journal.")
+@click.pass_obj
+def command(
+    invocation: Invocation,
+    *,
+    sheet: Path,
+    out: Path,
+    key: Path,
+    reference: str | None,
+    skip_invalid: bool,
+    amend: bool,
+    against: str | None,
+) -> None:
+    """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    policy = required_policy(settings)
+    rules = rules_of(settings)
+    maker = own_key(key)
+    if maker.public not in policy.makers.values():
+        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
+    validated = validated_sheet(settings, rules, sheet, reference=reference)
+    with journal_or_nothing(settings) as journal:
+        planned = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now)
+        show_findings(screen, planned)
+        if planned.validated.defects.height and not skip_invalid:
+            screen.finish(refused(planned))
+        share = Decimal(str(settings.approval.changed_share))
+        findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
+    content = content_of(planned, endpoint=settings.endpoint(), operation=PAYOUT, minor_units=minor_units_of(rules))
+    document = make_plan(content, findings, maker, utc_now())
+    write_plan(document, out)
+    show_plan(screen, document, settings)
+    asks = (
+        f"It needs {policy.needed} approvals by others: `paygw-batch approve {out} --key KEY`."
+        if needs_approval(content, policy)
+        else "It is too small to need approval."
+    )
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            f"The plan is in {out}. {asks}",
+            batch=content.batch,
+            sheet=content.sheet,
+            rows=content.rows,
+            totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
+            defects=planned.validated.defects["row"].n_unique(),
+            known=planned.known_rows,
+            seconds=time.monotonic() - started_s,
+            further=plan_told(document),
+        )
+    )
+
+
+def _warnings(planned: Plan) -> list[Finding]:
+    """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
+    lines = planned.validated.warnings.select(pl.col("row").cast(pl.Int64), "code", "message").iter_rows()
+    return [Finding(row=row, code=code, message=f"Row {row}: {message}") for row, code, message in lines]
+
+
+def _changes(planned: Plan, journal: JournalReader, against: str | None, share: Decimal) -> list[Finding]:
+    """Return what differs from the run before: the batch that is named, or the newest that is not this sheet's own."""
+    validated = planned.validated
+    others = [record for record in journal.batches() if record.batch != validated.batch]
+    if against is not None:
+        others = [find_batch(journal, against)]
+    if not others:
+        return [Finding(row=0, code="payee.first_run", message="There is no run before this one to compare with.")]
+    before = others[-1]
+    found = changes(validated.rows, from_pages(journal.pages(before.number)), share=share)
+    compared = Finding(
+        row=0,
+        code="payee.compared",
+        message=f"Compared with batch {before.batch} ({before.sheet_name}, {before.opened_at[:10]}).",
+    )
+    return [compared, *(Finding(row=one.row, code=one.code, message=one.message) for one in found)]

@@ -1,0 +1,77 @@
+"""Submitting one validated sheet to an open journal: what `submit` and `run-folder` have in common."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paygw_batch.cli.compose import PAYOUT, minor_units_of, utc_now
+from paygw_batch.cli.connect import Connection
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.sending import Task, send_and_reconcile
+from paygw_batch.cli.two_people import require_approval
+from paygw_batch.countries.rules import Rules
+from paygw_batch.journal.port import Journal
+from paygw_batch.run.approval import content_of
+from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
+from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.settings import Settings
+from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.write import check_writable
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A sheet to submit: where it stands, where its results go, where its plan would be, and what was asked for."""
+
+    sheet: Path
+    validated: Validated
+    out: Path
+    plan: Path
+    skip_invalid: bool = False
+    amend: bool = False
+
+
+def submit_sheet(
+    submission: Submission, settings: Settings, rules: Rules, connection: Connection, journal: Journal, screen: Screen
+) -> Summary:
+    """Open the sheet's batch, or find it opened, and send what is due in it.
+
+    A sheet with defects is refused by its summary. Raises `ApprovalError` when a new batch is not approved: nothing has
+    been written by then.
+    """
+    planned = plan_submission(submission.validated, journal, operation=PAYOUT, amend=submission.amend, now=utc_now)
+    show_findings(screen, planned)
+    if planned.validated.defects.height and not submission.skip_invalid:
+        return refused(planned)
+    if planned.existing is None:
+        content = content_of(planned, endpoint=settings.endpoint(), operation=PAYOUT, minor_units=minor_units_of(rules))
+        for sentence in require_approval(settings, content, submission.plan, utc_now):
+            screen.say(f"This batch was {sentence}.")
+    check_writable(submission.out)
+    batch = open_planned_batch(planned, journal, rules, operation=PAYOUT, sheet_path=submission.sheet, now=utc_now)
+    task = Task(settings, rules, connection, journal, batch, submission.out, screen, planned.known_rows)
+    return send_and_reconcile(task)
+
+
+def show_findings(screen: Screen, plan: Plan) -> None:
+    """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
+    screen.findings("Defects", plan.validated.defects)
+    screen.findings("Warnings", plan.validated.warnings)
+    if plan.known_rows:
+        screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
+
+
+def refused(plan: Plan) -> Summary:
+    """Return the summary of a sheet that was refused for its defects."""
+    validated = plan.validated
+    bad = validated.defects["row"].n_unique()
+    return Summary(
+        ExitCode.DEFECTS,
+        f"{bad:,} of {validated.rows.height:,} rows have defects: nothing was sent. Mend them "
+        "(`paygw-batch validate --rejects FILE` writes them out), or submit with --skip-invalid to pay the others.",
+        batch=validated.batch,
+        sheet=validated.sheet.name,
+        rows=validated.rows.height,
+        states={"invalid": bad, "ready": validated.rows.height - bad},
+        defects=bad,
+        known=plan.known_rows,
+    )

@@ -1,0 +1,290 @@
+"""Two pairs of eyes: who prepares a payment run does not approve it, and what was not approved is not sent."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from program import Program, kenyan_rows, sandbox_toml
+
+
+def key(home: Path, name: str) -> str:
+    """Make a key with openssl, as the documentation says, and return its public half as one line."""
+    path = home / f"{name}.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True, capture_output=True)
+    path.chmod(0o600)
+    shown = subprocess.run(["openssl", "pkey", "-in", path, "-pubout"], check=True, capture_output=True, text=True)
+    return shown.stdout.splitlines()[1]
+
+
+def policy(home: Path, *, needed: int = 1, expires_h: float = 72) -> str:
+    ada, ben, cleo = (key(home, name) for name in ("ada", "ben", "cleo"))
+    key(home, "stranger")
+    return f"""
+[approval]
+needed = {needed}
+expires_h = {expires_h}
+[approval.from_amount]
+KES = "1000"
+[approval.makers]
+ada = "{ada}"
+ben = "{ben}"
+[approval.approvers]
+ada = "{ada}"
+ben = "{ben}"
+cleo = "{cleo}"
+"""
+
+
+@pytest.fixture
+def careful(program: Program) -> Program:
+    """A company where KES 1,000 and more need one approval; ada and ben may prepare, and cleo may only approve."""
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    return program
+
+
+def prepared(program: Program, *approvers: str, rows: int = 3) -> Path:
+    """Return a sheet with a plan by ada beside it, approved by whom is named."""
+    sheet = program.sheet(kenyan_rows(rows))
+    program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada.pem")
+    for name in approvers:
+        assert program.json("approve", plan_of(program), "--key", program.home / f"{name}.pem")["exit_code"] == 0
+    return sheet
+
+
+def plan_of(program: Program) -> Path:
+    return program.home / "payroll.plan.json"
+
+
+def refused(program: Program, *arguments: str | Path) -> str:
+    """Submit, which must be refused for want of approval with nothing sent or written; return why."""
+    result = program.run("submit", program.home / "payroll.csv", *arguments)
+    assert result.exit_code == 8, result.output
+    assert program.record() == []
+    assert not (program.home / "payroll.reconciliation.csv").exists()
+    assert program.json("status")["batches"] == []
+    return result.stderr
+
+
+def test_what_another_person_approved_is_sent(careful: Program):
+    sheet = prepared(careful, "cleo")
+    summary = careful.json("submit", sheet)
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
+
+
+def test_what_nobody_planned_is_not_sent(careful: Program):
+    careful.sheet(kenyan_rows(3))
+    assert "there is no plan" in refused(careful)
+
+
+def test_what_nobody_approved_is_not_sent(careful: Program):
+    prepared(careful)
+    assert "not enough approvals: 1 is needed, 0 valid" in refused(careful)
+
+
+def test_a_small_batch_needs_no_approval(careful: Program):
+    sheet = careful.sheet(kenyan_rows(3, amount="333"))
+    assert careful.json("submit", sheet)["states"] == {"paid": 3}
+
+
+def test_a_currency_without_a_limit_needs_approval_from_the_first_cent(careful: Program):
+    sheet = careful.home / "payroll.csv"
+    sheet.write_text(
+        "country,client_orderid,amount,currency,account_name,account_number,phone\n"
+        "UG,U-1,1,UGX,Jane,256772123456,+256772123456\n"
+    )
+    refused(careful)
+
+
+def test_the_maker_cannot_approve(careful: Program):
+    prepared(careful)
+    before = plan_of(careful).read_bytes()
+    result = careful.run("approve", plan_of(careful), "--key", careful.home / "ada.pem")
+    assert result.exit_code == 8
+    assert "another person has to approve" in result.stderr
+    assert plan_of(careful).read_bytes() == before
+
+
+def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program):
+    prepared(careful)
+    stranger = careful.home / "stranger.pem"
+    assert careful.run("approve", plan_of(careful), "--key", stranger).exit_code == 8
+    sheet = careful.home / "payroll.csv"
+    assert careful.run("plan", sheet, "--out", careful.home / "x.json", "--key", stranger).exit_code == 8
+    assert (
+        careful.run("plan", sheet, "--out", careful.home / "x.json", "--key", careful.home / "cleo.pem").exit_code == 8
+    )
+    assert not (careful.home / "x.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (kenyan_rows(3, amount="1500.51"), "it comes to KES 4501.50, and the sheet to KES 4501.53"),
+        ([row.replace("254712345003", "254712345999") for row in kenyan_rows(3)], "a row, a payee"),
+        ([row.replace("Jane", "John") for row in kenyan_rows(3)], "a row, a payee"),
+    ],
+)
+def test_an_approval_holds_for_exactly_the_content_that_was_approved(careful: Program, rows: list[str], why: str):
+    prepared(careful, "cleo")
+    careful.sheet(rows)
+    assert why in refused(careful)
+
+
+def test_an_approval_for_another_endpoint_does_not_count(careful: Program):
+    prepared(careful, "cleo")
+    text = careful.config.read_text().replace('endpoint_id = "1000"', 'endpoint_id = "1001"')
+    careful.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
+    result = careful.run("submit", careful.home / "payroll.csv")
+    assert result.exit_code == 8
+    assert "it is for sandbox/1000, and this is sandbox/1001" in result.stderr
+
+
+def edited(program: Program, change: "dict[str, object]") -> None:
+    document = json.loads(plan_of(program).read_text())
+    plan_of(program).write_text(json.dumps({**document, **change}))
+
+
+def test_a_plan_that_was_edited_after_it_was_signed_is_refused(careful: Program):
+    prepared(careful, "cleo")
+    edited(careful, {"findings": []})
+    assert "changed after its maker signed it" in refused(careful)
+
+
+def test_a_maker_put_in_the_place_of_another_is_found(careful: Program):
+    prepared(careful, "ben")
+    ben = json.loads(plan_of(careful).read_text())["approvals"][0]["key"]
+    edited(careful, {"maker": ben})
+    assert "changed after its maker signed it" in refused(careful)
+
+
+def test_an_approval_carried_over_from_another_plan_is_found(careful: Program):
+    prepared(careful, "cleo")
+    approvals = json.loads(plan_of(careful).read_text())["approvals"]
+    prepared(careful, rows=2)
+    edited(careful, {"approvals": approvals})
+    assert "that of cleo is over other content, or was changed" in refused(careful)
+
+
+def test_an_approval_cannot_be_made_younger(careful: Program):
+    prepared(careful, "cleo")
+    approvals = json.loads(plan_of(careful).read_text())["approvals"]
+    edited(careful, {"approvals": [{**approvals[0], "approved_at": "2030-01-01T00:00:00.000Z"}]})
+    assert "that of cleo is over other content, or was changed" in refused(careful)
+
+
+def test_an_approval_expires(program: Program):
+    program.config.write_text(sandbox_toml() + policy(program.home, expires_h=0.000001))
+    prepared(program, "cleo")
+    assert "that of cleo expired at 20" in refused(program)
+
+
+def test_two_approvals_are_those_of_two_people(program: Program):
+    program.config.write_text(sandbox_toml() + policy(program.home, needed=2))
+    sheet = prepared(program, "cleo", "cleo")
+    assert "2 are needed, 1 valid" in refused(program)
+    program.json("approve", plan_of(program), "--key", program.home / "ben.pem")
+    assert program.json("submit", sheet)["states"] == {"paid": 3}
+
+
+def test_the_same_approval_listed_twice_counts_once(program: Program):
+    program.config.write_text(sandbox_toml() + policy(program.home, needed=2))
+    prepared(program, "cleo")
+    approvals = json.loads(plan_of(program).read_text())["approvals"]
+    edited(program, {"approvals": approvals * 2})
+    assert "2 are needed, 1 valid" in refused(program)
+
+
+def test_an_approver_who_is_no_longer_listed_does_not_count(careful: Program):
+    prepared(careful, "cleo")
+    lines = [line for line in careful.config.read_text().splitlines() if not line.startswith("cleo")]
+    careful.config.write_text("\n".join(lines))
+    assert "by a key that [approval.approvers] does not list" in refused(careful)
+
+
+def test_a_batch_that_was_approved_once_is_continued_without_asking_again(careful: Program):
+    sheet = prepared(careful, "cleo")
+    careful.json("submit", sheet)
+    plan_of(careful).unlink()
+    assert careful.json("submit", sheet)["exit_code"] == 0
+
+
+def test_approve_without_a_key_only_shows_the_plan(careful: Program):
+    prepared(careful)
+    before = plan_of(careful).read_bytes()
+    result = careful.run("approve", plan_of(careful))
+    assert result.exit_code == 0
+    assert "4501.50" in result.stdout
+    assert "Prepared by ada" in result.stdout
+    assert plan_of(careful).read_bytes() == before
+
+
+def test_a_plan_tells_what_differs_from_the_last_run(careful: Program):
+    careful.json("submit", careful.sheet(kenyan_rows(3, amount="100"), name="before.csv"))
+    rows = [
+        "KE,NEW-1,100,KES,Jane Wanjiku,254712345001,+254712345001",
+        "KE,NEW-2,130,KES,Jane Wanjiku,254712345002,+254712345002",
+        "KE,NEW-3,100,KES,Jane Wanjiku,254712345777,+254712345777",
+        "KE,NEW-4,100,KES,Otieno New,254712345888,+254712345888",
+    ]
+    summary = careful.json("plan", careful.sheet(rows), "--out", plan_of(careful), "--key", careful.home / "ada.pem")
+    told = {(finding["row"], finding["code"]) for finding in summary["findings"]}
+    assert (3, "payee.amount") in told
+    assert (4, "payee.account") in told
+    assert (5, "payee.new") in told
+    assert (0, "payee.gone") in told
+    assert not any(row == 2 and code.startswith("payee") for row, code in told)
+    text = plan_of(careful).read_text()
+    assert "Otieno" not in text
+    assert "254712345888" not in text
+
+
+def test_a_sheet_with_defects_gets_no_plan(careful: Program):
+    sheet = careful.sheet([*kenyan_rows(2), "KE,X,1e3,KES,Jane,254712345678,+254712345678"])
+    summary = careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem")
+    assert summary["exit_code"] == 3
+    assert not plan_of(careful).exists()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "not json", '{"content": 1}'])
+def test_what_does_not_read_as_a_plan_is_refused(careful: Program, content: str):
+    careful.sheet(kenyan_rows(3))
+    plan_of(careful).write_text(content)
+    assert "does not read as a plan" in refused(careful)
+
+
+def test_a_key_that_others_can_read_is_refused_with_the_chmod_that_mends_it(careful: Program):
+    prepared(careful)
+    (careful.home / "cleo.pem").chmod(0o644)
+    result = careful.run("approve", plan_of(careful), "--key", careful.home / "cleo.pem")
+    assert result.exit_code == 2
+    assert "chmod 600" in result.stderr
+
+
+def test_an_encrypted_key_is_opened_by_a_passphrase_from_the_environment(careful: Program):
+    prepared(careful)
+    locked = careful.home / "locked.pem"
+    subprocess.run(
+        ["openssl", "pkey", "-in", careful.home / "cleo.pem", "-aes256", "-passout", "pass:open", "-out", locked],
+        check=True,
+        capture_output=True,
+    )
+    locked.chmod(0o600)
+    assert careful.run("approve", plan_of(careful), "--key", locked).exit_code == 2
+    opened = careful.run("approve", plan_of(careful), "--key", locked, PAYGW_APPROVAL_PASSPHRASE="open")
+    assert opened.exit_code == 0, opened.output
+
+
+@pytest.mark.parametrize(
+    ("toml", "why"),
+    [
+        ("[approval]\nneeded = 1\n", "name at least one key under makers"),
+        ('[approval.makers]\na = "x"\n[approval.approvers]\nb = "y"\n', "is no Ed25519 public key"),
+    ],
+)
+def test_a_policy_without_usable_keys_is_refused(program: Program, toml: str, why: str):
+    program.config.write_text(f"{sandbox_toml()}\n{toml}")
+    result = program.run("submit", program.sheet(kenyan_rows(3)))
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert program.record() == []
