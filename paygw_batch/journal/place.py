@@ -107,18 +107,21 @@ def sync_directory(directory: Path) -> None:
 
 def _file_system(directory: Path) -> str:
     """Return the type of the file system that holds `directory`, empty where the kernel does not tell (no /proc)."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return ""
     best, kind = "", ""
-    for line in mounts.splitlines():
+    for line in _mount_table().splitlines():
         before, _, after = line.partition(" - ")
         point = _unescaped(before.split(" ")[4])
         # A later line with the same mount point covers the earlier one.
         if len(point) >= len(best) and directory.is_relative_to(point):
             best, kind = point, after.split(" ")[0]
     return kind
+
+
+def _mount_table() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 def _unescaped(point: str) -> str:

@@ -1,18 +1,16 @@
 """Opening the journal on disk: to write it, one run at a time, or to look into it."""
 
-import os
-import secrets
 from contextlib import closing
 from pathlib import Path
 
 import apsw
 
 from paygw_batch.errors import JournalError
-from paygw_batch.journal.chain import Identity
-from paygw_batch.journal.connection import connect
+from paygw_batch.journal.connection import connect, leave_untouched
 from paygw_batch.journal.lock import RunLock
+from paygw_batch.journal.making import make_journal
 from paygw_batch.journal.opening import Found, check_home, check_place, look_at
-from paygw_batch.journal.place import check_directory, make_directory, settled, sync_directory
+from paygw_batch.journal.place import check_directory, make_directory, settled
 from paygw_batch.journal.reader import SqliteReader
 from paygw_batch.journal.schema import migrate, migrations
 from paygw_batch.journal.witness import Seen, Witness, missing_journal, read_witness, witness_path
@@ -78,23 +76,23 @@ def _open_locked(path: Path, witness_dir: Path, lock: RunLock, *, endpoint: str,
     if found is None:
         if seen is not None:
             raise missing_journal(path, witness)
-        _make_file(path)
+        found = make_journal(path, endpoint=endpoint, now=now)
     notes = _notes(path, found, has_witness=seen is not None or former is not None)
     connection = connect(path, write=True)
     try:
-        identity = _bring_up(connection, path, found, endpoint=endpoint, now=now)
-        end = found.end if found else identity.start
-        held = Witness(witness, Seen(identity.journal_id, end.seq, end.hash.hex()))
+        _bring_up(connection, path, found, now=now)
+        held = Witness(witness, Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
         if former is not None:
             former.unlink(missing_ok=True)
     except (apsw.Error, OSError) as error:
+        leave_untouched(connection)
         connection.close()
         raise JournalError(f"the journal {path} cannot be written: {error}") from None
     except BaseException:
         connection.close()
         raise
     return SqliteJournal(
-        connection, path, journal_id=identity.journal_id, end=end, witness=held, lock=lock, notes=notes
+        connection, path, journal_id=found.identity.journal_id, end=found.end, witness=held, lock=lock, notes=notes
     )
 
 
@@ -105,33 +103,17 @@ def _survey(path: Path, witness_dir: Path, *, endpoint: str, seen: Seen | None) 
         return found, check_home(connection, path, found, witness_dir) if found else None
 
 
-def _make_file(path: Path) -> None:
-    """Make an empty file for its owner alone; SQLite gives what it puts beside it the same mode."""
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        sync_directory(path.parent)
-    except OSError as error:
-        raise JournalError(f"the journal {path} cannot be made: {error.strerror}") from None
-
-
-def _bring_up(connection: apsw.Connection, path: Path, found: Found | None, *, endpoint: str, now: str) -> Identity:
-    """Give the journal the newest tables and its present place, in one transaction; return which journal it is."""
-    identity = found.identity if found else Identity(secrets.token_hex(16), endpoint, now, str(path))
-    version = found.version if found else 0
+def _bring_up(connection: apsw.Connection, path: Path, found: Found, *, now: str) -> None:
+    """Give the journal the newest tables and its present place, in one transaction."""
+    if found.version == len(migrations()) and found.identity.home == str(path):
+        return
     connection.execute("BEGIN IMMEDIATE")
-    migrate(connection, version, now=now)
-    if found is None:
-        columns = (identity.journal_id, identity.endpoint, identity.created_at, identity.home)
-        connection.execute("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", columns)
-    elif identity.home != str(path):
-        connection.execute("UPDATE identity SET home = ?", (str(path),))
+    migrate(connection, found.version, now=now)
+    connection.execute("UPDATE identity SET home = ?", (str(path),))
     connection.execute("COMMIT")
-    return identity
 
 
-def _notes(path: Path, found: Found | None, *, has_witness: bool) -> tuple[str, ...]:
-    if found is None:
-        return ()
+def _notes(path: Path, found: Found, *, has_witness: bool) -> tuple[str, ...]:
     notes = []
     if found.identity.home != str(path):
         notes.append(f"The journal was moved here from {found.identity.home}.")

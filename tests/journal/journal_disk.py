@@ -1,0 +1,60 @@
+"""A disk that fails when it is told to: SQLite's own way to files, with every write and sync counted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+
+
+class Disk:
+    """Counts what changes files, and fails at operation `fail_at` (0: never), and ever after if it `stays` broken."""
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self.fail_at = 0
+        self.stays = False
+        self.failure: type[apsw.Error] = apsw.FullError
+
+    def touch(self) -> None:
+        self.operations += 1
+        if self.operations == self.fail_at or (self.stays and 0 < self.fail_at < self.operations):
+            raise self.failure("the disk was told to fail")
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self._disk = disk
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
+        self._disk.touch()
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+        self._disk.touch()
+        super().xSync(flags)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802 - SQLite's name
+        self._disk.touch()
+        super().xTruncate(newsize)
+
+
+class _FailingVfs(apsw.VFS):
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        super().__init__("failing", "unix", makedefault=True)
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's
+        return _File(self._disk, name, flags)
+
+
+@contextmanager
+def failing_disk() -> Iterator[Disk]:
+    """Put every database that is opened inside the block on a disk that can be told to fail."""
+    disk = Disk()
+    vfs = _FailingVfs(disk)
+    try:
+        yield disk
+    finally:
+        apsw.set_default_vfs("unix")
+        vfs.unregister()

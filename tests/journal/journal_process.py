@@ -1,0 +1,53 @@
+"""Started as a process of its own by the tests, and killed by them: `python journal_process.py WHAT PLACE`."""
+
+import sys
+import time
+from pathlib import Path
+
+from journal_rows import all_due, intent, open_at, open_sheet, outcome_of
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError
+from paygw_batch.journal.port import Entry
+
+
+def hold(place: Path) -> None:
+    """Hold the journal until killed."""
+    journal = open_at(place)
+    sys.stdout.write(f"held {journal.head().seq}\n")
+    sys.stdout.flush()
+    time.sleep(600)
+
+
+def send(place: Path) -> None:
+    """Send rows one commit after the other, saying before and after each commit what is being done."""
+    journal = open_at(place)
+    open_sheet(journal, new=2000)
+    sys.stdout.write("held\n")
+    pending: list[Entry] = []
+    for due in all_due(journal, 1):
+        sys.stdout.write(f"intending {due.number}\n")
+        sys.stdout.flush()
+        journal.append([intent(due), *pending])
+        sys.stdout.write(f"sent {due.number}\n")
+        sys.stdout.flush()
+        pending = [outcome_of(due.number, 1, OutcomeKind.PAID)]
+
+
+def claim(place: Path) -> None:
+    """Try to have the journal, and with it the one row that is due."""
+    sys.stdin.readline()
+    try:
+        journal = open_at(place)
+    except JournalError as error:
+        sys.stdout.write(f"refused {type(error).__name__}: {error}\n")
+        return
+    moved = [journal.append([intent(due)]) for due in all_due(journal, 1)]
+    sys.stdout.write(f"claimed {len(moved)}\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    journal.close()
+
+
+if __name__ == "__main__":
+    {"hold": hold, "send": send, "claim": claim}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,134 @@
+"""A disk that fails, at every single write: nothing acknowledged is lost, and the process never writes again."""
+
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+import pytest
+from journal_disk import Disk, failing_disk
+from journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalUnwritable
+from paygw_batch.journal.store import SqliteJournal
+
+ROWS = 12
+
+
+@dataclass
+class Acknowledged:
+    """What calls that returned have promised."""
+
+    opened: bool = False
+    intended: set[int] = field(default_factory=set)
+    paid: set[int] = field(default_factory=set)
+
+
+def play(journal: SqliteJournal, promised: Acknowledged) -> None:
+    open_sheet(journal, new=ROWS, pages=[b"x" * 9000] * 3)
+    promised.opened = True
+    due = all_due(journal, 1)
+    for start in range(0, ROWS, 4):
+        group = due[start : start + 4]
+        assert all(journal.append([intent(one) for one in group]))
+        promised.intended |= {one.number for one in group}
+        assert all(journal.append([outcome_of(one.number, 1, OutcomeKind.PAID) for one in group[:3]]))
+        promised.paid |= {one.number for one in group[:3]}
+
+
+def broken_run(place: Path, disk: Disk) -> Acknowledged:
+    """Play until the disk fails, and see to it that nothing is written after the failure was told."""
+    promised = Acknowledged()
+    try:
+        journal = open_at(place)
+    except JournalError:
+        return promised
+    try:
+        play(journal, promised)
+    except JournalUnwritable:
+        told = disk.operations
+        for write in (lambda: play(journal, promised), lambda: journal.release(1, None, suffix=True, by="a", at=AT)):
+            with pytest.raises(JournalUnwritable):
+                write()
+        list(journal.standings(1))
+        journal.close()
+        assert disk.operations == told
+    else:
+        journal.close()
+    return promised
+
+
+def check_kept(place: Path, promised: Acknowledged) -> None:
+    """Open the journal again on a disk that works, and find everything that was promised."""
+    with closing(open_at(place)) as journal:
+        journal.verify()
+        journal.interrupt(AT)
+        states = {number: row.state for number, row in enumerate(journal.standings(1), start=1)}
+    assert len(states) in ({ROWS} if promised.opened else {0, ROWS})
+    assert all(states[number] is not State.READY for number in promised.intended)
+    assert all(states[number] is State.PAID for number in promised.paid)
+
+
+@pytest.mark.parametrize(
+    ("failure", "stays"), [(apsw.FullError, True), (apsw.IOError, False)], ids=["full for good", "input/output once"]
+)
+def test_at_every_write_that_fails_nothing_promised_is_lost(failure: type[apsw.Error], *, stays: bool) -> None:
+    ordinal, broken = 0, True
+    while broken:
+        ordinal += 1
+        with tempfile.TemporaryDirectory() as name:
+            with failing_disk() as disk:
+                disk.fail_at, disk.failure, disk.stays = ordinal, failure, stays
+                promised = broken_run(Path(name), disk)
+                broken = disk.operations >= ordinal
+            check_kept(Path(name), promised)
+    assert ordinal > 30
+
+
+def test_after_a_failure_the_rows_can_still_be_read_for_the_reconciliation(place: Path) -> None:
+    with failing_disk() as disk, closing(open_at(place)) as journal:
+        open_sheet(journal)
+        first, second, _ = all_due(journal, 1)
+        journal.append([intent(first)])
+        disk.fail_at, disk.stays = disk.operations + 1, True
+        with pytest.raises(JournalUnwritable, match="can no longer be written") as found:
+            journal.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(second)])
+        assert "nothing more was sent" in str(found.value)
+        assert [row.state for row in journal.standings(1)] == [State.IN_FLIGHT, State.READY, State.READY]
+        assert journal.head().seq == 2
+
+
+def test_a_reader_sees_one_state_of_the_journal_while_a_run_goes_on_writing(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=50)
+        with closing(read_at(place)) as reader:
+            send(journal, 1, OutcomeKind.PAID)
+            open_sheet(journal, "b2", new=0)
+            assert {row.state for row in reader.standings(1)} == {State.READY}
+            assert (len(reader.batches()), reader.head().seq) == (1, 1)
+            reader.verify()
+        with closing(read_at(place)) as reader:
+            assert {row.state for row in reader.standings(1)} == {State.PAID}
+            assert reader.head() == journal.head()
+
+
+def test_a_reader_cannot_write(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        with closing(read_at(place)) as reader, pytest.raises(apsw.ReadOnlyError):
+            reader._connection.execute("DELETE FROM standing")
+
+
+def test_a_batch_whose_pages_cannot_be_read_is_not_opened_and_the_journal_goes_on(place: Path) -> None:
+    def pages() -> list[bytes]:
+        raise OSError(5, "Input/output error")
+
+    with closing(open_at(place)) as journal:
+        with pytest.raises(OSError, match="Input/output"):
+            open_sheet(journal, pages=(page for page in [b"one"] if pages()))  # type: ignore[arg-type]  # any iterable
+        assert list(journal.batches()) == []
+        open_sheet(journal)
+        journal.verify()

@@ -1,0 +1,205 @@
+"""Where a journal may live, and what is refused with a plain sentence."""
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+from journal_rows import AT, ENDPOINT, journal_path, open_at, open_sheet, read_at
+
+from paygw_batch.errors import JournalError
+from paygw_batch.journal import place as places
+from paygw_batch.journal.schema import migrations
+from paygw_batch.journal.store import open_journal, read_journal
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def made(place: Path) -> Path:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+    return journal_path(place)
+
+
+def test_everything_is_made_for_its_owner_alone_whatever_the_umask(place: Path) -> None:
+    before = os.umask(0)
+    try:
+        with closing(open_at(place)) as journal:
+            open_sheet(journal)
+            files = [path for path in place.rglob("*") if path.is_file()]
+            assert {path.suffix for path in files} == {".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".witness"}
+            assert {mode(path) for path in files} == {0o600}
+    finally:
+        os.umask(before)
+    assert {mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
+
+
+def test_looking_for_a_journal_that_is_not_there_says_so_and_makes_nothing(place: Path) -> None:
+    with pytest.raises(JournalError, match="there is no journal at"):
+        read_at(place)
+    assert list(place.iterdir()) == []
+
+
+def test_reading_leaves_no_file_behind_and_changes_none(place: Path) -> None:
+    path = made(place)
+    before = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
+    with closing(read_at(place)) as reader:
+        assert len(reader.batches()) == 1
+    after = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
+    assert after.keys() == before.keys()
+    assert after[path.name] == before[path.name]
+
+
+def link_to(path: Path) -> None:
+    real = path.with_name("real.sqlite3")
+    path.rename(real)
+    path.symlink_to(real)
+
+
+def second_name(path: Path) -> None:
+    path.with_name("second.sqlite3").hardlink_to(path)
+
+
+def directory_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir(mode=0o700)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence", "hint"),
+    [
+        (link_to, "is a symbolic link", "Name the file itself."),
+        (second_name, "has a second name", "Remove the other name."),
+        (directory_instead, "is not a file", ""),
+        (lambda path: path.chmod(0o640), "can be read or written by others", "chmod 600 {path}"),
+        (lambda path: path.chmod(0o602), "can be read or written by others", "chmod 600 {path}"),
+        (lambda path: path.parent.chmod(0o770), "can be written by others", "chmod go-w {parent}"),
+        (lambda path: path.parent.chmod(0o1777), "can be written by others", "chmod go-w {parent}"),
+        (
+            lambda path: path.with_name(path.name + "-wal").chmod(0o644),
+            "can be read or written",
+            "chmod 600 {path}-wal",
+        ),
+        (lambda path: path.write_text("client_orderid;amount\n" * 500), "is not a journal", ""),
+        (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "is not a journal", ""),
+    ],
+)
+def test_a_journal_that_others_could_touch_or_that_is_none_is_refused(
+    place: Path, spoil: Callable[[Path], None], sentence: str, hint: str
+) -> None:
+    path = made(place)
+    spoil(path)
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalError, match=sentence) as found:
+            open_it(place)
+        assert hint.format(path=path, parent=path.parent) in found.value.hint
+
+
+def test_a_journal_in_a_linked_directory_is_known_by_its_one_real_name(place: Path) -> None:
+    path = made(place)
+    (place / "short").symlink_to(path.parent)
+    linked = place / "short" / path.name
+    with closing(
+        open_journal(linked, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+    ) as journal:
+        assert journal.path == path
+        assert journal.notes == ()
+
+
+def test_another_programs_database_is_refused_and_left_as_it_is(place: Path) -> None:
+    path = journal_path(place)
+    path.parent.mkdir(mode=0o700)
+    with closing(apsw.Connection(str(path))) as other:
+        other.execute("CREATE TABLE photos (name)")
+    path.chmod(0o600)
+    before = path.read_bytes()
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalError, match="is not a journal"):
+            open_it(place)
+    assert path.read_bytes() == before
+
+
+def test_a_journal_of_another_endpoint_is_refused(place: Path) -> None:
+    made(place)
+    with pytest.raises(JournalError, match="belongs to another endpoint"):
+        open_at(place, endpoint="https://gateway.example/9")
+    with pytest.raises(JournalError, match="belongs to another endpoint"):
+        read_journal(journal_path(place), witness_dir=place / "witness", endpoint="https://gateway.example/9")
+
+
+def test_a_journal_of_a_newer_version_is_refused(place: Path) -> None:
+    path = made(place)
+    with closing(apsw.Connection(str(path))) as other:
+        other.pragma("user_version", len(migrations()) + 1)
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalError, match="newer version"):
+            open_it(place)
+
+
+def test_an_empty_file_becomes_a_journal_but_cannot_be_read_as_one(place: Path) -> None:
+    path = journal_path(place)
+    path.parent.mkdir(mode=0o700)
+    path.touch(mode=0o600)
+    with pytest.raises(JournalError, match="is empty"):
+        read_at(place)
+    made(place)
+    with closing(read_at(place)) as reader:
+        assert len(reader.batches()) == 1
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+30 22 0:40 / {point} rw,relatime shared:7 - {kind} server:/export rw
+31 22 8:3 / /somewhere/else rw - xfs /dev/sdb1 rw
+"""
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.anything"])
+def test_a_network_file_system_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
+    with pytest.raises(JournalError, match="cannot be relied on") as found:
+        open_at(place)
+    assert f"({kind})" in str(found.value)
+    assert "--journal" in found.value.hint
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"])
+def test_a_file_system_of_this_machine_is_fine(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
+    made(place)
+
+
+def test_the_innermost_and_latest_mount_decides(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = f"32 30 8:4 / {place}/state rw - ext4 /dev/sdc1 rw\n33 30 8:4 / {place}/witness rw - ext4 /dev/sdc1 rw\n"
+    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner)
+    made(place)
+    later = f"34 32 0:50 / {place}/state rw - cifs //server/x rw\n"
+    monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner + later)
+    with pytest.raises(JournalError, match="cifs"):
+        open_at(place)
+
+
+def test_a_mount_point_with_a_blank_in_its_name_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spaced = place / "with blank"
+    spaced.mkdir(mode=0o700)
+    mounts = MOUNTS.format(point=str(spaced).replace(" ", "\\040"), kind="nfs")
+    monkeypatch.setattr(places, "_mount_table", lambda: mounts)
+    with pytest.raises(JournalError, match="nfs"):
+        open_at(spaced)
+
+
+def test_an_sqlite_that_can_corrupt_a_journal_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
+    with pytest.raises(JournalError, match=r"SQLite 3\.51\.2 can corrupt"):
+        open_at(place)
+
+
+def test_the_settings_that_make_a_commit_a_promise_are_in_force(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        found = {name: journal._connection.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")}
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}

@@ -1,0 +1,174 @@
+"""Two runs, and a run that is killed: with real processes."""
+
+import fcntl
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalHeld, JournalUnwritable
+from paygw_batch.journal.lock import RunLock
+
+SCRIPT = Path(__file__).with_name("journal_process.py")
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def started(what: str, place: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), what, str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_second_run_is_refused_at_once_and_told_who_holds_the_journal(place: Path) -> None:
+    with started("hold", place) as holder:
+        assert line_of(holder) == "held 0"
+        with pytest.raises(JournalHeld) as found:
+            open_at(place)
+        assert f"process {holder.pid} on {os.uname().nodename}, since {AT}: a test" in str(found.value)
+
+
+def test_the_lock_ends_with_its_holder_however_it_ends(place: Path) -> None:
+    with started("hold", place) as holder:
+        line_of(holder)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        open_at(place).close()
+
+
+def test_a_stopped_holder_keeps_the_journal(place: Path) -> None:
+    with started("hold", place) as holder:
+        line_of(holder)
+        holder.send_signal(signal.SIGSTOP)
+        with pytest.raises(JournalHeld):
+            open_at(place)
+        holder.send_signal(signal.SIGCONT)
+        with pytest.raises(JournalHeld):
+            open_at(place)
+
+
+def test_the_same_process_cannot_open_a_journal_twice(place: Path) -> None:
+    with closing(open_at(place)), pytest.raises(JournalHeld):
+        open_at(place)
+    open_at(place).close()
+
+
+def test_a_holder_that_has_not_written_its_name_yet_is_held_to_all_the_same(place: Path) -> None:
+    path = place / "a.lock"
+    with path.open("w") as other:
+        path.chmod(0o600)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(JournalHeld, match="it has just started"):
+            RunLock(path, now=AT, command="a test")
+
+
+def test_a_program_that_a_run_starts_does_not_inherit_the_lock(place: Path) -> None:
+    journal = open_at(place)
+    with subprocess.Popen(["/bin/sleep", "60"], close_fds=False) as child:
+        journal.close()
+        open_at(place).close()
+        child.kill()
+
+
+def test_a_forked_child_neither_keeps_the_lock_nor_writes_the_journal(place: Path) -> None:
+    journal = open_at(place)
+    open_sheet(journal)
+    (due, *_) = all_due(journal, 1)
+    ready_read, ready_write = os.pipe()
+    child = os.fork()
+    if child == 0:  # nothing but what is under test: pytest must not go on in two processes
+        try:
+            journal.append([intent(due)])
+        except InternalError:
+            os.write(ready_write, b"refused")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+            os.write(ready_write, type(error).__name__.encode())
+        else:
+            os.write(ready_write, b"written")
+        signal.pause()
+    assert os.read(ready_read, 100) == b"refused"
+    journal.close()
+    open_at(place).close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(ready_read)
+    os.close(ready_write)
+
+
+def test_of_four_runs_started_at_once_one_gets_the_journal(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+    with ExitStack() as stack:
+        runs = [stack.enter_context(started("claim", place)) for _ in range(4)]
+        for run in runs:
+            assert run.stdin is not None
+            run.stdin.write("go\n")
+            run.stdin.flush()
+        words = sorted(line_of(run).split()[0] for run in runs)
+        assert words[0] == "claimed"
+        assert words[1:] == ["refused"] * 3
+    with closing(open_at(place)) as journal:
+        assert journal.interrupt(AT) == 1
+
+
+def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(place: Path) -> None:
+    """Someone deletes the lock while a run holds it: the chain itself lets only one of two go on."""
+    with closing(open_at(place)) as first:
+        open_sheet(first)
+        one, two, three = all_due(first, 1)
+        assert list(first.append([intent(one)])) == [True]
+        journal_path(place).with_name("journal.sqlite3.lock").unlink()
+        with closing(open_at(place)) as second:
+            assert second.interrupt(AT) == 1
+            assert list(second.append([intent(two)])) == [True]
+            for entry in (intent(two), intent(three), outcome_of(one.number, 1, OutcomeKind.PAID)):
+                with pytest.raises(JournalUnwritable, match="another process has written to it"):
+                    first.append([entry])
+            assert [row.state for row in second.standings(1)] == [State.IN_DOUBT, State.IN_FLIGHT, State.READY]
+            second.verify()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_killed_in_the_middle_of_its_writing_has_noted_everything_it_sent(place: Path, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - the same moments every time
+    with started("send", place) as run:
+        assert line_of(run) == "held"
+        assert run.stdout is not None
+        said = [line_of(run) for _ in range(chance.randrange(1, 400))]
+        run.send_signal(signal.SIGKILL)
+        said += run.stdout.read().splitlines()
+    sent = {int(line.split()[1]) for line in said if line.startswith("sent")}
+    intending = {int(line.split()[1]) for line in said if line.startswith("intending") and len(line.split()) == 2}
+    with closing(open_at(place)) as journal:
+        journal.verify()
+        in_doubt = journal.interrupt(AT)
+        states = {number: row.state for number, row in enumerate(journal.standings(1), start=1)}
+    assert sent <= {number for number, state in states.items() if state is not State.READY} <= intending
+    assert in_doubt == 1 if sent else in_doubt <= 1
+    assert all(states[number] is State.PAID for number in sorted(sent)[:-1])
+    with closing(read_at(place)) as reader:
+        assert not sent & {due.number for due in all_due(reader, 1)}
+        reader.verify()

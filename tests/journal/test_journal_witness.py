@@ -1,0 +1,286 @@
+"""A journal that went back in time is found before anything is sent from it."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from journal_rows import (
+    AT,
+    ENDPOINT,
+    all_due,
+    intent,
+    journal_path,
+    open_at,
+    open_sheet,
+    outcome_of,
+    read_at,
+    send,
+)
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.store import open_journal, read_journal
+from paygw_batch.journal.witness import Seen, Witness, read_witness, witness_path
+
+
+def witness_of(place: Path) -> Path:
+    return witness_path(place / "witness", journal_path(place))
+
+
+def begun(place: Path, batch: str = "b1") -> Path:
+    """A journal with one batch and nothing sent."""
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, batch)
+    return journal_path(place)
+
+
+def remove(path: Path) -> None:
+    for file in path.parent.iterdir():
+        file.unlink()
+
+
+@pytest.fixture
+def relapsed(place: Path) -> Path:
+    """A place where the journal of before a payment was put back after it."""
+    path = begun(place)
+    shutil.copytree(path.parent, place / "backup")
+    with closing(open_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
+    remove(path)
+    path.parent.rmdir()
+    shutil.copytree(place / "backup", path.parent)
+    return path
+
+
+def everything(place: Path) -> dict[str, bytes]:
+    """Every byte that counts: not the lock's holder, nor SQLite's index of its log, which any reader may rebuild."""
+    files = [path for path in place.rglob("*") if path.is_file() and not path.name.endswith((".lock", "-shm"))]
+    return {str(path): path.read_bytes() for path in files}
+
+
+def test_an_older_copy_put_back_is_found_and_nothing_is_written(relapsed: Path, place: Path) -> None:
+    before = everything(place)
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalWentBack, match="ends at fact 1, but fact 7 was already written") as found:
+            open_it(place)
+        assert str(witness_of(place)) in found.value.hint
+    assert everything(place) == before
+    assert relapsed.exists()
+
+
+def test_a_journal_that_is_gone_is_found(place: Path) -> None:
+    remove(begun(place))
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalWentBack, match="is gone"):
+            open_it(place)
+    assert not journal_path(place).exists()
+
+
+def test_a_journal_emptied_is_found(place: Path) -> None:
+    path = begun(place)
+    remove(path)
+    path.touch(mode=0o600)
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalWentBack, match="is gone"):
+            open_it(place)
+
+
+def test_another_journal_in_its_place_is_found(place: Path) -> None:
+    path = begun(place)
+    other = place / "other"
+    other.mkdir(mode=0o700)
+    with closing(open_at(other)) as journal:
+        open_sheet(journal)
+        send(journal, 1, OutcomeKind.PAID)
+    shutil.copy(journal_path(other), path)
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalWentBack, match="another journal stands"):
+            open_it(place)
+
+
+def test_a_copy_that_went_its_own_way_is_found_though_it_is_longer(relapsed: Path, place: Path) -> None:
+    witness = witness_of(place).read_bytes()
+    witness_of(place).unlink()
+    with closing(open_at(place)) as journal:
+        for due in all_due(journal, 1):
+            journal.append([intent(due, AT)])
+        for number in (1, 2, 3):
+            journal.append([outcome_of(number, 1, OutcomeKind.REJECTED)])
+    witness_of(place).write_bytes(witness)
+    with pytest.raises(JournalWentBack, match="went its own way"):
+        open_at(place)
+    assert relapsed.exists()
+
+
+def test_a_copy_is_refused_for_a_run_while_the_original_stands_but_can_be_looked_into(place: Path) -> None:
+    path = begun(place)
+    copy = place / "copies" / "journal.sqlite3"
+    copy.parent.mkdir(mode=0o700)
+    shutil.copy(path, copy)
+    with pytest.raises(JournalWentBack, match="copy of the journal"):
+        open_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+    with closing(read_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT)) as reader:
+        assert reader.verify()["instructions"] == 3
+    with closing(open_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
+    remove(path)
+    with pytest.raises(JournalWentBack, match="older copy"):
+        open_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+
+
+def test_a_journal_that_was_moved_goes_on_and_says_so(place: Path) -> None:
+    path = begun(place)
+    moved = place / "elsewhere" / "kept.sqlite3"
+    moved.parent.mkdir(mode=0o700)
+    path.rename(moved)
+    for _ in range(2):
+        with closing(
+            open_journal(moved, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+        ) as journal:
+            notes = journal.notes
+            journal.interrupt(AT)
+    assert notes == ()
+    assert not witness_of(place).exists()
+    remove(path)
+    with closing(open_at(place)) as fresh:
+        assert list(fresh.batches()) == []
+
+
+def test_the_move_is_told_the_first_time(place: Path) -> None:
+    path = begun(place)
+    moved = path.with_name("kept.sqlite3")
+    path.rename(moved)
+    with closing(
+        open_journal(moved, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+    ) as journal:
+        assert journal.notes == (f"The journal was moved here from {path}.",)
+
+
+def test_a_missing_witness_is_made_again_and_told(place: Path) -> None:
+    begun(place)
+    witness_of(place).unlink()
+    with closing(open_at(place)) as journal:
+        (note,) = journal.notes
+        assert "witness was missing" in note
+        seen = read_witness(witness_of(place))
+        assert seen is not None
+        assert (seen.seq, seen.hash) == (1, journal.head().hash)
+    with closing(open_at(place)) as journal:
+        assert journal.notes == ()
+
+
+def test_a_witness_is_not_missed_while_nothing_was_ever_written(place: Path) -> None:
+    open_at(place).close()
+    witness_of(place).unlink()
+    with closing(open_at(place)) as journal:
+        assert journal.notes == ()
+    remove(journal_path(place))
+    with closing(open_at(place)) as journal:
+        assert journal.head().seq == 0
+
+
+def test_reading_does_not_make_a_missing_witness_again(place: Path) -> None:
+    begun(place)
+    witness_of(place).unlink()
+    read_at(place).close()
+    assert not witness_of(place).exists()
+
+
+def test_a_witness_that_fell_behind_is_brought_up(place: Path) -> None:
+    begun(place)
+    behind = witness_of(place).read_bytes()
+    with closing(open_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
+    witness_of(place).write_bytes(behind)
+    with closing(open_at(place)) as journal:
+        assert journal.notes == ()
+        assert [row.state for row in journal.standings(1)] == [State.PAID] * 3
+        seen = read_witness(witness_of(place))
+        assert seen is not None
+        assert seen.seq == 7
+
+
+def test_every_commit_is_in_the_witness_before_its_call_returns(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        for due in all_due(journal, 1):
+            journal.append([intent(due)])
+            head = journal.head()
+            assert read_witness(witness_of(place)) == Seen(journal._journal_id, head.seq, head.hash)
+
+
+def test_a_witness_that_cannot_be_written_ends_all_writing(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        first, second, _ = all_due(journal, 1)
+
+        def fail(_: Seen) -> None:
+            raise OSError(5, "Input/output error")
+
+        journal._witness.note = fail  # type: ignore[method-assign,assignment]  # stands for a disk that fails
+        with pytest.raises(JournalUnwritable, match="witness: Input/output error"):
+            journal.append([intent(first)])
+        with pytest.raises(JournalUnwritable):
+            journal.append([intent(second)])
+    with closing(open_at(place)) as journal:
+        assert journal.interrupt(AT) == 1
+
+
+def torn(content: bytes, slot: int) -> bytes:
+    start = slot * 4096
+    return content[: start + 20] + b"\0" * 100 + content[start + 120 :]
+
+
+def test_one_torn_slot_leaves_the_other(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        send(journal, 1, OutcomeKind.PAID)
+    content = witness_of(place).read_bytes()
+    seen = []
+    for slot in (0, 1):
+        witness_of(place).write_bytes(torn(content, slot))
+        found = read_witness(witness_of(place))
+        assert found is not None
+        seen.append(found.seq)
+        open_at(place).close()
+    assert sorted(seen) == [4, 7]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: torn(torn(content, 0), 1),
+        lambda content: content[:0],
+        lambda content: content.replace(b"paygw-witness-1", b"paygw-witness-2"),
+        lambda content: bytes(len(content)),
+        lambda content: content.replace(b" 1 ", b" 2 ").replace(b" 0 ", b" 9 "),
+    ],
+)
+def test_a_damaged_witness_is_not_taken_for_a_missing_one(place: Path, spoil: Callable[[bytes], bytes]) -> None:
+    begun(place)
+    open_at(place).close()
+    witness_of(place).write_bytes(spoil(witness_of(place).read_bytes()))
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalError, match=r"witness .* is damaged"):
+            open_it(place)
+
+
+def test_slots_are_written_in_turn(place: Path) -> None:
+    path = place / "a.witness"
+    digest = "ab" * 32
+    witness = Witness(path, Seen("id", 1, digest))
+    for seq in range(2, 7):
+        before = path.read_bytes()
+        witness.note(Seen("id", seq, digest))
+        after = path.read_bytes()
+        changed = [slot for slot in (0, 1) if before[slot * 4096 :][:512] != after[slot * 4096 :][:512]]
+        assert changed == [seq % 2] or changed == [1 - seq % 2]
+        assert read_witness(path) == Seen("id", seq, digest)
+        if seq == 4:
+            witness.close()
+            witness = Witness(path, Seen("id", seq, digest))
+    witness.close()
+    assert len(path.read_bytes()) == 4096 + 512
