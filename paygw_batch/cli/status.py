@@ -62,11 +62,19 @@ _ORDERS: Mapping[str, Callable[[_Listed], Any]] = {
 @click.argument("batch", required=False)
 @click.option("--in-doubt", is_flag=True, help="Only the rows in doubt.")
 @click.option("--out", type=click.Path(path_type=Path), help="With --in-doubt: write the question list for support.")
+@click.option("--history", is_flag=True, help="Also who did what to it and when.")
 @click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="opened", help="The order of all batches.")
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
 @click.pass_obj
 def command(
-    invocation: Invocation, *, batch: str | None, in_doubt: bool, out: Path | None, order: str, watch: bool
+    invocation: Invocation,
+    *,
+    batch: str | None,
+    in_doubt: bool,
+    out: Path | None,
+    history: bool,
+    order: str,
+    watch: bool,
 ) -> None:
     """Show where BATCH (its id, a prefix of it, or its sheet's path) stands; without BATCH, all batches."""
     started_s = time.monotonic()
@@ -75,8 +83,8 @@ def command(
     minor_units = minor_units_of(rules_of(settings))
     if out is not None and not in_doubt:
         raise UsageError("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row.")
-    if batch is None and (in_doubt or watch):
-        raise UsageError("--in-doubt and --watch are about one batch: name it.")
+    if batch is None and (in_doubt or watch or history):
+        raise UsageError("--in-doubt, --history and --watch are about one batch: name it.")
     if out is not None:
         check_writable(out)
     if batch is not None and watch:
@@ -87,6 +95,8 @@ def command(
         else:
             record = find_batch(journal, batch)
             summary = _one(settings, journal, record, minor_units, screen, only_doubt=in_doubt)
+            if history:
+                summary = replace(summary, further={**summary.further, "history": _history(journal, record, screen)})
             if out is not None:
                 write_frame(asked := questions(journal, record, minor_units), out)
                 screen.say(f"{asked.height:,} questions for the gateway's support are in {out}.")
@@ -171,6 +181,36 @@ def _show_contradictions(journal: JournalReader, record: BatchRecord, screen: Sc
             ],
         )
     return len(contradictions)
+
+
+def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
+    deeds = journal.deeds(record.number)
+    screen.table(
+        "Who did what",
+        ("at", "what", "row", "attempt", "by", "said"),
+        [
+            (
+                deed.at,
+                deed.kind.replace("_", " "),
+                "" if deed.row is None else str(deed.row),
+                "" if deed.attempt is None else str(deed.attempt),
+                deed.by,
+                deed.said,
+            )
+            for deed in deeds
+        ],
+    )
+    return [
+        {
+            "at": deed.at,
+            "what": deed.kind,
+            "row": deed.row,
+            "attempt": deed.attempt,
+            "by": deed.by,
+            "said": deed.said,
+        }
+        for deed in deeds
+    ]
 
 
 def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, order: str) -> Summary:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from paygw_batch.cli.compose import PAYOUT, minor_units_of, utc_now
 from paygw_batch.cli.connect import Connection
+from paygw_batch.cli.person import person
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.sending import Task, send_and_reconcile
 from paygw_batch.cli.two_people import require_approval
@@ -42,12 +43,23 @@ def submit_sheet(
     show_findings(screen, planned)
     if planned.validated.defects.height and not submission.skip_invalid:
         return refused(planned)
+    approvals: list[str] = []
     if planned.existing is None:
         content = content_of(planned, endpoint=settings.endpoint(), operation=PAYOUT, minor_units=minor_units_of(rules))
-        for sentence in require_approval(settings, content, submission.plan, utc_now):
-            screen.say(f"This batch was {sentence}.")
+        approvals = require_approval(settings, content, submission.plan, utc_now)
+    for sentence in approvals:
+        screen.say(f"The plan was {sentence}.")
     check_writable(submission.out)
-    batch = open_planned_batch(planned, journal, rules, operation=PAYOUT, sheet_path=submission.sheet, now=utc_now)
+    batch = open_planned_batch(
+        planned,
+        journal,
+        rules,
+        operation=PAYOUT,
+        sheet_path=submission.sheet,
+        now=utc_now,
+        by=person(None),
+        approvals=approvals,
+    )
     task = Task(settings, rules, connection, journal, batch, submission.out, screen, planned.known_rows)
     return send_and_reconcile(task)
 

@@ -59,6 +59,8 @@ class BatchOpened:
     pages: int
     pages_sha256: str
     totals: Mapping[str, tuple[int, int]]
+    by: str
+    approvals: tuple[str, ...]
 
 
 def encode(fact: Fact) -> tuple[str, str]:
@@ -139,13 +141,18 @@ _READERS: Mapping[FactKind, Callable[[Any], Fact]] = MappingProxyType(
 def decode(kind: str, details: str) -> Fact:
     """Return the fact that `encode` made this of. Raises `JournalCorrupt` when it could not have."""
     try:
-        fact = _READERS[FactKind(kind)](json.loads(details))
+        fact = _READERS[FactKind(kind)](json.loads(details, parse_float=_refused))
         same = encode(fact) == (kind, details)
     except (ValueError, TypeError, RecursionError):
         same = False
     if not same:
         raise JournalCorrupt(f"a fact of kind {kind[:40]!r} does not read as one")
     return fact
+
+
+def _refused(number: str) -> None:
+    """Refuse a number that is not whole: we write none."""
+    raise ValueError(number)
 
 
 def encode_batch(opened: BatchOpened) -> str:
@@ -156,8 +163,9 @@ def encode_batch(opened: BatchOpened) -> str:
 def decode_batch(details: str) -> BatchOpened:
     """Return what `encode_batch` made this of. Raises `JournalCorrupt` when it could not have."""
     try:
-        fields = json.loads(details)
+        fields = json.loads(details, parse_float=_refused)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
+        fields["approvals"] = tuple(fields["approvals"])
         opened = BatchOpened(**fields)
         same = encode_batch(opened) == details
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -111,4 +111,6 @@ class Intake:
             pages=self._pages.count,
             pages_sha256=self._pages.hexdigest(),
             totals=self._totals,
+            by=batch.by,
+            approvals=batch.approvals,
         )

@@ -15,12 +15,14 @@ from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, Standing
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.chain import Identity, Line, Link, fold, follow, opening_line
 from paygw_batch.journal.codec import decode
+from paygw_batch.journal.deeds import deeds_of
 from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.port import (
     Amendment,
     BatchRecord,
     Clash,
     Contradiction,
+    Deed,
     Due,
     Entry,
     Head,
@@ -252,6 +254,23 @@ class MemoryJournal:
                 for row in rows
             ]
         return found
+
+    def deeds(self, batch: int) -> Sequence[Deed]:
+        """Return what people did to a batch and to the rows it covers, in the order they did it."""
+        rows = {number: row for row, number in self._covered.get(batch, {}).items()}
+        return [
+            deed
+            for line in self._lines
+            if (line.instruction in rows if line.instruction is not None else line.batch == batch)
+            for deed in deeds_of(
+                line.seq,
+                line.at,
+                line.kind,
+                line.details,
+                row=None if line.instruction is None else rows[line.instruction],
+                attempt=line.attempt,
+            )
+        ]
 
     def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
         """Return number and standing of the instruction behind a row of a batch."""

@@ -61,6 +61,10 @@ class NewBatch:
     defects: int
     sheet_path: str = ""
     """Where the sheet was when its batch was opened; its reconciliation stands beside it."""
+    by: str = ""
+    """Who opened it."""
+    approvals: tuple[str, ...] = ()
+    """A sentence for each person who prepared or approved it, where that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,22 @@ class RowStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class Deed:
+    """What a person did to a batch or to one of its rows: opened, approved, resolved, released, returned.
+
+    `row` and `attempt` are None for what concerns the whole batch; `by` is empty where nobody was noted.
+    """
+
+    seq: int
+    at: str
+    kind: str
+    row: int | None
+    attempt: int | None
+    by: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     """How many instructions of a batch stand in `state`, and what they sum to, per country and currency."""
 
@@ -222,6 +242,10 @@ class JournalReader(Protocol):
 
     def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
         """Return the facts that changed nothing, of one batch or of all."""
+        ...
+
+    def deeds(self, batch: int) -> Sequence[Deed]:
+        """Return what people did to a batch and to the rows it covers, in the order they did it."""
         ...
 
     def row(self, batch: int, row: int) -> tuple[int, Standing] | None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.backup import write_backup
+from paygw_batch.journal.codec import BATCH_OPENED
 from paygw_batch.journal.connection import fetch
+from paygw_batch.journal.deeds import DEED_KINDS, deeds_of
 from paygw_batch.journal.port import (
     BatchRecord,
     Clash,
     Contradiction,
+    Deed,
     Due,
     Head,
     Known,
@@ -159,6 +162,22 @@ class SqliteReader:
             for seq, batch_id, row, client_orderid, state, kind, attempt, at in found
         ]
 
+    def deeds(self, batch: int) -> Sequence[Deed]:
+        """Return what people did to a batch and to the rows it covers, in the order they did it."""
+        kinds = ", ".join("?" for _ in DEED_KINDS)
+        found = self._fetch(
+            f"""SELECT f.seq, f.at, f.kind, f.details, c.row, f.attempt FROM fact f
+            LEFT JOIN covered c ON c.instruction = f.instruction AND c.batch = ?1
+            WHERE (f.kind = ?2 AND f.batch = ?1) OR (f.kind IN ({kinds}) AND c.row IS NOT NULL)
+            ORDER BY f.seq""",  # noqa: S608 - question marks of ours
+            (batch, BATCH_OPENED, *DEED_KINDS),
+        )
+        return [
+            deed
+            for seq, at, kind, details, row, attempt in found
+            for deed in deeds_of(seq, at, kind, details, row=row, attempt=attempt)
+        ]
+
     def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
         """Return number and standing of the instruction behind a row of a batch."""
         found = self._fetch(
@@ -184,7 +203,9 @@ class SqliteReader:
 
     def close(self) -> None:
         """Let go of the journal. It can be opened again."""
-        self._connection.close()
+        # All that was committed is durable already; if the log cannot be emptied now, the next run does it.
+        with suppress(apsw.Error):
+            self._connection.close()
 
     def _fetch(self, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._plainly():

@@ -6,7 +6,7 @@ memory does not grow with the journal.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -96,7 +96,9 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
     for number, opened in batches.items():
         columns = "batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path"
         ((at, *row),) = fetch(connection, f"SELECT opened_at, {columns} FROM batch WHERE number = ?", (number,))  # noqa: S608 - ours
-        found = _digested(connection, number, Intake(NewBatch(*row), opened.first_instruction))
+        # Who opened and approved it stands in the fact alone.
+        batch = replace(NewBatch(*row), by=opened.by, approvals=opened.approvals)
+        found = _digested(connection, number, Intake(batch, opened.first_instruction))
         for part in BatchOpened.__dataclass_fields__:
             if getattr(found, part) != getattr(opened, part):
                 raise JournalCorrupt(f"batch {opened.batch} was changed after it was opened: {part} differs")

@@ -75,13 +75,22 @@ def plan_submission(validated: Validated, journal: JournalReader, *, operation: 
 
 
 def open_planned_batch(
-    plan: Plan, journal: Journal, rules: Rules, *, operation: str, sheet_path: Path, now: Now
+    plan: Plan,
+    journal: Journal,
+    rules: Rules,
+    *,
+    operation: str,
+    sheet_path: Path,
+    now: Now,
+    by: str = "",
+    approvals: Sequence[str] = (),
 ) -> BatchRecord:
     """Make the planned batch durable, whole, or return it when the journal has it already.
 
     Every row of a new batch is held to its country's contract once more before it is written down.
 
-    `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there.
+    `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there. `by` is
+    who opens the batch, `approvals` a sentence for each person who prepared or approved it.
     """
     if plan.existing is not None:
         return plan.existing
@@ -98,6 +107,8 @@ def open_planned_batch(
             sheet_path=str(sheet_path.absolute()),
             rows=validated.rows.height,
             defects=validated.defects["row"].n_unique(),
+            by=by,
+            approvals=tuple(approvals),
         ),
         pages=to_pages(validated.rows),
         instructions=(NewInstruction(*line) for line in new.iter_rows()),

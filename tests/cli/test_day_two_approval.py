@@ -72,6 +72,14 @@ def test_what_another_person_approved_is_sent(careful: Program):
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
 
 
+def test_the_journal_tells_who_prepared_and_who_approved(careful: Program):
+    batch = careful.json("submit", prepared(careful, "cleo"))["batch"]
+    said = [deed["said"] for deed in careful.json("status", batch, "--history")["history"]]
+    assert said[1].startswith("prepared by ada at ")
+    assert said[2].startswith("approved by cleo at ")
+    assert careful.json("verify")["exit_code"] == 0
+
+
 def test_what_nobody_planned_is_not_sent(careful: Program):
     careful.sheet(kenyan_rows(3))
     assert "there is no plan" in refused(careful)
