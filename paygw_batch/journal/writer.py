@@ -151,9 +151,11 @@ class SqliteJournal(SqliteReader):
 
     def close(self) -> None:
         """Let go of the journal. It can be opened again."""
-        super().close()
-        self._witness.close()
-        self._lock.close()
+        try:
+            super().close()
+            self._witness.close()
+        finally:
+            self._lock.close()
 
     def _store_batch(
         self,

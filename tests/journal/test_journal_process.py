@@ -87,7 +87,9 @@ def test_a_holder_that_has_not_written_its_name_yet_is_held_to_all_the_same(plac
 
 def test_a_program_that_a_run_starts_does_not_inherit_the_lock(place: Path) -> None:
     journal = open_at(place)
-    with subprocess.Popen(["/bin/sleep", "60"], close_fds=False) as child:
+    command = ["/bin/sh", "-c", "echo started; exec sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, close_fds=False, text=True) as child:
+        assert line_of(child) == "started"
         journal.close()
         open_at(place).close()
         child.kill()

@@ -1,0 +1,134 @@
+"""Facts as text and back."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.lifecycle import (
+    Concluded,
+    Fact,
+    FactKind,
+    Intended,
+    Interrupted,
+    Released,
+    Replaced,
+    Resolution,
+    Resolved,
+    Returned,
+    kind_of,
+)
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.chain import Line, Link, linked
+from paygw_batch.journal.codec import BatchOpened, canonical, decode, decode_batch, encode, encode_batch
+
+WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
+NUMBERS = st.integers(0, 2**40)
+OUTCOMES = st.builds(
+    Outcome,
+    st.sampled_from(OutcomeKind),
+    WORDS,
+    st.none() | WORDS,
+    st.none() | WORDS,
+    st.none() | st.integers(100, 999),
+    st.none() | WORDS,
+    st.none() | WORDS,
+    st.booleans(),
+)
+FACTS: st.SearchStrategy[Fact] = st.one_of(
+    st.builds(Intended, WORDS, WORDS, NUMBERS, WORDS, st.none() | WORDS),
+    st.builds(Concluded, OUTCOMES),
+    st.just(Interrupted()),
+    st.builds(Resolved, st.sampled_from(Resolution), WORDS, WORDS),
+    st.builds(Released, WORDS, WORDS),
+    st.builds(Returned, WORDS),
+    st.builds(Replaced, WORDS, NUMBERS),
+)
+OPENINGS = st.builds(
+    BatchOpened,
+    **dict.fromkeys(("batch", "operation", "sheet_name", "sheet_path", "sheet_sha256"), WORDS),
+    **dict.fromkeys(("rows", "defects", "first_instruction", "instructions", "known", "pages"), NUMBERS),
+    **dict.fromkeys(("instructions_sha256", "known_sha256", "pages_sha256"), WORDS),
+    by=WORDS,
+    approvals=st.lists(WORDS, max_size=2).map(tuple),
+    totals=st.dictionaries(WORDS, st.tuples(NUMBERS, st.integers(0, 10**25)), max_size=3),
+)
+
+
+@given(FACTS)
+def test_a_fact_goes_to_text_and_back(fact: Fact) -> None:
+    kind, details = encode(fact)
+    assert decode(kind, details) == fact
+    assert kind == kind_of(fact)
+
+
+@given(FACTS)
+def test_the_text_of_a_fact_is_canonical(fact: Fact) -> None:
+    _, details = encode(fact)
+    assert details == canonical(json.loads(details))
+    assert details.isascii()
+    assert details.isprintable()
+
+
+def test_every_kind_of_fact_can_be_read() -> None:
+    for kind in FactKind:
+        with pytest.raises(JournalCorrupt):
+            decode(kind, '{"surplus":1}')
+
+
+@given(OPENINGS)
+def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> None:
+    assert decode_batch(encode_batch(opened)) == opened
+
+
+@pytest.mark.parametrize(
+    ("kind", "details"),
+    [
+        ("settled", "{}"),
+        ("interrupted", ""),
+        ("interrupted", "{ }"),
+        ("interrupted", "[]"),
+        ("interrupted", "null"),
+        ("released", '{"order_id":"A","by":"amina"}'),
+        ("released", '{"by":"amina"}'),
+        ("released", '{"by":"amina","order_id":"A","x":1}'),
+        ("paid", '{"message":null}'),
+        ("paid", '{"kind":"rejected"}'),
+        ("paid", '{"http_status":200.0}'),
+        ("paid", '{"http_status":NaN}'),
+        ("paid", '{"message":"\\u0041"}'),
+    ],
+)
+def test_what_we_would_not_have_written_is_damage(kind: str, details: str) -> None:
+    with pytest.raises(JournalCorrupt, match="does not read as one"):
+        decode(kind, details)
+
+
+@pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
+def test_an_opening_that_we_would_not_have_written_is_damage(details: str) -> None:
+    with pytest.raises(JournalCorrupt, match="does not read as one"):
+        decode_batch(details)
+
+
+LINES = st.tuples(
+    st.just("2026-11-21T08:00:00.000Z"),
+    st.sampled_from([*FactKind, "batch_opened"]),
+    NUMBERS,
+    st.none() | NUMBERS,
+    st.none() | NUMBERS,
+    st.none() | st.sampled_from(["ready", "paid"]),
+    WORDS.map(canonical),
+)
+
+
+@given(LINES, LINES, st.binary(min_size=32, max_size=32))
+def test_two_different_lines_never_have_the_same_hash(
+    one: tuple[str, str, int, int | None, int | None, str | None, str],
+    other: tuple[str, str, int, int | None, int | None, str | None, str],
+    start: bytes,
+) -> None:
+    first: Line = linked(Link(0, start), *one)
+    second: Line = linked(Link(0, start), *other)
+    assert (first.hash == second.hash) == (one == other)

@@ -1,0 +1,86 @@
+"""A journal cut at any byte: what is left is one of the states it went through, and nothing that left is due in it."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from journal_rows import all_due, intent, open_at, open_sheet, outcome_of
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalWentBack
+
+FRAME_BYTES = 4096 + 24
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of a run that stopped without closing anything, and the states of its rows after every commit."""
+
+    place: Path
+    states: dict[int, list[State]]
+
+    def put_back(self, log_bytes: int) -> None:
+        """Put the files where the run had them, its log cut to `log_bytes`."""
+        for part in ("state", "witness"):
+            shutil.rmtree(self.place / part, ignore_errors=True)
+            shutil.copytree(self.place / "stopped" / part, self.place / part)
+        os.truncate(self.log, log_bytes)
+        self.log.with_name("journal.sqlite3-shm").unlink()
+
+    @property
+    def log(self) -> Path:
+        return self.place / "state" / "journal.sqlite3-wal"
+
+
+@pytest.fixture
+def run(place: Path) -> Run:
+    states: dict[int, list[State]] = {0: []}
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=4)
+        states[1] = [row.state for row in journal.standings(1)]
+        for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN):
+            (due, *_) = all_due(journal, 1)
+            for entry in (intent(due), outcome_of(due.number, due.standing.attempt + 1, kind)):
+                journal.append([entry])
+                states[journal.head().seq] = [row.state for row in journal.standings(1)]
+        for part in ("state", "witness"):
+            shutil.copytree(place / part, place / "stopped" / part)
+    return Run(place, states)
+
+
+def cuts(size: int) -> Iterator[int]:
+    """Every frame's edges, and places within."""
+    for start in range(32, size, FRAME_BYTES):
+        yield from (start - 1, start, start + 1, start + 23, start + 24, start + 2000)
+    yield size
+
+
+def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(run: Run, place: Path) -> None:
+    seen = set()
+    for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size):
+        run.put_back(size)
+        shutil.rmtree(place / "witness")
+        with closing(open_at(place)) as journal:
+            journal.verify()
+            seq = journal.head().seq
+            now = [row.state for row in journal.standings(1)]
+            assert now == run.states[seq]
+            due = [due.row - 2 for due in all_due(journal, 1)]
+            assert due == [row for row, state in enumerate(now) if state is State.READY]
+            seen.add(seq)
+    assert seen == set(run.states)
+
+
+def test_a_log_cut_shorter_than_what_was_promised_is_found_by_the_witness(run: Run, place: Path) -> None:
+    whole = (place / "stopped" / "state" / run.log.name).stat().st_size
+    run.put_back(whole)
+    open_at(place).close()
+    for size in (0, whole // 2, whole - 1):
+        run.put_back(size)
+        with pytest.raises(JournalWentBack, match=f"fact {max(run.states)} was already written"):
+            open_at(place)
