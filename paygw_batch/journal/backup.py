@@ -19,15 +19,15 @@ def write_backup(source: apsw.Connection, path: Path) -> None:
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise OutputError(f"the copy {path} cannot be written: {error.strerror}") from None
+        raise OutputError(f"The copy {path} cannot be written: {error.strerror}.") from None
     try:
         _copy(source, temporary)
         os.link(temporary, path)  # unlike a rename, this never replaces a file
         sync_directory(path.parent)
     except FileExistsError:
-        raise OutputError(f"{path} already exists", hint="Name a file that does not exist yet.") from None
+        raise OutputError(f"{path} already exists.", hint="Name a file that does not exist yet.") from None
     except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
-        raise OutputError(f"the copy {path} cannot be written: {error}") from None
+        raise OutputError(f"The copy {path} cannot be written: {error}.") from None
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -82,9 +82,9 @@ def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
 def follow(end: Link, line: Line) -> Link:
     """Return the end of the chain with `line`. Raises `JournalCorrupt` unless the line is what `end` leads to."""
     if line.seq != end.seq + 1:
-        raise JournalCorrupt(f"fact {end.seq + 1} is missing from the journal")
+        raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
     if linked(end, *line[1:-1]).hash != line.hash:
-        raise JournalCorrupt(f"fact {line.seq} was changed, or the one before it: its hash does not follow")
+        raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
     return Link(line.seq, line.hash)
 
 

@@ -146,7 +146,7 @@ def decode(kind: str, details: str) -> Fact:
     except (ValueError, TypeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt(f"a fact of kind {kind[:40]!r} does not read as one")
+        raise JournalCorrupt(f"A fact of kind {kind[:40]!r} does not read as one.")
     return fact
 
 
@@ -171,5 +171,5 @@ def decode_batch(details: str) -> BatchOpened:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt("the opening of a batch does not read as one")
+        raise JournalCorrupt("The opening of a batch does not read as one.")
     return opened

@@ -26,15 +26,15 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
     try:
         connection = apsw.Connection(str(path), flags=flags)
     except apsw.Error as error:
-        raise JournalError(f"the journal {path} cannot be opened: {error}") from None
+        raise JournalError(f"The journal {path} cannot be opened: {error}.") from None
     try:
         _configure(connection, write=write)
     except (apsw.NotADBError, apsw.CorruptError):
         connection.close()
-        raise JournalError(f"{path} is not a journal, or its first page is damaged") from None
+        raise JournalError(f"{path} is not a journal, or its first page is damaged.") from None
     except apsw.Error as error:
         connection.close()
-        raise JournalError(f"the journal {path} cannot be used: {error}") from None
+        raise JournalError(f"The journal {path} cannot be used: {error}.") from None
     except BaseException:
         connection.close()
         raise
@@ -80,7 +80,7 @@ def _check_version() -> None:
     if version < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise JournalError(
-            f"SQLite {apsw.sqlite_lib_version()} can corrupt a journal; {oldest} is the oldest that may write one",
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt a journal; {oldest} is the oldest that may write one.",
             hint="Install the apsw wheel from the package index: it brings its own SQLite.",
         )
 

@@ -50,7 +50,7 @@ def _lock(path: Path) -> int:
         except BlockingIOError:
             holder = _read_holder(fd)
             os.close(fd)
-            raise JournalHeld(f"another run holds this journal: {holder}") from None
+            raise JournalHeld(f"Another run holds this journal: {holder}.") from None
         if _is_same_file(fd, path):
             return fd
         os.close(fd)  # someone removed the file between opening and locking it: a lock on it would keep no one out

@@ -29,7 +29,7 @@ def make_journal(path: Path, *, endpoint: str, now: str) -> Found:
         temporary.rename(path)
         sync_directory(path.parent)
     except (apsw.Error, OSError) as error:
-        raise JournalError(f"the journal {path} cannot be made: {error}") from None
+        raise JournalError(f"The journal {path} cannot be made: {error}.") from None
     finally:
         for ending in ("", "-wal", "-shm", "-journal"):
             temporary.with_name(temporary.name + ending).unlink(missing_ok=True)
@@ -45,7 +45,7 @@ def _fill(path: Path, identity: Identity, now: str) -> None:
         connection.execute("COMMIT")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
         if busy:
-            raise JournalError(f"the journal {identity.home} cannot be made: its log is in use")
+            raise JournalError(f"The journal {identity.home} cannot be made: its log is in use.")
 
 
 def _check_no_log(path: Path) -> None:
@@ -53,6 +53,6 @@ def _check_no_log(path: Path) -> None:
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(
-            f"the journal {path} is gone, but its log {log} still stands and holds what was written last",
+            f"The journal {path} is gone, but its log {log} still stands and holds what was written last.",
             hint="Put the journal file back beside its log.",
         )

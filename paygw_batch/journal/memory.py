@@ -289,9 +289,9 @@ class MemoryJournal:
             entry = Entry(line.instruction, line.attempt, decode(line.kind, line.details), line.at)
             (again,) = fold([entry], Link(line.seq - 1, b""), progress, self._batch_of)
             if again.contradicts != line.contradicts:
-                raise JournalCorrupt(f"fact {line.seq} does not fit where instruction {line.instruction} stood")
+                raise JournalCorrupt(f"Fact {line.seq} does not fit where instruction {line.instruction} stood.")
         if progress != self._progress:
-            raise JournalCorrupt("an instruction is not as its facts say")
+            raise JournalCorrupt("An instruction is not as its facts say.")
         counts: dict[str, int] = dict.fromkeys(map(str, State), 0)
         for one in progress.values():
             counts[one.standing.state] += 1

@@ -51,7 +51,7 @@ def look_at(
         found = Found(version, identity_of(connection), end_of(connection))
         if found.identity.endpoint != endpoint:
             raise JournalError(
-                f"the journal {path} belongs to another endpoint",
+                f"The journal {path} belongs to another endpoint.",
                 hint="Name a journal of its own for each endpoint: [journal] path, or --journal.",
             )
         if version == len(migrations()):
@@ -60,11 +60,11 @@ def look_at(
             _hold(connection, found, seen, witness)
         check_tail(connection)
     except apsw.NotADBError:
-        raise JournalError(f"{path} is not a journal, or its first page is damaged") from None
+        raise JournalError(f"{path} is not a journal, or its first page is damaged.") from None
     except apsw.CorruptError as error:
-        raise JournalCorrupt(f"the journal {path} is damaged: {error}") from None
+        raise JournalCorrupt(f"The journal {path} is damaged: {error}.") from None
     except apsw.Error as error:
-        raise JournalError(f"the journal {path} cannot be read: {error}") from None
+        raise JournalError(f"The journal {path} cannot be read: {error}.") from None
     return found
 
 
@@ -78,7 +78,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
         return None
     if _stands_at(home, found.identity.journal_id):
         raise JournalWentBack(
-            f"this is a copy of the journal {home}, which still stands: sending from both could pay rows twice",
+            f"This is a copy of the journal {home}, which still stands: sending from both could pay rows twice.",
             hint=f"Use {home}. To move a journal, move the file and leave none behind.",
         )
     former = witness_path(witness_dir, home)

@@ -5,6 +5,7 @@ Everything here is checked by name before SQLite opens the database; nothing her
 """
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def make_directory(directory: Path) -> None:
         except FileExistsError:
             continue  # another run made it just now
         except OSError as error:
-            raise JournalError(f"the directory {part} cannot be made: {error.strerror}") from None
+            raise JournalError(f"The directory {part} cannot be made: {error.strerror}.") from None
 
 
 def check_directory(directory: Path) -> None:
@@ -47,18 +48,18 @@ def check_directory(directory: Path) -> None:
     try:
         found = directory.stat()
     except OSError as error:
-        raise JournalError(f"the directory {directory} cannot be used: {error.strerror}") from None
+        raise JournalError(f"The directory {directory} cannot be used: {error.strerror}.") from None
     if not stat.S_ISDIR(found.st_mode):
-        raise JournalError(f"{directory} is not a directory")
+        raise JournalError(f"{directory} is not a directory.")
     if found.st_mode & _OTHERS_WRITE:
         raise JournalError(
-            f"the directory {directory} can be written by others, who could replace the journal",
-            hint=f"chmod go-w {directory}",
+            f"The directory {directory} can be written by others, who could replace the journal.",
+            hint=f"chmod go-w {shlex.quote(str(directory))}",
         )
     kind = _file_system(directory)
     if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
         raise JournalError(
-            f"{directory} is on a file system ({kind}) whose locks and writes cannot be relied on",
+            f"{directory} is on a file system ({kind}) whose locks and writes cannot be relied on.",
             hint="Put the journal on a disk of this machine: [journal] path, or --journal.",
         )
 
@@ -70,17 +71,17 @@ def check_file(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise JournalError(f"{path} cannot be used: {error.strerror}") from None
+        raise JournalError(f"{path} cannot be used: {error.strerror}.") from None
     if stat.S_ISLNK(found.st_mode):
-        raise JournalError(f"{path} is a symbolic link", hint="Name the file itself.")
+        raise JournalError(f"{path} is a symbolic link.", hint="Name the file itself.")
     if not stat.S_ISREG(found.st_mode):
-        raise JournalError(f"{path} is not a file")
+        raise JournalError(f"{path} is not a file.")
     if found.st_nlink > 1:
-        raise JournalError(f"{path} has a second name (a hard link)", hint="Remove the other name.")
+        raise JournalError(f"{path} has a second name (a hard link).", hint="Remove the other name.")
     if found.st_uid not in {os.geteuid(), 0} and os.geteuid() != 0:
-        raise JournalError(f"{path} belongs to another user")
+        raise JournalError(f"{path} belongs to another user.")
     if found.st_mode & _OTHERS_READ:
-        raise JournalError(f"{path} can be read or written by others", hint=f"chmod 600 {path}")
+        raise JournalError(f"{path} can be read or written by others.", hint=f"chmod 600 {shlex.quote(str(path))}")
     return True
 
 
@@ -93,7 +94,7 @@ def open_private(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise JournalError(f"{path} cannot be opened: {error.strerror}") from None
+        raise JournalError(f"{path} cannot be opened: {error.strerror}.") from None
 
 
 def sync_directory(directory: Path) -> None:

@@ -238,6 +238,6 @@ class SqliteReader:
         try:
             yield
         except (apsw.CorruptError, apsw.NotADBError) as error:
-            raise JournalCorrupt(f"the journal {self.path} is damaged: {error}") from None
+            raise JournalCorrupt(f"The journal {self.path} is damaged: {error}.") from None
         except apsw.Error as error:
-            raise JournalError(f"the journal {self.path} cannot be read: {error}") from None
+            raise JournalError(f"The journal {self.path} cannot be read: {error}.") from None

@@ -30,10 +30,10 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
     if application_id == 0 and version == 0 and not _tables(connection):
         return 0
     if application_id != APPLICATION_ID:
-        raise JournalError(f"{path} is not a journal: another program made it")
+        raise JournalError(f"{path} is not a journal: another program made it.")
     if version > len(migrations()):
         raise JournalError(
-            f"the journal {path} was written by a newer version of this program",
+            f"The journal {path} was written by a newer version of this program.",
             hint="Install that version, or a later one.",
         )
     return int(version)
@@ -55,14 +55,14 @@ def check_tables(connection: apsw.Connection, path: Path) -> None:
     found, wanted = _tables(connection), _expected()
     if found != wanted:
         names = sorted({name for name, _ in found ^ wanted})
-        raise JournalCorrupt(f"the journal {path} is not as it was made: {', '.join(names)[:200]} differs")
+        raise JournalCorrupt(f"The journal {path} is not as it was made: {', '.join(names)[:200]} differs.")
 
 
 def identity_of(connection: apsw.Connection) -> Identity:
     """Return which journal this is."""
     found = fetch(connection, "SELECT journal_id, endpoint, created_at, home FROM identity")
     if not found:
-        raise JournalCorrupt("the journal does not say which one it is")
+        raise JournalCorrupt("The journal does not say which one it is.")
     return Identity(*found[0])
 
 
@@ -78,7 +78,7 @@ def hash_at(connection: apsw.Connection, seq: int) -> bytes:
         return identity_of(connection).start.hash
     found = fetch(connection, "SELECT hash FROM fact WHERE seq = ?", (seq,))
     if not found:
-        raise JournalCorrupt(f"fact {seq} is missing from the journal")
+        raise JournalCorrupt(f"Fact {seq} is missing from the journal.")
     digest: bytes = found[0][0]
     return digest
 

@@ -50,7 +50,7 @@ def read_journal(path: Path, *, witness_dir: Path, endpoint: str) -> SqliteReade
     witness = witness_path(witness_dir, path)
     seen = read_witness(witness)  # before the snapshot is taken, so that a run's next commit cannot look like a relapse
     if not path.parent.exists() or not check_place(path):
-        raise missing_journal(path, witness) if seen else JournalError(f"there is no journal at {path}")
+        raise missing_journal(path, witness) if seen else JournalError(f"There is no journal at {path}.")
     connection = connect(path, write=False)
     try:
         connection.execute("BEGIN")
@@ -64,9 +64,9 @@ def read_journal(path: Path, *, witness_dir: Path, endpoint: str) -> SqliteReade
 
 def _check_readable(path: Path, found: Found | None, seen: Seen | None, witness: Path) -> None:
     if found is None:
-        raise missing_journal(path, witness) if seen else JournalError(f"the journal {path} is empty")
+        raise missing_journal(path, witness) if seen else JournalError(f"The journal {path} is empty.")
     if found.version < len(migrations()):
-        raise JournalError(f"the journal {path} was written by an older version: `submit` or `resume` brings it up")
+        raise JournalError(f"The journal {path} was written by an older version: `submit` or `resume` brings it up.")
 
 
 def _open_locked(path: Path, witness_dir: Path, lock: RunLock, *, endpoint: str, now: str) -> SqliteJournal:
@@ -87,7 +87,7 @@ def _open_locked(path: Path, witness_dir: Path, lock: RunLock, *, endpoint: str,
     except (apsw.Error, OSError) as error:
         leave_untouched(connection)
         connection.close()
-        raise JournalError(f"the journal {path} cannot be written: {error}") from None
+        raise JournalError(f"The journal {path} cannot be written: {error}.") from None
     except BaseException:
         connection.close()
         raise

@@ -62,19 +62,19 @@ def check_tail(connection: apsw.Connection) -> None:
     for number, line in latest.items():
         stands = fetch(connection, "SELECT state, attempt FROM standing WHERE instruction = ?", (number,))
         if stands != [(_LEADS_TO.get(line.kind), line.attempt)]:
-            raise JournalCorrupt(f"instruction {number} does not stand where fact {line.seq} leads")
+            raise JournalCorrupt(f"Instruction {number} does not stand where fact {line.seq} leads.")
 
 
 def _check_database(connection: apsw.Connection, path: Path) -> None:
     ((verdict,), *_) = fetch(connection, "PRAGMA integrity_check(1)")
     if verdict != "ok":
-        raise JournalCorrupt(f"the journal {path} is damaged: {verdict}")
+        raise JournalCorrupt(f"The journal {path} is damaged: {verdict}.")
     check_tables(connection, path)
     created_at = identity_of(connection).created_at
     if fetch(connection, "SELECT applied_at FROM migration WHERE version = 1") != [(created_at,)]:
-        raise JournalCorrupt(f"the journal {path} does not say when it was made")
+        raise JournalCorrupt(f"The journal {path} does not say when it was made.")
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
-        raise JournalCorrupt(f"a line of table {broken[0][0]} speaks of what the journal does not have")
+        raise JournalCorrupt(f"A line of table {broken[0][0]} speaks of what the journal does not have.")
 
 
 def _replay_chain(connection: apsw.Connection) -> Iterator[tuple[int, BatchOpened]]:
@@ -91,7 +91,7 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
     """Hold every batch, with its pages, instructions and known rows, against the fact that opened it."""
     stored = fetch(connection, "SELECT number FROM batch ORDER BY number")
     if [number for (number,) in stored] != sorted(batches):
-        raise JournalCorrupt("the batches of the journal are not those that its facts opened")
+        raise JournalCorrupt("The batches of the journal are not those that its facts opened.")
     opened_at = dict(fetch(connection, "SELECT batch, at FROM fact WHERE kind = ?", (BATCH_OPENED,)))
     for number, opened in batches.items():
         columns = "batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path"
@@ -101,9 +101,9 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
         found = _digested(connection, number, Intake(batch, opened.first_instruction))
         for part in BatchOpened.__dataclass_fields__:
             if getattr(found, part) != getattr(opened, part):
-                raise JournalCorrupt(f"batch {opened.batch} was changed after it was opened: {part} differs")
+                raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: {part} differs.")
         if at != opened_at[number]:
-            raise JournalCorrupt(f"batch {opened.batch} was changed after it was opened: opened_at differs")
+            raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: opened_at differs.")
 
 
 def _digested(connection: apsw.Connection, number: int, intake: Intake) -> BatchOpened:
@@ -111,7 +111,7 @@ def _digested(connection: apsw.Connection, number: int, intake: Intake) -> Batch
         "SELECT number, content FROM page WHERE batch = ? ORDER BY number", (number,)
     ):
         if page_number != intake.pages:
-            raise JournalCorrupt(f"a page of batch number {number} is missing")
+            raise JournalCorrupt(f"A page of batch number {number} is missing.")
         intake.page(content)
     query = """SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee,
         content FROM instruction WHERE batch = ? ORDER BY number"""
@@ -119,7 +119,7 @@ def _digested(connection: apsw.Connection, number: int, intake: Intake) -> Batch
         for instruction, replaces, *columns in connection.execute(query, (number,)):
             intake.instruction(instruction, NewInstruction(*columns), replaces)
     except InternalError:
-        raise JournalCorrupt(f"an instruction of batch number {number} was changed") from None
+        raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
     for row, instruction in connection.execute(
         "SELECT row, instruction FROM known WHERE batch = ? ORDER BY row", (number,)
     ):
@@ -140,7 +140,9 @@ class _Groups:
         if self._next is None or self._next[0] > number:
             return []
         if self._next[0] < number:
-            raise JournalCorrupt(f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have")
+            raise JournalCorrupt(
+                f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have."
+            )
         group = list(self._next[1])
         self._next = next(self._groups, None)
         return group
@@ -167,10 +169,10 @@ class _Replay:
 
     def run(self) -> None:
         """Raise `JournalCorrupt` at the first instruction that does not stand where its facts lead."""
-        facts = _Groups(self._facts(), "a fact")
+        facts = _Groups(self._facts(), "A fact")
         order_ids = _Groups(
             self.connection.execute("SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3"),
-            "an order id",
+            "An order id",
         )
         query = f"SELECT number, batch, row, client_orderid, replaces, {PROGRESS} FROM progress ORDER BY number"  # noqa: S608 - ours
         for number, batch, row, client_orderid, replaces, *stored in self.connection.execute(query):
@@ -179,11 +181,11 @@ class _Replay:
             progress, used = self._replayed(number, client_orderid, start, facts.of(number))
             if progress != progress_of(stored):
                 raise JournalCorrupt(
-                    f"instruction {number} (row {row} of batch {opened.batch}) is not as its facts say"
+                    f"Instruction {number} (row {row} of batch {opened.batch}) is not as its facts say."
                 )
             owned = {(opened.operation, order_id) for order_id in used}
             if {(operation, order_id) for _, operation, order_id in order_ids.of(number)} != owned:
-                raise JournalCorrupt(f"the order ids of instruction {number} are not those its facts used")
+                raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
             self.counts["instructions"] += 1
             self.counts["order_ids"] += len(owned)
             self.counts[progress.standing.state.value] += 1
@@ -194,7 +196,7 @@ class _Replay:
             return Progress(client_orderid), {client_orderid}
         handover = self.handovers.pop(replaces, None)
         if handover is None or (handover.batch, handover.row) != (batch, row):
-            raise JournalCorrupt(f"row {row} of batch {batch} replaces instruction {replaces}, which no fact says")
+            raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
         return succeed(handover.progress), handover.order_ids
 
     def _replayed(
@@ -205,16 +207,16 @@ class _Replay:
             try:
                 fact = decode(kind, details)
             except JournalCorrupt as error:
-                raise JournalCorrupt(f"fact {seq}: {error.message}") from None
+                raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
             after = advance(progress, fact, attempt, at)
             if isinstance(after, IllegalMove):
                 if contradicts != after.state.value:
-                    raise JournalCorrupt(f"fact {seq} does not fit where instruction {number} stood")
+                    raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
                 self.counts["contradictions"] += 1
                 continue
             if contradicts is not None:
                 raise JournalCorrupt(
-                    f"fact {seq} fits where instruction {number} stood, but is marked as contradicting"
+                    f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
                 )
             if isinstance(fact, Released):
                 order_ids.add(fact.order_id)

@@ -47,7 +47,7 @@ def read_witness(path: Path) -> Seen | None:
     seen = [slot for slot in slots if slot is not None]
     if not seen:
         raise JournalError(
-            f"the journal's witness {path} is damaged",
+            f"The journal's witness {path} is damaged.",
             hint="Run `paygw-batch verify`; if the journal is sound and the newest, remove the witness file.",
         )
     newest = max(seen, key=lambda slot: slot.seq)
@@ -86,23 +86,23 @@ def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: 
     """
     if seen.journal_id != journal_id:
         raise JournalWentBack(
-            "another journal stands where this machine knows one that rows were sent from", hint=_mend(path)
+            "Another journal stands where this machine knows one that rows were sent from.", hint=_mend(path)
         )
     if seq < seen.seq:
         raise JournalWentBack(
-            f"the journal ends at fact {seq}, but fact {seen.seq} was already written: this is an older copy",
+            f"The journal ends at fact {seq}, but fact {seen.seq} was already written: this is an older copy.",
             hint=_mend(path),
         )
     if hash_at(seen.seq) != seen.hash:
         raise JournalWentBack(
-            f"fact {seen.seq} of the journal is not the one that was written first: this copy went its own way",
+            f"Fact {seen.seq} of the journal is not the one that was written first: this copy went its own way.",
             hint=_mend(path),
         )
 
 
 def missing_journal(journal: Path, path: Path) -> JournalWentBack:
     """Return the error for a journal that is gone although its witness knows it."""
-    return JournalWentBack(f"the journal {journal} is gone, and rows were already sent from it", hint=_mend(path))
+    return JournalWentBack(f"The journal {journal} is gone, and rows were already sent from it.", hint=_mend(path))
 
 
 def _mend(path: Path) -> str:

@@ -324,7 +324,7 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """See to it that this process never writes the journal again, and return the error that says so."""
         if self._failure is None:
-            self._failure = f"the journal {self.path} can no longer be written ({reason}); nothing more was sent"
+            self._failure = f"The journal {self.path} can no longer be written ({reason}); nothing more was sent."
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from journal_disk import failing_disk
 from journal_rows import AT, ENDPOINT, journal_path, open_at, open_sheet, read_at
 
 from paygw_batch.errors import JournalError
@@ -40,7 +41,7 @@ def test_everything_is_made_for_its_owner_alone_whatever_the_umask(place: Path) 
 
 
 def test_looking_for_a_journal_that_is_not_there_says_so_and_makes_nothing(place: Path) -> None:
-    with pytest.raises(JournalError, match="there is no journal at"):
+    with pytest.raises(JournalError, match="There is no journal at"):
         read_at(place)
     assert list(place.iterdir()) == []
 
@@ -150,6 +151,26 @@ def test_an_empty_file_becomes_a_journal_but_cannot_be_read_as_one(place: Path) 
     made(place)
     with closing(read_at(place)) as reader:
         assert len(reader.batches()) == 1
+
+
+def test_no_journal_is_made_beside_the_log_of_a_lost_one(place: Path) -> None:
+    path = made(place)
+    path.unlink()
+    path.with_name(f"{path.name}-wal").write_bytes(b"what was written last")
+    for witness in (place / "witness").iterdir():
+        witness.unlink()
+    with pytest.raises(JournalError, match=r"its log .* still stands"):
+        open_at(place)
+    assert not path.exists()
+
+
+def test_a_journal_that_cannot_be_made_leaves_nothing_half_made(place: Path) -> None:
+    with failing_disk() as disk:
+        disk.fail_at, disk.stays = 3, True
+        with pytest.raises(JournalError, match="the disk was told to fail"):
+            open_at(place)
+    assert {path.suffix for path in journal_path(place).parent.iterdir()} == {".lock"}
+    made(place)
 
 
 MOUNTS = """\

@@ -1,0 +1,24 @@
+"""The page about the state machine says what the state machine does."""
+
+import runpy
+from pathlib import Path
+
+from paygw_batch.core.lifecycle import TRANSITIONS, State
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = runpy.run_path(str(ROOT / "tooling/state_diagram.py"))
+
+
+def test_the_page_is_what_would_be_written_now() -> None:
+    assert (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8") == TOOL["page"](), (
+        "run python tooling/state_diagram.py"
+    )
+    assert TOOL["main"](["--check"]) == 0
+
+
+def test_the_page_has_every_move_and_a_meaning_for_every_state() -> None:
+    page = TOOL["page"]()
+    for (origin, kind), target in TRANSITIONS.items():
+        (arrow,) = [line for line in page.splitlines() if line.startswith(f"    {origin.value} --> {target.value}:")]
+        assert kind.value in arrow.partition(": ")[2].split(", ")
+    assert all(f"| `{state.value}` | " in page for state in State)
