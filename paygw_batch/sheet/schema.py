@@ -48,7 +48,9 @@ def hold_to_contract(validated: Validated, rules: Rules) -> None:
     The fast path has found these rows good. Before money may move, a second reading must agree: raises `InternalError`
     when it does not. No variable of the environment turns this off.
     """
-    good = validated.sheet.frame.filter(validated.rows["valid"])
+    # A sheet may have no order ids of its own: then the derived ones are held to the contract.
+    frame = validated.sheet.frame.with_columns(validated.rows["client_orderid"])
+    good = frame.filter(validated.rows["valid"])
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         for piece in good.iter_slices(ROWS_AT_ONCE):
             for row, column, code in breaches(piece, rules).iter_rows():
