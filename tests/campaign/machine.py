@@ -1,0 +1,261 @@
+"""A machine of one merchant, the program on it as processes, and a gateway that is a process of its own."""
+
+import csv
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from paygw_batch.sandbox.record import RecordLine, read_record
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADING = "country,client_orderid,amount,currency,account_name,account_number,phone"
+PATIENCE_S = 60.0
+"""How long anything may take before the campaign calls it hung."""
+
+
+class Spawner:
+    """Starts the program by forks of a process that has imported it (see `spawner.py`)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("spawner.py"))],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._hear()
+
+    def start(self, **start: Any) -> int:
+        """Start the program; return its process id."""
+        pid: int = self._ask({"start": start})["pid"]
+        return pid
+
+    def reap(self, pid: int) -> int:
+        """Return the exit code of a process that has ended (negative: the signal that killed it)."""
+        status: int = self._ask({"reap": pid})["status"]
+        return status
+
+    def close(self) -> None:
+        """End the spawner."""
+        self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        if self._process.stdin is None:
+            raise AssertionError
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def _hear(self) -> dict[str, Any]:
+        if self._process.stdout is None:
+            raise AssertionError
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+@dataclass
+class Run:
+    """One start of the program."""
+
+    spawner: Spawner
+    pid: int
+    exit_code: int | None = None
+    _watch: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = os.pidfd_open(self.pid)
+
+    def wait(self, seconds: float = PATIENCE_S) -> int | None:
+        """Return the exit code once the process has ended, None if it has not within `seconds`."""
+        if self.exit_code is None:
+            waiting = select.poll()
+            waiting.register(self._watch, select.POLLIN)
+            if not waiting.poll(seconds * 1000):
+                return None
+            self.exit_code = self.spawner.reap(self.pid)
+            os.close(self._watch)
+        return self.exit_code
+
+    def done(self) -> int:
+        """Return the exit code of a process that must end."""
+        code = self.wait()
+        if code is None:
+            self.send(signal.SIGKILL)
+            self.wait()
+            raise AssertionError(f"the program hung for {PATIENCE_S:.0f} s")
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if the process is still there."""
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def until_stopped(self) -> None:
+        """Wait until the process has stopped itself."""
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while _state_of(self.pid) not in {"T", "t"}:
+            if time.monotonic() > give_up_at_s:
+                raise AssertionError("the program did not stop")
+            time.sleep(0.002)
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@dataclass
+class GatewayProcess:
+    """The built-in gateway, started by its own command. Its record judges."""
+
+    directory: Path
+    url: str
+
+    @property
+    def key(self) -> Path:
+        return self.directory / "sandbox-merchant.pem"
+
+    def record(self) -> list[RecordLine]:
+        """Return every order that reached it, oldest first."""
+        return read_record(self.directory / "sandbox-record.csv")
+
+
+@contextmanager
+def gateway(directory: Path, behaviour: str) -> Iterator[GatewayProcess]:
+    """Run the built-in gateway in a process of its own, with the rules of a TOML text."""
+    directory.mkdir(mode=0o700)
+    config = directory / "gateway.toml"
+    config.write_text(sandbox_toml())
+    rules = directory / "behaviour.toml"
+    rules.write_text(behaviour)
+    port = free_port()
+    with subprocess.Popen(
+        [sys.executable, "-m", "paygw_batch", "--config", config, "sandbox", "--port", str(port), "--behaviour", rules],
+        cwd=ROOT,
+        env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            _wait_until_there(port, process)
+            yield GatewayProcess(directory, f"http://127.0.0.1:{port}")
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_until_there(port: int, process: "subprocess.Popen[bytes]") -> None:
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        if process.poll() is not None or time.monotonic() > give_up_at_s:
+            raise AssertionError("the gateway did not start")
+        time.sleep(0.02)
+
+
+def sandbox_toml(**gateway_keys: str) -> str:
+    """Return the shipped sandbox configuration with its journal beside it; `gateway_keys` go under [gateway]."""
+    text = (ROOT / "config" / "sandbox.toml").read_text().replace("../sandbox-state/journal.sqlite3", "journal.sqlite3")
+    further = "".join(f'{key} = "{value}"\n' for key, value in gateway_keys.items())
+    if "base_url" in gateway_keys:
+        text = re.sub(r"(?m)^base_url = .*\n", "", text)
+    return text.replace("[gateway]\n", f"[gateway]\n{further}")
+
+
+@dataclass
+class Machine:
+    """A merchant's machine: configuration, journal, sheets. Every start of the program is a process of its own."""
+
+    home: Path
+    spawner: Spawner
+    prefix: str
+    """What the order ids of its sheets start with: they are its own at the gateway."""
+
+    @classmethod
+    def made(cls, home: Path, spawner: Spawner, at: GatewayProcess, *, prefix: str = "PAY") -> Self:
+        """Return a fresh machine that pays through `at`."""
+        home.mkdir(mode=0o700, parents=True)
+        (home / "paygw.toml").write_text(sandbox_toml(base_url=at.url, private_key=str(at.key)))
+        return cls(home, spawner, prefix)
+
+    @property
+    def journal(self) -> Path:
+        return self.home / "journal.sqlite3"
+
+    def sheet(self, rows: int, *, name: str = "payroll.csv", first: int = 0) -> Path:
+        """Write a sheet of good rows, whose order ids count from `first`."""
+        lines = [
+            f"KE,{self.prefix}-{n},{100 + n}.25,KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}"
+            for n in range(first, first + rows)
+        ]
+        path = self.home / name
+        path.write_text("\n".join([HEADING, *lines]) + "\n")
+        return path
+
+    def start(self, *arguments: str | Path, **start: Any) -> Run:
+        """Start the program."""
+        environ = {
+            "HOME": str(self.home),
+            "PATH": os.environ["PATH"],
+            "XDG_STATE_HOME": str(self.home / "state"),
+            "NO_COLOR": "1",
+        } | start.pop("environ", {})
+        given = ["--config", str(self.home / "paygw.toml"), *map(str, arguments)]
+        pid = self.spawner.start(
+            arguments=given,
+            environ=environ,
+            directory=str(self.home),
+            out=str(self.home / "out.txt"),
+            err=str(self.home / "err.txt"),
+            planted_from=str(Path(__file__).parent),
+            **start,
+        )
+        return Run(self.spawner, pid)
+
+    def run(self, *arguments: str | Path, **start: Any) -> int:
+        """Run the program to its end; return its exit code."""
+        return self.start(*arguments, **start).done()
+
+    def said(self) -> str:
+        """Return all that the program wrote on this machine, to be shown when something is wrong."""
+        return (self.home / "err.txt").read_text()[-3000:]
+
+    def reconciliation(self, name: str = "payroll.reconciliation.csv") -> list[dict[str, str]]:
+        with (self.home / name).open(newline="") as stream:
+            return list(csv.DictReader(stream))
+
+    def state_files(self) -> list[Path]:
+        """Return the journal and what belongs to it, the witness included."""
+        return [*self.home.glob("journal.sqlite3*"), *(self.home / "witness").glob("*")]
+
+    def copy_to(self, home: Path) -> "Machine":
+        """Return a machine that is as this one is now."""
+        shutil.copytree(self.home, home)
+        return Machine(home, self.spawner, self.prefix)

@@ -1,0 +1,141 @@
+"""The program as processes: killed, signalled, paused, started twice. The gateway's record judges."""
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .judge import judge_end, judge_orders
+from .kills import kill
+from .machine import PATIENCE_S, GatewayProcess, Machine, Spawner
+
+KILLS = 25
+ROWS = 30
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_row_is_paid_twice_or_lost_by_kills_at_random_instants(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, seed: int
+) -> None:
+    tally = kill(tmp_path, spawner, slow_gateway, kills=KILLS, seed=seed)
+    assert tally.kills >= KILLS
+
+
+def wait_for_orders(machine: Machine, at: GatewayProcess, count: int) -> None:
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while len(judge_orders(machine, at)) < count:
+        assert time.monotonic() < give_up_at_s, machine.said()
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_first_signal_lets_rows_in_flight_land_and_ends_with_130(
+    machine: Machine, slow_gateway: GatewayProcess, number: signal.Signals
+) -> None:
+    sheet = machine.sheet(300)
+    run = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 3)
+    run.send(number)
+    code = run.done()
+    orders = judge_orders(machine, slow_gateway)
+    states = [line["state"] for line in machine.reconciliation()]
+    assert len(orders) < 300
+    assert states.count("in_doubt") == sum(line.answer == "drop_after" for line in orders)
+    assert code == (5 if "in_doubt" in states else 130)
+    judge_end(machine, slow_gateway, 300)
+
+
+def test_a_second_signal_leaves_at_once_and_loses_nothing(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    sheet = machine.sheet(ROWS)
+    run = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 1)
+    run.send(signal.SIGTERM)
+    run.send(signal.SIGINT)
+    assert run.done() in {130, 5}
+    assert machine.run("submit", sheet) in {4, 5}
+    judge_end(machine, slow_gateway, ROWS)
+
+
+def test_a_paused_run_keeps_a_second_one_out_and_goes_on(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    sheet = machine.sheet(ROWS)
+    run = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 1)
+    run.send(signal.SIGSTOP)
+    run.until_stopped()
+    assert machine.run("submit", sheet) == 7
+    assert machine.run("resume") == 7
+    assert "another run holds this journal" in machine.said()
+    run.send(signal.SIGCONT)
+    assert run.done() in {4, 5, 6}
+    machine.run("submit", sheet)
+    judge_end(machine, slow_gateway, ROWS)
+
+
+@pytest.mark.parametrize("starts", [2, 4])
+def test_of_several_starts_at_once_one_sends_and_the_others_are_told(
+    machine: Machine, slow_gateway: GatewayProcess, starts: int
+) -> None:
+    sheet = machine.sheet(8)
+    runs = [machine.start("submit", sheet) for _ in range(starts)]
+    codes = [run.done() for run in runs]
+    assert set(codes) <= {4, 5, 7}
+    assert set(codes) & {4, 5}
+    judge_end(machine, slow_gateway, 8)
+    assert len(judge_orders(machine, slow_gateway)) == 8
+
+
+@pytest.fixture
+def half_done(machine: Machine, slow_gateway: GatewayProcess) -> Machine:
+    """A machine whose batch was cut off while it was being sent, with a copy of its state from before."""
+    machine.run("submit", machine.sheet(2, name="first.csv"))
+    shutil.copytree(machine.home, machine.home.with_name("before"))
+    run = machine.start("submit", machine.sheet(ROWS, first=10))
+    wait_for_orders(machine, slow_gateway, 3)
+    run.send(signal.SIGKILL)
+    run.done()
+    return machine
+
+
+def put_back(machine: Machine, source: Path) -> None:
+    """Replace the journal, and not its witness, with an older copy."""
+    for path in machine.home.glob("journal.sqlite3*"):
+        path.unlink()
+    for path in source.glob("journal.sqlite3*"):
+        shutil.copy2(path, machine.home)
+
+
+def test_a_journal_restored_from_an_older_copy_sends_nothing(half_done: Machine, slow_gateway: GatewayProcess) -> None:
+    before = len(judge_orders(half_done, slow_gateway))
+    newest = half_done.copy_to(half_done.home.with_name("newest"))
+    put_back(half_done, half_done.home.with_name("before"))
+    assert half_done.run("submit", half_done.home / "payroll.csv") == 7
+    assert "older copy" in half_done.said()
+    put_back(half_done, newest.home)
+    assert len(judge_orders(half_done, slow_gateway)) == before
+
+
+def test_a_journal_that_is_gone_sends_nothing(half_done: Machine) -> None:
+    for path in half_done.home.glob("journal.sqlite3*"):
+        path.unlink()
+    assert half_done.run("submit", half_done.home / "payroll.csv") == 7
+    assert half_done.run("resume") == 7
+    assert not list(half_done.home.glob("journal.sqlite3"))
+
+
+def test_a_copy_beside_its_original_sends_nothing(half_done: Machine) -> None:
+    copy = half_done.home / "copy.sqlite3"
+    shutil.copy2(half_done.journal, copy)
+    assert half_done.run("--journal", copy, "resume") == 7
+    assert "copy of the journal" in half_done.said()
+
+
+def test_a_row_edited_between_runs_is_found_and_nothing_is_sent(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    sheet = machine.sheet(6)
+    machine.run("submit", sheet)
+    before = len(judge_orders(machine, slow_gateway))
+    sheet.write_text(sheet.read_text().replace("101.25", "901.25"))
+    assert machine.run("submit", sheet) == 3
+    assert "client_orderid.conflict" in (machine.home / "out.txt").read_text() + machine.said()
+    assert len(judge_orders(machine, slow_gateway)) == before
