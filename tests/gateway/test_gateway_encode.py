@@ -77,6 +77,18 @@ def test_south_africa_sends_no_purpose():
     assert b"purpose" not in encode("ZA").body
 
 
+def test_what_a_country_omits_is_not_sent_even_where_an_instruction_has_it():
+    rule = rule_for("KE", omitted=frozenset({"phone", "purpose"}))
+    assert [name for name, _ in encode("KE", rule).params] == [
+        "account_name",
+        "account_number",
+        "amount",
+        "client_orderid",
+        "currency",
+        "server_callback_url",
+    ]
+
+
 def test_what_a_country_relaxes_may_be_absent_or_empty_and_is_then_left_out():
     rule = rule_for("KE", required=RULES["KE"].required - {"phone"})
     fields = {"account_name": "A B", "account_number": "254700123456"}

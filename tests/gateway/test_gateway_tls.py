@@ -26,6 +26,7 @@ from gateway_server import (
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.proxy import TunnelReader
 from paygw_batch.gateway.tls import client_context
 from paygw_batch.gateway.transport import PayoutTransport
 
@@ -240,6 +241,39 @@ def test_bytes_that_are_not_tls_in_the_middle_of_a_reply_leave_it_in_doubt(serve
     assert summary(play(deliver_once(script, tls=server_tls, ca_bundle=ca_bundle))) == (FaultKind.TLS_FAILED, True)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_connection_that_has_done_its_work_is_ended_in_good_order(
+    version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
+):
+    context = server_context(authority.issue_cert("localhost"))
+    context.minimum_version = context.maximum_version = version
+    said: list[bytes] = []
+
+    async def script(peer: Peer) -> None:
+        # By hand: asyncio's own TLS does not tell a stream that was ended from one that was cut.
+        arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        side = context.wrap_bio(arriving, leaving, server_side=True)
+        steps = [side.do_handshake, side.read, lambda: side.write(REPLY), side.read]
+        while steps:
+            try:
+                said.append(steps[0]())  # type: ignore[operator]
+                del steps[0]
+            except ssl.SSLWantReadError:
+                peer.writer.write(leaving.read())
+                arriving.write(await peer.reader.read(2**14))
+            peer.writer.write(leaving.read())
+
+    async def scenario() -> None:
+        async with serving(script) as server:
+            url = server.url.replace("http:", "https:")
+            async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
+                assert summary(await transport.deliver(request_to(url))) == BODY
+                await server.finished()
+        assert said[-1] == b""
+
+    play(scenario())
+
+
 # Sessions.
 
 
@@ -391,6 +425,15 @@ def test_a_proxy_that_does_not_open_the_way_is_not_sent(script: Script, ca_bundl
             assert gateway.peers == []
 
     play(scenario())
+
+
+def test_a_proxys_answer_is_read_to_a_bound():
+    reader = TunnelReader()
+    for _ in range(2000):
+        if not reader.problem:
+            reader.feed(b"X: y\r\n")
+    assert reader.problem
+    assert not reader.is_open
 
 
 def test_a_proxy_that_refuses_the_connection_is_a_fault_of_the_proxy(ca_bundle: Path):

@@ -239,6 +239,13 @@ def pause_reading(peer: Peer) -> None:
         transport.pause_reading()
 
 
+def resume_reading(peer: Peer) -> None:
+    """Take from the connection again."""
+    transport = peer.writer.transport
+    if isinstance(transport, asyncio.ReadTransport) and not transport.is_reading():
+        transport.resume_reading()
+
+
 # Time.
 
 
@@ -303,9 +310,7 @@ def test_the_silence_of_a_reply_is_counted_from_the_end_of_the_write():
         pause_reading(peer)
         jump(50)
         await turns()
-        transport = peer.writer.transport
-        assert isinstance(transport, asyncio.ReadTransport)
-        transport.resume_reading()
+        resume_reading(peer)
         await peer.reader.readuntil(b"xxx\r")
         jump(50)
         await turns()
@@ -428,6 +433,58 @@ def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(ch
     play(scenario())
 
 
+def test_a_cancelled_delivery_writes_nothing_more_of_its_request():
+    async def scenario() -> None:
+        taken = asyncio.Event()
+        rest: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            await peer.reader.readexactly(1000)
+            pause_reading(peer)
+            taken.set()
+            await cancelled.wait()
+            resume_reading(peer)
+            rest.append(await peer.until_closed())
+
+        cancelled = asyncio.Event()
+        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url, body=HUGE)))
+            await taken.wait()
+            delivery.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await delivery
+            cancelled.set()
+            await server.finished()
+            assert 1000 + len(rest[0]) < len(HUGE)
+
+    play(scenario())
+
+
+def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection():
+    async def scenario() -> None:
+        met = asyncio.Event()
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            await peer.reader.read(100)
+            met.set()
+            heard.append(await peer.until_closed())
+
+        async with serving(script) as server:
+            url = server.url.replace("http:", "https:")
+            async with PayoutTransport(settings_for(url)) as transport:
+                delivery = asyncio.create_task(transport.deliver(request_to(url)))
+                await met.wait()
+                delivery.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await delivery
+                await server.finished()
+                assert transport._living == set()
+                assert b"PAY-1" not in heard[0]
+
+    play(scenario())
+
+
 def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: int):
     async def scenario() -> None:
         url = f"http://127.0.0.1:{blackhole}"
@@ -478,6 +535,33 @@ def test_closing_the_transport_while_a_connection_opens_sends_nothing():
             await met.wait()
             await transport.aclose()
             assert summary(await delivery) == (FaultKind.CANCELLED, False)
+
+    play(scenario())
+
+
+def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypatch: pytest.MonkeyPatch):
+    async def scenario() -> None:
+        asked, told = asyncio.Event(), asyncio.Event()
+
+        async def slow_answer(_self: JumpingLoop, _host: str, port: int, **_options: Any) -> list[Any]:
+            asked.set()
+            await told.wait()
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(JumpingLoop, "getaddrinfo", slow_answer)
+
+        async def script(peer: Peer) -> None:
+            assert await peer.until_closed() == b""
+
+        async with serving(script) as server:
+            transport = PayoutTransport(settings_for(server.url))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url)))
+            await asked.wait()
+            await transport.aclose()
+            told.set()
+            assert summary(await delivery) == (FaultKind.CANCELLED, False)
+            await turns()
+            assert transport._living == set()
 
     play(scenario())
 

@@ -1,0 +1,61 @@
+"""What a connection says of a write that fails under its hands: a transport that does as scripted."""
+
+import asyncio
+
+import pytest
+from gateway_server import play
+
+from paygw_batch.gateway.connection import Connection
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+
+
+class FailingTransport(asyncio.Transport):
+    """A transport of asyncio's kind whose socket breaks when it is written to, or is broken before."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        super().__init__()
+        self.broken = broken
+        self.written: list[bytes] = []
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert (high, low) == (0, None)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+        self.broken = True
+
+    def is_closing(self) -> bool:
+        return self.broken
+
+    def abort(self) -> None:
+        self.broken = True
+
+
+async def exchange_over(transport: FailingTransport) -> RawReply | TransportFault:
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, set())
+    connection.connection_made(transport)
+    connection.ready()
+    return await connection.exchange(b"request", read_timeout_s=60, deadline_s=loop.time() + 120)
+
+
+@pytest.mark.parametrize(
+    ("broken_before", "fault", "written"),
+    [
+        (True, TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"), []),
+        (
+            False,
+            TransportFault(FaultKind.WRITE_FAILED, first_byte_left=True, detail="the connection was gone"),
+            [b"request"],
+        ),
+    ],
+)
+def test_only_a_connection_that_was_gone_before_the_write_proves_that_nothing_left(
+    fault: TransportFault, written: list[bytes], *, broken_before: bool
+):
+    transport = FailingTransport(broken=broken_before)
+    assert play(exchange_over(transport)) == fault
+    assert transport.written == written
