@@ -297,6 +297,7 @@ class SqliteJournal(SqliteReader):
             self._run("COMMIT")
             self._tell_witness()
         except apsw.Error as error:
+            self._roll_back()
             raise self._give_up(_reason(error)) from None
         except BaseException:
             if self._connection.in_transaction:
@@ -316,8 +317,10 @@ class SqliteJournal(SqliteReader):
         self._seen = self._end.seq
 
     def _roll_back(self) -> None:
+        """Forget the open transaction, if SQLite has not done so itself; this writes nothing."""
         try:
-            self._run("ROLLBACK")
+            if self._connection.in_transaction:
+                self._run("ROLLBACK")
         except apsw.Error as error:
             self._give_up(_reason(error))
 

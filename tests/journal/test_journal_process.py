@@ -149,7 +149,8 @@ def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(pla
             for entry in (intent(two), intent(three), outcome_of(one.number, 1, OutcomeKind.PAID)):
                 with pytest.raises(JournalUnwritable, match="another process has written to it"):
                     first.append([entry])
-            assert [row.state for row in second.standings(1)] == [State.IN_DOUBT, State.IN_FLIGHT, State.READY]
+            assert [row.state for row in first.standings(1)] == [State.IN_DOUBT, State.IN_FLIGHT, State.READY]
+            assert list(second.append([outcome_of(two.number, 1, OutcomeKind.PAID)])) == [True]
             second.verify()
 
 
