@@ -145,6 +145,18 @@ class ApprovalSection(_Section):
         return self
 
 
+class ReportingSection(_Section):
+    """`[reporting]`: whom a run tells of itself: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
+
+    `hook` is a command without a shell; it gets the summary on its standard input.
+    """
+
+    log: FilePath | None = None
+    metrics: FilePath | None = None
+    hook: list[str] = Field(default_factory=list)
+    hook_timeout_s: Seconds = 60
+
+
 class SandboxSection(_Section):
     """`[sandbox]`: what the built-in gateway answers."""
 
@@ -183,6 +195,7 @@ class Settings(_Section):
     countries: Mapping[str, CountrySection] = Field(default_factory=dict)
     statement: StatementSection = StatementSection()
     approval: ApprovalSection = ApprovalSection()
+    reporting: ReportingSection = ReportingSection()
     sandbox: SandboxSection = SandboxSection()
 
     @property

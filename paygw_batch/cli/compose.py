@@ -4,11 +4,14 @@ import hashlib
 import os
 import random
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+
+import click
 
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
@@ -16,10 +19,10 @@ from paygw_batch.core.batch import ControlTotals
 from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, Rules
-from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.errors import ConfigurationError, JournalHeld, UsageError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
-from paygw_batch.journal.store import open_journal, read_journal
+from paygw_batch.journal.store import SqliteJournal, open_journal, read_journal
 from paygw_batch.run.ports import World, timestamp
 from paygw_batch.settings import Settings, load_settings
 from paygw_batch.sheet.read import ReadOptions, read_sheet
@@ -98,16 +101,19 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
     return ControlTotals(rows, amounts)
 
 
+WAIT_EVERY_S = 0.5
+"""How often a run that waits for another one looks whether it has ended."""
+
+wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
+
+
 @contextmanager
-def run_journal(settings: Settings, command: str, screen: Screen) -> Iterator[Journal]:
-    """Hold the journal for a run: one at a time, and nothing left in flight by the one before."""
-    journal = open_journal(
-        settings.journal_path(),
-        witness_dir=settings.witness_directory(),
-        endpoint=settings.endpoint(),
-        now=timestamp(utc_now()),
-        holder=command,
-    )
+def run_journal(settings: Settings, command: str, screen: Screen, *, wait: bool = False) -> Iterator[Journal]:
+    """Hold the journal for a run: one at a time, and nothing left in flight by the one before.
+
+    Raises `JournalHeld` when another run has it, unless asked to `wait`.
+    """
+    journal = _opened(settings, command, screen, wait=wait)
     try:
         screen.notes(journal.notes)
         if interrupted := journal.interrupt(timestamp(utc_now())):
@@ -117,6 +123,26 @@ def run_journal(settings: Settings, command: str, screen: Screen) -> Iterator[Jo
         yield journal
     finally:
         journal.close()
+
+
+def _opened(settings: Settings, command: str, screen: Screen, *, wait: bool) -> SqliteJournal:
+    has_told = False
+    while True:
+        try:
+            return open_journal(
+                settings.journal_path(),
+                witness_dir=settings.witness_directory(),
+                endpoint=settings.endpoint(),
+                now=timestamp(utc_now()),
+                holder=command,
+            )
+        except JournalHeld as held:
+            if not wait:
+                raise
+            if not has_told:
+                screen.say(f"Waiting: {held.message}")
+                has_told = True
+            time.sleep(WAIT_EVERY_S)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What a person reads at the end of a command, and the JSON that a program reads instead."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import click
@@ -37,10 +37,14 @@ class Screen:
         self.verbose = invocation.verbose
         self.out = Console(quiet=invocation.as_json or invocation.quiet, highlight=False)
         self.err = Console(stderr=True, quiet=invocation.quiet, highlight=False)
+        self.listener: Callable[[str], None] | None = None
+        """Who else hears each sentence: the log of a run."""
 
     def say(self, sentence: str) -> None:
         """Print a sentence for a person: beside the JSON on standard error, otherwise with the result."""
         (self.err if self._as_json else self.out).print(Text(sentence), soft_wrap=True)
+        if self.listener is not None:
+            self.listener(sentence)
 
     def notes(self, sentences: Sequence[str]) -> None:
         """Print what a person should know and that refuses nothing."""

@@ -16,6 +16,7 @@ from paygw_batch.cli.compose import (
     run_journal,
     settings_of,
     utc_now,
+    wait_option,
 )
 from paygw_batch.cli.person import by_option, in_words, person
 from paygw_batch.cli.render import Screen
@@ -44,6 +45,7 @@ SHOWN_LINES = 20
 @click.option("--yes", is_flag=True, help="With --from: carry out what the preview shows.")
 @click.option("--matching-only", is_flag=True, help="With --from: settle the lines that fit, though others do not.")
 @by_option
+@wait_option
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -56,6 +58,7 @@ def command(
     yes: bool,
     matching_only: bool,
     by: str | None,
+    wait: bool,
 ) -> None:
     """Settle rows of BATCH that are in doubt (or accepted and never answered), with the evidence for it.
 
@@ -70,20 +73,24 @@ def command(
     if file is not None:
         if rows or resolution:
             raise UsageError("--from speaks for itself: leave --row and --as out.")
-        summary = _by_statement(settings, screen, batch, file, words, who, yes=yes, matching_only=matching_only)
+        summary = _by_statement(
+            settings, screen, batch, file, words, who, yes=yes, matching_only=matching_only, wait=wait
+        )
     elif yes or matching_only:
         raise UsageError("--yes and --matching-only belong to --from FILE.")
     elif not rows or resolution is None or words is None:
         raise UsageError("Say --row, --as and --evidence, or give a statement with --from FILE.")
     else:
         settlements = [Settlement(row, Resolution(resolution), words) for row in sorted(set(rows))]
-        summary = _by_hand(settings, screen, batch, settlements, who)
+        summary = _by_hand(settings, screen, batch, settlements, who, wait=wait)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
 
 
-def _by_hand(settings: Settings, screen: Screen, batch: str, settlements: Sequence[Settlement], who: str) -> Summary:
+def _by_hand(
+    settings: Settings, screen: Screen, batch: str, settlements: Sequence[Settlement], who: str, *, wait: bool
+) -> Summary:
     rules = rules_of(settings)
-    with run_journal(settings, "resolve", screen) as journal:
+    with run_journal(settings, "resolve", screen, wait=wait) as journal:
         record = find_batch(journal, batch)
         quarantine_h = settings.submission.quarantine_h
         check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
@@ -102,6 +109,7 @@ def _by_statement(
     *,
     yes: bool,
     matching_only: bool,
+    wait: bool,
 ) -> Summary:
     rules = rules_of(settings)
     statement = read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page)
@@ -115,7 +123,7 @@ def _by_statement(
         if matched.differences and not matching_only:
             return _refused(summary, f"The statement {does}, but {_count(matched)}.")
         return replace(summary, message=f"The statement {does}. Nothing was changed: --yes carries it out.")
-    with run_journal(settings, "resolve", screen) as journal:
+    with run_journal(settings, "resolve", screen, wait=wait) as journal:
         record = find_batch(journal, batch)
         matched = _match(settings, rules, journal, record, statement)
         _show(screen, matched)

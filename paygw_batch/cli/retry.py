@@ -1,16 +1,24 @@
 """`paygw-batch retry`: release rejected rows for another attempt, and send them."""
 
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import find_batch, require_complete, rules_of, run_journal, settings_of, utc_now
+from paygw_batch.cli.compose import (
+    find_batch,
+    require_complete,
+    rules_of,
+    run_journal,
+    settings_of,
+    utc_now,
+    wait_option,
+)
 from paygw_batch.cli.connect import gateway_of
 from paygw_batch.cli.person import by_option, person
 from paygw_batch.cli.render import Screen
+from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import Task, default_out, send_and_reconcile
 from paygw_batch.core.lifecycle import State
@@ -26,32 +34,38 @@ from paygw_batch.sheet.write import check_writable
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="Only this row of the sheet. Repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @by_option
+@wait_option
 @click.pass_obj
-def command(invocation: Invocation, *, batch: str, rows: tuple[int, ...], out: Path | None, by: str | None) -> None:
+def command(
+    invocation: Invocation, *, batch: str, rows: tuple[int, ...], out: Path | None, by: str | None, wait: bool
+) -> None:
     """Release the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) for another attempt, and send.
 
     Rows that are ready for another reason are sent along, as `resume` does. A row in doubt is never part of it.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     rules = rules_of(settings)
     who = person(by)
     require_complete(settings, rules, set())
-    with gateway_of(settings, rules, os.environ) as connection, run_journal(settings, "retry", screen) as journal:
+    with (
+        reported(settings, "retry", screen) as report,
+        gateway_of(settings, rules, os.environ) as connection,
+        run_journal(settings, "retry", screen, wait=wait) as journal,
+    ):
         record = find_batch(journal, batch)
         out = out or default_out(Path(record.sheet_path))
         check_releasable(journal, record, rows)
         check_writable(out)
         to_send = {State.READY, State.REJECTED}
-        require_complete(
-            settings, rules, {tally.country for tally in journal.tallies(record.number) if tally.state in to_send}
-        )
+        countries = {tally.country for tally in journal.tallies(record.number) if tally.state in to_send}
+        require_complete(settings, rules, countries)
         released = _release(settings, journal, record, rows, who)
         screen.say(f"{released:,} rejected rows are released." if released else "There is no rejected row to retry.")
         summary = send_and_reconcile(Task(settings, rules, connection, journal, record, out, screen))
-    told = summary.message if released else f"Nothing to retry: no row is rejected. {summary.message}"
-    screen.finish(replace(summary, message=told, seconds=time.monotonic() - started_s, further={"released": released}))
+        told = summary.message if released else f"Nothing to retry: no row is rejected. {summary.message}"
+        report.summary = replace(summary, message=told, further={"released": released})
+    screen.finish(report.summary)
 
 
 def _release(settings: Settings, journal: Journal, record: BatchRecord, rows: tuple[int, ...], who: str) -> int:

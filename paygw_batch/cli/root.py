@@ -19,6 +19,7 @@ COMMANDS = {
     "submit": "Pay a sheet: start its batch, or continue it.",
     "resume": "Continue a batch from the journal alone.",
     "retry": "Release rejected rows for another attempt, and send them.",
+    "run-folder": "Submit the settled sheets of a folder.",
     "resolve": "Settle rows in doubt, with evidence.",
     "status": "Show what the journal knows.",
     "reconcile": "Write the reconciliation file again.",
@@ -48,7 +49,7 @@ class _CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"paygw_batch.cli.{cmd_name}")
+        module = importlib.import_module(f"paygw_batch.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

@@ -16,12 +16,15 @@ from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.result import Validated
-from paygw_batch.sheet.write import check_writable
+from paygw_batch.sheet.write import check_writable, write_rejects
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A sheet to submit: where it stands, where its results go, where its plan would be, and what was asked for."""
+    """A sheet to submit: where it stands, where its results go, where its plan would be, and what was asked for.
+
+    `rejects` is where the rows of a refused sheet are written, if anywhere.
+    """
 
     sheet: Path
     validated: Validated
@@ -29,6 +32,7 @@ class Submission:
     plan: Path
     skip_invalid: bool = False
     amend: bool = False
+    rejects: Path | None = None
 
 
 def submit_sheet(
@@ -42,6 +46,8 @@ def submit_sheet(
     planned = plan_submission(submission.validated, journal, operation=PAYOUT, amend=submission.amend, now=utc_now)
     show_findings(screen, planned)
     if planned.validated.defects.height and not submission.skip_invalid:
+        if submission.rejects is not None:
+            write_rejects(planned.validated, submission.rejects)
         return refused(planned)
     approvals: list[str] = []
     if planned.existing is None:

@@ -19,9 +19,11 @@ from paygw_batch.cli.compose import (
     stated_totals,
     utc_now,
     validated_sheet,
+    wait_option,
 )
 from paygw_batch.cli.connect import gateway_of
 from paygw_batch.cli.render import Screen
+from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out
 from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet
@@ -33,6 +35,7 @@ from paygw_batch.run.books import books
 from paygw_batch.run.preview import preview
 from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.run.summary import Summary, of_states
+from paygw_batch.sheet.result import Validated
 
 
 @click.command("submit", short_help="Pay a sheet.")
@@ -49,6 +52,7 @@ from paygw_batch.run.summary import Summary, of_states
 @click.option(
     "--expect-total", multiple=True, metavar="CUR=AMOUNT", help="Refuse the sheet unless it comes to this. Repeatable."
 )
+@wait_option
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -64,6 +68,7 @@ def command(
     rate_per_s: float | None,
     expect_rows: int | None,
     expect_total: tuple[str, ...],
+    wait: bool,
 ) -> None:
     """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
     started_s = time.monotonic()
@@ -73,24 +78,32 @@ def command(
     settings = settings_of(invocation, flags)
     rules = rules_of(settings)
     require_complete(settings, rules, set())
-    validated = validated_sheet(settings, rules, sheet, reference=reference)
-    screen.notes(validated.sheet.notes)
-    if wrong := differences(stated, validated.totals):
-        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-    require_complete(settings, rules, set(validated.instructions["country"].unique()))
+
+    def read() -> Validated:
+        validated = validated_sheet(settings, rules, sheet, reference=reference)
+        screen.notes(validated.sheet.notes)
+        if wrong := differences(stated, validated.totals):
+            raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+        require_complete(settings, rules, set(validated.instructions["country"].unique()))
+        return validated
+
     if dry_run:
         with journal_or_nothing(settings) as reader:
-            planned = plan_submission(validated, reader, operation=PAYOUT, amend=amend, now=utc_now)
+            planned = plan_submission(read(), reader, operation=PAYOUT, amend=amend, now=utc_now)
             show_findings(screen, planned)
             is_refused = planned.validated.defects.height and not skip_invalid
             summary = refused(planned) if is_refused else _previewed(planned, reader, minor_units_of(rules), screen)
-    else:
+        screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+    with reported(settings, "submit", screen) as report:
         submission = Submission(
-            sheet, validated, out or default_out(sheet), plan or default_plan(sheet), skip_invalid, amend
+            sheet, read(), out or default_out(sheet), plan or default_plan(sheet), skip_invalid, amend
         )
-        with gateway_of(settings, rules, os.environ) as connection, run_journal(settings, "submit", screen) as journal:
-            summary = submit_sheet(submission, settings, rules, connection, journal, screen)
-    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+        with (
+            gateway_of(settings, rules, os.environ) as connection,
+            run_journal(settings, "submit", screen, wait=wait) as journal,
+        ):
+            report.summary = submit_sheet(submission, settings, rules, connection, journal, screen)
+    screen.finish(report.summary)
 
 
 def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen) -> Summary:

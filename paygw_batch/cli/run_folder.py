@@ -1,0 +1,141 @@
+"""`paygw-batch run-folder`: submit the sheets that lie in a folder. What a timer calls."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.compose import (
+    require_complete,
+    rules_of,
+    run_journal,
+    settings_of,
+    utc_now,
+    validated_sheet,
+    wait_option,
+)
+from paygw_batch.cli.connect import gateway_of, signer_key
+from paygw_batch.cli.drop import Claimed, Drop
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.reporting import reported
+from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.submission import Submission, submit_sheet
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, SheetError
+from paygw_batch.journal.port import Journal
+from paygw_batch.run.summary import ExitCode, Summary, worst
+from paygw_batch.settings import Settings
+
+_UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
+_REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What every sheet of a folder is submitted with."""
+
+    settings: Settings
+    rules: Rules
+    journal: Journal
+    screen: Screen
+    skip_invalid: bool
+
+
+@click.command("run-folder", short_help="Submit the sheets of a folder.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--settle-s", type=click.FloatRange(0), default=60.0, show_default=True, help="Leave younger files alone."
+)
+@click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
+@wait_option
+@click.pass_obj
+def command(invocation: Invocation, *, folder: Path, settle_s: float, skip_invalid: bool, wait: bool) -> None:
+    """Submit every sheet in FOLDER that nobody has written to for a while, one after the other.
+
+    Each is moved to FOLDER/done or FOLDER/refused with its reports. A second start while one is on does nothing.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    rules = rules_of(settings)
+    require_complete(settings, rules, set())
+    drop = Drop(folder, settings.endpoint(), settle_s=settle_s, now=utc_now)
+    with reported(settings, "run-folder", screen) as report:
+        signer_key(settings, os.environ)
+        with run_journal(settings, "run-folder", screen, wait=wait) as journal:
+            run = _Run(settings, rules, journal, screen, skip_invalid)
+            report.summary = _told(list(_submit_all(drop, run)))
+    screen.finish(report.summary)
+
+
+def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
+    """Submit sheet after sheet, those first that an earlier run left; stop where going on makes no sense."""
+    for claimed in drop.claim_all():
+        run.screen.say(f"{claimed.name}:")
+        summary = _submit(claimed, run)
+        yield claimed.name, summary
+        if summary.exit_code in _UNFINISHED:
+            run.screen.say(f"{claimed.name} is not finished: the next run continues it before any other.")
+            return
+        claimed.finish(summary, is_refused=summary.exit_code in _REFUSED)
+
+
+def _submit(claimed: Claimed, run: _Run) -> Summary:
+    """Submit one sheet. What is wrong with it is its summary; what is wrong with us ends the whole run."""
+    try:
+        validated = validated_sheet(run.settings, run.rules, claimed.path, reference=None)
+        run.screen.notes(validated.sheet.notes)
+        require_complete(run.settings, run.rules, set(validated.instructions["country"].unique()))
+    except (SheetError, ConfigurationError) as error:
+        return _refusal(claimed, run, error)
+    submission = Submission(
+        sheet=claimed.path_when_done,
+        validated=validated,
+        out=claimed.reconciliation,
+        plan=claimed.plan,
+        skip_invalid=run.skip_invalid,
+        rejects=claimed.rejects,
+    )
+    with gateway_of(run.settings, run.rules, os.environ) as connection:
+        try:
+            return submit_sheet(submission, run.settings, run.rules, connection, run.journal, run.screen)
+        except ApprovalError as error:
+            return _refusal(claimed, run, error)
+
+
+def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
+    run.screen.say(error.message)
+    return Summary(ExitCode(error.exit_code), error.message, sheet=claimed.name)
+
+
+def _told(sheets: list[tuple[str, Summary]]) -> Summary:
+    """Return what a whole folder came to."""
+    states: Counter[str] = Counter()
+    for _, summary in sheets:
+        states.update(summary.states)
+    listed = [
+        {
+            "sheet": name,
+            "batch": summary.batch,
+            "exit_code": int(summary.exit_code),
+            "states": dict(summary.states),
+            "message": summary.message,
+        }
+        for name, summary in sheets
+    ]
+    count = len(sheets)
+    message = (
+        f"{count} {'sheet was' if count == 1 else 'sheets were'} taken." if sheets else "There was no settled sheet."
+    )
+    return Summary(
+        worst({summary.exit_code for _, summary in sheets} | {ExitCode.DONE}),
+        message,
+        rows=sum(summary.rows for _, summary in sheets),
+        states=dict(states),
+        defects=sum(summary.defects for _, summary in sheets),
+        known=sum(summary.known for _, summary in sheets),
+        sent_this_run=sum(summary.sent_this_run for _, summary in sheets),
+        further={"sheets": listed},
+    )

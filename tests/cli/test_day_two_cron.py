@@ -1,0 +1,271 @@
+"""Unattended: a drop folder, two starts at once, and what a run tells the house it runs in."""
+
+import json
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from program import Program, kenyan_rows, read_csv, sandbox_toml
+
+from paygw_batch.cli.runlog import masked
+
+
+@pytest.fixture
+def folder(program: Program) -> Path:
+    path = program.home / "drop"
+    path.mkdir()
+    return path
+
+
+def dropped(program: Program, rows: list[str], name: str = "payroll.csv", *, age_s: float = 3600) -> Path:
+    path = program.sheet(rows, name=f"drop/{name}")
+    then = time.time() - age_s
+    os.utime(path, (then, then))
+    return path
+
+
+def files(folder: Path, place: str) -> list[str]:
+    """Return the names in a subfolder, without the time of claiming."""
+    return sorted(path.name.partition("-")[2] for path in (folder / place).iterdir())
+
+
+def slow(program: Program, delay_s: float) -> None:
+    (program.home / "slow.toml").write_text(f"[default]\ndelay_s = {delay_s}\n")
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+
+
+# The drop folder
+
+
+def test_a_settled_sheet_is_paid_and_moved_with_its_reports(program: Program, folder: Path):
+    sheet = dropped(program, kenyan_rows(3))
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
+    assert not sheet.exists()
+    assert files(folder, "done") == ["payroll.csv", "payroll.reconciliation.csv", "payroll.summary.json"]
+    (report,) = (folder / "done").glob("*.summary.json")
+    assert json.loads(report.read_text())["states"] == {"paid": 3}
+    (reconciliation,) = (folder / "done").glob("*.reconciliation.csv")
+    assert [line["state"] for line in read_csv(reconciliation)] == ["paid"] * 3
+
+
+def test_an_empty_folder_is_no_failure(program: Program, folder: Path):
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["sheets"]) == (0, [])
+
+
+def test_a_folder_that_is_not_there_is_a_usage_error(program: Program):
+    assert program.run("run-folder", program.home / "nowhere").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "name", [".payroll.csv", "~$payroll.xlsx", "payroll.csv.part", "notes.pdf", "payroll.reconciliation.csv"]
+)
+def test_what_is_no_finished_sheet_is_left_alone(program: Program, folder: Path, name: str):
+    path = dropped(program, kenyan_rows(1), name)
+    assert program.json("run-folder", folder)["sheets"] == []
+    assert path.exists()
+
+
+def test_a_sheet_that_someone_may_still_be_writing_is_left_alone(program: Program, folder: Path):
+    young = dropped(program, kenyan_rows(1), age_s=5)
+    assert program.json("run-folder", folder)["sheets"] == []
+    assert young.exists()
+    assert program.json("run-folder", folder, "--settle-s", "1")["exit_code"] == 0
+
+
+def test_a_link_is_not_followed(program: Program, folder: Path):
+    outside = program.sheet(kenyan_rows(1))
+    (folder / "payroll.csv").symlink_to(outside)
+    assert program.json("run-folder", folder, "--settle-s", "0")["sheets"] == []
+    assert outside.exists()
+
+
+def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_paid(program: Program, folder: Path):
+    dropped(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
+    dropped(program, kenyan_rows(2, prefix="GOOD"), "good.csv")
+    (folder / "torn.csv").write_text('country,amount\n"KE,1\n')
+    os.utime(folder / "torn.csv", (1, 1))
+    summary = program.json("run-folder", folder)
+    assert summary["exit_code"] == 3
+    assert [(sheet["sheet"], sheet["exit_code"]) for sheet in summary["sheets"]] == [
+        ("torn.csv", 3),
+        ("bad.csv", 3),
+        ("good.csv", 0),
+    ]
+    assert files(folder, "refused") == [
+        "bad.csv",
+        "bad.rejects.csv",
+        "bad.summary.json",
+        "torn.csv",
+        "torn.summary.json",
+    ]
+    (rejects,) = (folder / "refused").glob("*.rejects.csv")
+    assert [line["client_orderid"] for line in read_csv(rejects)] == ["BAD"]
+    assert {line["client_orderid"] for line in program.record()} == {"GOOD-1", "GOOD-2"}
+
+
+def test_the_same_sheet_dropped_again_pays_nobody_twice(program: Program, folder: Path):
+    for _ in range(2):
+        dropped(program, kenyan_rows(3))
+        assert program.json("run-folder", folder)["exit_code"] == 0
+    assert len(program.record()) == 3
+
+
+def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: Path):
+    slow(program, 0.2)
+    dropped(program, kenyan_rows(60), "first.csv")
+    process = program.start("run-folder", folder)
+    while not program.record():
+        assert process.poll() is None
+    second = dropped(program, kenyan_rows(1, prefix="SECOND"), "second.csv")
+    result = program.run("run-folder", folder)
+    assert result.exit_code == 7
+    assert "nother run holds this journal: process" in result.stderr
+    assert second.exists()
+    process.communicate()
+    assert process.returncode == 0
+    assert len(program.record()) == 60
+
+
+def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Program, folder: Path):
+    slow(program, 0.2)
+    dropped(program, kenyan_rows(40), "first.csv")
+    process = program.start("run-folder", folder)
+    while not program.record():
+        assert process.poll() is None
+    dropped(program, kenyan_rows(1, prefix="SECOND"), "second.csv")
+    summary = program.json("run-folder", folder, "--wait")
+    process.communicate()
+    assert [sheet["sheet"] for sheet in summary["sheets"]] == ["second.csv"]
+    assert len(program.record()) == 41
+
+
+def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(program: Program, folder: Path):
+    slow(program, 0.2)
+    dropped(program, kenyan_rows(60), "first.csv")
+    process = program.start("run-folder", folder)
+    while not program.record():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 130
+    dropped(program, kenyan_rows(1, prefix="OLD"), "a-older-sheet.csv", age_s=99999)
+    summary = program.json("run-folder", folder)
+    assert [sheet["sheet"] for sheet in summary["sheets"]] == ["first.csv", "a-older-sheet.csv"]
+    assert summary["states"] == {"paid": 61}
+    assert len(program.record()) == 61
+
+
+def test_a_sheet_begun_at_one_endpoint_is_never_continued_at_another(program: Program, folder: Path):
+    slow(program, 0.2)
+    dropped(program, kenyan_rows(60))
+    process = program.start("run-folder", folder)
+    while not program.record():
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    text = program.config.read_text().replace('endpoint_id = "1000"', 'endpoint_id = "1001"')
+    program.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
+    assert program.json("run-folder", folder)["sheets"] == []
+
+
+# What a run tells the house
+
+
+def house(program: Program) -> None:
+    hook = program.home / "hook.sh"
+    hook.write_text('#!/bin/sh\nenv > "$1/hook.env"\nexec cat > "$1/hook.json"\n')
+    hook.chmod(0o700)
+    program.config.write_text(
+        sandbox_toml()
+        + f'\n[reporting]\nlog = "run.log"\nmetrics = "paygw.prom"\nhook = ["{hook}", "{program.home}"]\n'
+    )
+
+
+def log_lines(program: Program) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (program.home / "run.log").read_text().splitlines()]
+
+
+def test_a_run_is_logged_measured_and_told(program: Program):
+    house(program)
+    rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO")]
+    summary = program.json("submit", program.sheet(rows), PAYGW_KEY_PASSPHRASE="a secret")
+    lines = log_lines(program)
+    assert [line["event"] for line in lines if line["event"] != "said"] == ["run_started", "run_ended"]
+    assert len({line["run"] for line in lines}) == 1
+    assert lines[-1]["states"] == {"paid": 2, "rejected": 1}
+    assert stat.S_IMODE((program.home / "run.log").stat().st_mode) == 0o600
+    metrics = (program.home / "paygw.prom").read_text()
+    assert 'paygw_run_exit_code{command="submit"} 4\n' in metrics
+    assert 'paygw_batch_rows{command="submit",state="paid"} 2\n' in metrics
+    assert 'paygw_batch_amount{command="submit",currency="KES",state="rejected"} 9001.00\n' in metrics
+    assert stat.S_IMODE((program.home / "paygw.prom").stat().st_mode) == 0o644
+    told = json.loads((program.home / "hook.json").read_text())
+    assert (told["batch"], told["exit_code"], told["run"]) == (summary["batch"], 4, lines[0]["run"])
+    assert "a secret" not in (program.home / "hook.env").read_text()
+
+
+def test_a_run_that_fails_is_told_too(program: Program):
+    house(program)
+    program.run("submit", program.home / "absent.csv")
+    assert json.loads((program.home / "hook.json").read_text())["exit_code"] == 3
+    assert log_lines(program)[-1]["exit_code"] == 3
+
+
+def test_no_name_and_no_number_of_a_payee_is_logged_measured_or_told(program: Program):
+    house(program)
+    rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9007", prefix="LOST"), *kenyan_rows(1, prefix="TWIN")]
+    program.json("submit", program.sheet(rows))
+    for name in ("run.log", "paygw.prom", "hook.json"):
+        text = (program.home / name).read_text()
+        assert "Wanjiku" not in text
+        assert "712345" not in text
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [(["/bin/false"], "exit code 1"), (["/no/such/hook"], "cannot be run"), (["/bin/sleep", "60"], "took longer")],
+)
+def test_a_hook_that_fails_is_said_and_changes_nothing(program: Program, command: list[str], why: str):
+    program.config.write_text(f"{sandbox_toml()}\n[reporting]\nhook = {json.dumps(command)}\nhook_timeout_s = 0.2\n")
+    result = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert result.exit_code == 0
+    assert why in result.stderr
+
+
+def test_a_log_that_cannot_be_written_is_said_and_changes_nothing(program: Program):
+    program.config.write_text(
+        f'{sandbox_toml()}\n[reporting]\nlog = "no/such/run.log"\nmetrics = "no/such/paygw.prom"\n'
+    )
+    result = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert result.exit_code == 0
+    assert result.stderr.count("cannot be written") == 2
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("Paid 254712345678.", "Paid ***678."),
+        ("+254712345678 and 0712345678", "+***678 and ***678"),
+        ("1,234 rows, row 123456 of 2026-11-21", "1,234 rows, row 123456 of 2026-11-21"),
+    ],
+)
+def test_long_numbers_are_masked(sentence: str, shown: str):
+    assert masked(sentence) == shown
+
+
+def test_a_run_that_waits_for_the_journal_says_for_whom(program: Program):
+    slow(program, 0.2)
+    sheet = program.sheet(kenyan_rows(40))
+    process = program.start("submit", sheet)
+    while not program.record():
+        assert process.poll() is None
+    result = program.run("submit", sheet, "--wait")
+    process.communicate()
+    assert result.exit_code == 0
+    assert "nother run holds this journal: process" in result.stdout
+    assert len(program.record()) == 40
