@@ -12,8 +12,8 @@ AppendAway = Callable[[Sequence[Entry]], Awaitable[Sequence[bool]]]
 class Committer:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
-    `append` returns when its fact is on stable storage. After the first failure every `append` raises it: a process
-    whose journal failed once never writes to it again.
+    Facts are committed in the order they were submitted. After the first failure every further one fails with it: a
+    process whose journal failed once never writes to it again.
     """
 
     def __init__(self, append_away: AppendAway, on_failure: Callable[[Exception], None]) -> None:
@@ -23,15 +23,21 @@ class Committer:
         self._commit: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
 
-    async def append(self, entry: Entry) -> bool:
-        """Make one fact durable and return whether it moved its instruction."""
+    def submit(self, entry: Entry) -> asyncio.Future[bool]:
+        """Put one fact into the next commit; the future says, once it is durable, whether it moved its instruction."""
+        loop = asyncio.get_running_loop()
+        durable: asyncio.Future[bool] = loop.create_future()
         if self._failure is not None:
-            raise self._failure
-        durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            durable.set_exception(self._failure)
+            return durable
         self._waiting.append((entry, durable))
         if self._commit is None:
-            self._commit = asyncio.create_task(self._commit_all())
-        return await durable
+            self._commit = loop.create_task(self._commit_all())
+        return durable
+
+    async def append(self, entry: Entry) -> bool:
+        """Make one fact durable and return whether it moved its instruction."""
+        return await self.submit(entry)
 
     async def _commit_all(self) -> None:
         try:

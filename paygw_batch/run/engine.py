@@ -61,9 +61,12 @@ class RunEnd:
 
 
 @dataclass(slots=True)
-class _Signed:
+class _Row:
+    """A due instruction on its way: signed, then launched, and in flight until its last attempt has come to an end."""
+
     due: Due
     request: PreparedRequest
+    in_flight: bool = False
 
 
 @dataclass(slots=True)
@@ -103,11 +106,12 @@ class Engine:
         self._breaker = Breaker(pace.stop_after_in_doubt)
         self._rhythm = Rhythm(pace.rate_per_s)
         self._tally = _Tally()
-        self._signed: deque[_Signed] = deque()
+        self._signed: deque[_Row] = deque()
         self._all_signed = False
-        self._wake = asyncio.Event()
         self._room = asyncio.Event()
+        self._all_launched = asyncio.Event()
         self._halted = asyncio.Event()
+        self._next_launch: asyncio.TimerHandle | None = None
         self._senders: set[asyncio.Task[None]] = set()
         self._committer = Committer(
             lambda entries: away.journal(lambda: journal.append(entries)), on_failure=self._give_up
@@ -117,9 +121,11 @@ class Engine:
         """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
         feeding = asyncio.create_task(self._feed(batch))
         try:
-            await self._dispatch()
+            await self._all_launched.wait()
         finally:
             feeding.cancel()
+            if self._next_launch is not None:
+                self._next_launch.cancel()
             await asyncio.gather(feeding, *self._senders, return_exceptions=True)
         tally = self._tally
         return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
@@ -149,7 +155,7 @@ class Engine:
             for task in signing:
                 task.cancel()
             self._all_signed = True
-            self._wake.set()
+            self._launch()
 
     async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
         """Wait until another trip to the signing threads keeps within SIGNED_AHEAD."""
@@ -164,9 +170,9 @@ class Engine:
 
     async def _sign(self, page: Sequence[Due]) -> None:
         requests = await self._away.sign(lambda: [self._request(due) for due in page])
-        self._signed.extend(map(_Signed, page, requests))
+        self._signed.extend(map(_Row, page, requests))
         self._room.set()
-        self._wake.set()
+        self._launch()
 
     def _request(self, due: Due) -> PreparedRequest:
         return self._prepare(
@@ -176,72 +182,63 @@ class Engine:
             timestamp_s=int(self._world.now().timestamp()),
         )
 
-    # Dispatching: as many senders as the window, the rhythm and the signed requests allow.
+    # Launching: as many rows in flight as the window, the rhythm and the signed requests allow.
 
-    async def _dispatch(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            self._wake.clear()
-            wait_s = self._launch(clock)
-            if self._tally.stopping or (self._all_signed and not self._signed):
-                return
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-
-    def _launch(self, clock: Callable[[], float]) -> float | None:
-        """Start every row that may leave now; return how long the rhythm says to wait, if that is what holds us up."""
-        tally = self._tally
+    def _launch(self) -> None:
+        """Start every row that may leave now. Called whenever there may be one more."""
+        tally, loop = self._tally, asyncio.get_running_loop()
         while self._signed and tally.in_flight < self._window.size and not tally.stopping:
-            if (wait_s := self._rhythm.wait_s(clock())) > 0:
-                return wait_s
-            self._rhythm.start(clock())
+            if (wait_s := self._rhythm.wait_s(loop.time())) > 0:
+                self._launch_after(loop, wait_s)
+                break
+            self._rhythm.start(loop.time())
+            row = self._signed.popleft()
+            row.in_flight = True
             tally.in_flight += 1
-            sender = asyncio.create_task(self._deliver(self._signed.popleft()))
+            sender = loop.create_task(self._deliver(row))
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
             self._room.set()
-        return None
+        if tally.stopping or (self._all_signed and not self._signed):
+            self._all_launched.set()
+
+    def _launch_after(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> None:
+        if self._next_launch is not None:
+            self._next_launch.cancel()
+        self._next_launch = loop.call_later(wait_s, self._launch)
+
+    def _land(self, row: _Row) -> None:
+        """Give the row's place in flight to the next one."""
+        if row.in_flight:
+            row.in_flight = False
+            self._tally.in_flight -= 1
+            self._launch()
 
     # Delivering: one row, from its intent to its outcome.
 
-    async def _deliver(self, signed: _Signed) -> None:
+    async def _deliver(self, row: _Row) -> None:
         try:
-            await self._try(signed)
+            await self._try(row)
         except Exception as error:  # noqa: BLE001 (whatever it is ends the run, in order)
             self._give_up(error)
         finally:
-            self._tally.in_flight -= 1
-            self._wake.set()
+            self._land(row)
 
-    async def _try(self, signed: _Signed) -> None:
-        due, request = signed.due, signed.request
+    async def _try(self, row: _Row) -> None:
+        due = row.due
         for number in range(1, TRIES + 1):
-            if self._world.now().timestamp() - request.timestamp_s > SIGNATURE_AGE_S:
-                request = await self._away.sign(lambda: self._request(due))
-            verdict = await self._attempt(due, due.standing.attempt + number, request)
-            match verdict.advice:
-                case TryAgain():
-                    pass
-                case PauseRun(pause_s):
-                    self._rhythm.pause(asyncio.get_running_loop().time(), pause_s)
-                    self._progress.note(f"The gateway asked for a rest of {pause_s:.0f} seconds.")
-                    return
-                case StopRun(reason):
-                    self._stop(reason)
-                    return
-                case GoOn():
-                    return
+            if number > 1 or self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S:
+                row.request = await self._away.sign(lambda: self._request(due))
+            verdict = await self._attempt(row, due.standing.attempt + number)
+            if not isinstance(verdict.advice, TryAgain):
+                return
             if number == TRIES:
                 self._stop(f"The gateway cannot be reached ({verdict.outcome.cause}).")
             elif await self._halted_within(wait_before_try(number + 1, self._world.chance())):
                 return
-            else:
-                request = await self._away.sign(lambda: self._request(due))
 
-    async def _attempt(self, due: Due, attempt: int, request: PreparedRequest) -> Verdict:
+    async def _attempt(self, row: _Row, attempt: int) -> Verdict:
+        due, request = row.due, row.request
         intent = Intended(due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
         if not await self._record(due, attempt, intent):
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
@@ -249,22 +246,39 @@ class Engine:
             verdict = Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
             verdict = self._judge(await self._gateway.deliver(request), request.expected)
-        outcome = verdict.outcome
-        if outcome.kind is not OutcomeKind.NOT_SENT:
-            self._tally.sent += 1
-        self._window.learn(outcome.kind)
-        if self._breaker.learn(outcome.kind):
-            self._stop(f"{self._breaker.in_a_row} rows in a row came into doubt.")
+        self._heed(verdict)
+        if not isinstance(verdict.advice, TryAgain):
+            # The row that is launched in its place runs, and hands in its intent, only once this one has handed in its
+            # outcome and waits: they share a commit, and no commit shows more rows in flight than there are places.
+            self._land(row)
         try:
-            await self._record(due, attempt, Concluded(outcome))
+            await self._record(due, attempt, Concluded(verdict.outcome))
         except Exception:
-            self._tally.unrecorded.append((due.order_id, outcome.kind))
+            self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
-        self._progress.concluded(outcome)
+        self._progress.concluded(verdict.outcome)
         return verdict
 
-    async def _record(self, due: Due, attempt: int, fact: Fact) -> bool:
-        return await self._committer.append(Entry(due.number, attempt, fact, timestamp(self._world.now())))
+    def _heed(self, verdict: Verdict) -> None:
+        """Let what an attempt came to decide how the run goes on."""
+        kind = verdict.outcome.kind
+        if kind is not OutcomeKind.NOT_SENT:
+            self._tally.sent += 1
+        self._window.learn(kind)
+        if self._breaker.learn(kind):
+            self._stop(f"{self._breaker.in_a_row} rows in a row came into doubt.")
+        match verdict.advice:
+            case StopRun(reason):
+                self._stop(reason)
+            case PauseRun(pause_s):
+                self._rhythm.pause(asyncio.get_running_loop().time(), pause_s)
+                self._progress.note(f"The gateway asked for a rest of {pause_s:.0f} seconds.")
+            case GoOn() | TryAgain():
+                pass
+
+    def _record(self, due: Due, attempt: int, fact: Fact) -> asyncio.Future[bool]:
+        """Hand a fact to the next commit; the future is done when it is durable."""
+        return self._committer.submit(Entry(due.number, attempt, fact, timestamp(self._world.now())))
 
     # Stopping.
 
@@ -282,7 +296,7 @@ class Engine:
     def _halt(self) -> None:
         self._tally.stopping = True
         self._halted.set()
-        self._wake.set()
+        self._all_launched.set()
 
     async def _halted_within(self, wait_s: float) -> bool:
         try:

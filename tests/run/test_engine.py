@@ -16,7 +16,7 @@ from scripted_world import (
     run,
 )
 
-from paygw_batch.core.lifecycle import Intended, State
+from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.memory import MemoryJournal
@@ -78,6 +78,35 @@ def test_the_intent_is_durable_before_anything_leaves():
     gateway.script = lambda order_id, _times: APPROVED if order_id in intended else pytest.fail("sent before intent")
     run(an_engine(journal, gateway), batch)
     assert len(intended) == 40
+
+
+def test_no_commit_leaves_more_rows_in_flight_than_there_are_places():
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    append, in_flight = journal.append, []
+
+    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+        moved = append(entries)
+        in_flight.append(states(journal, batch)[State.IN_FLIGHT])
+        return moved
+
+    journal.append = watched  # type: ignore[method-assign]
+    run(an_engine(journal, gateway, Pace(concurrency=7)), batch)
+    assert max(in_flight) == 7
+    assert in_flight[-1] == 0
+
+
+def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent():
+    journal, batch = a_journal(rows=10)
+    append, commits = journal.append, []
+
+    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+        commits.append([type(entry.fact) for entry in entries])
+        return append(entries)
+
+    journal.append = watched  # type: ignore[method-assign]
+    run(an_engine(journal, ScriptedGateway(latency=0.01), Pace(concurrency=1)), batch)
+    assert commits == [[Intended], *[[Concluded, Intended]] * 9, [Concluded]]
 
 
 def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again():
