@@ -23,9 +23,17 @@ _OTHERS_WRITE = 0o022
 
 
 def settled(path: Path) -> Path:
-    """Return the one absolute name of `path`: no `..` and no link on the way, the last part as it was given."""
+    """Return the one absolute name of `path`: no `..` and no link on the way, the last part as it was given.
+
+    Raises `JournalError` for a name that is no text: SQLite could not open it.
+    """
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
-    return Path(os.path.realpath(absolute.parent)) / absolute.name
+    one_name = Path(os.path.realpath(absolute.parent)) / absolute.name
+    try:
+        str(one_name).encode()
+    except UnicodeEncodeError:
+        raise JournalError(f"{str(one_name)!a} is not written in UTF-8.", hint="Choose another name.") from None
+    return one_name
 
 
 def make_directory(directory: Path) -> None:

@@ -1,6 +1,6 @@
 """Opening the journal on disk: to write it, one run at a time, or to look into it."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import apsw
@@ -33,12 +33,12 @@ def open_journal(path: Path, *, witness_dir: Path, endpoint: str, now: str, hold
     for directory in (path.parent, witness_dir):
         make_directory(directory)
         check_directory(directory)
-    lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder)
-    try:
-        return _open_locked(path, witness_dir, lock, endpoint=endpoint, now=now)
-    except BaseException:
-        lock.close()
-        raise
+    with ExitStack() as undo:
+        lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder)
+        undo.callback(lock.close)
+        journal = _open_locked(path, witness_dir, lock, undo, endpoint=endpoint, now=now)
+        undo.pop_all()
+    return journal
 
 
 def read_journal(path: Path, *, witness_dir: Path, endpoint: str) -> SqliteReader:
@@ -69,30 +69,30 @@ def _check_readable(path: Path, found: Found | None, seen: Seen | None, witness:
         raise JournalError(f"The journal {path} was written by an older version: `submit` or `resume` brings it up.")
 
 
-def _open_locked(path: Path, witness_dir: Path, lock: RunLock, *, endpoint: str, now: str) -> SqliteJournal:
-    witness = witness_path(witness_dir, path)
-    seen = read_witness(witness)
+def _open_locked(
+    path: Path, witness_dir: Path, lock: RunLock, undo: ExitStack, *, endpoint: str, now: str
+) -> SqliteJournal:
+    place_of_witness = witness_path(witness_dir, path)
+    seen = read_witness(place_of_witness)
     found, former = _survey(path, witness_dir, endpoint=endpoint, seen=seen) if check_place(path) else (None, None)
     if found is None:
         if seen is not None:
-            raise missing_journal(path, witness)
+            raise missing_journal(path, place_of_witness)
         found = make_journal(path, endpoint=endpoint, now=now)
     notes = _notes(path, found, has_witness=seen is not None or former is not None)
     connection = connect(path, write=True)
+    undo.callback(connection.close)
     try:
+        witness = Witness(place_of_witness, Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
+        undo.callback(witness.close)
         _bring_up(connection, path, found, now=now)
-        held = Witness(witness, Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
         if former is not None:
             former.unlink(missing_ok=True)
     except (apsw.Error, OSError) as error:
         leave_untouched(connection)
-        connection.close()
         raise JournalError(f"The journal {path} cannot be written: {error}.") from None
-    except BaseException:
-        connection.close()
-        raise
     return SqliteJournal(
-        connection, path, journal_id=found.identity.journal_id, end=found.end, witness=held, lock=lock, notes=notes
+        connection, path, journal_id=found.identity.journal_id, end=found.end, witness=witness, lock=lock, notes=notes
     )
 
 

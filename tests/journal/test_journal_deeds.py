@@ -33,7 +33,7 @@ def conclude(journal: Journal, batch: BatchRecord, row: int, kind: OutcomeKind, 
     return number
 
 
-def test_deeds_are_told_in_order_and_a_runs_own_facts_are_not(journal: Journal):
+def test_deeds_are_told_in_order_and_a_runs_own_facts_are_not(journal: Journal) -> None:
     batch = opened(journal)
     doubtful = conclude(journal, batch, 2, OutcomeKind.UNKNOWN, 1)
     conclude(journal, batch, 3, OutcomeKind.REJECTED, 2)
@@ -51,7 +51,7 @@ def test_deeds_are_told_in_order_and_a_runs_own_facts_are_not(journal: Journal):
     journal.verify()
 
 
-def test_deeds_of_another_batch_are_not_told(journal: Journal):
+def test_deeds_of_another_batch_are_not_told(journal: Journal) -> None:
     opened(journal)
     other = journal.open_batch(
         replace(NewBatch("b2", OPERATION, "other.csv", "sha2", 1, 0), by="eve"),

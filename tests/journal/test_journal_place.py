@@ -153,6 +153,14 @@ def test_an_empty_file_becomes_a_journal_but_cannot_be_read_as_one(place: Path) 
         assert len(reader.batches()) == 1
 
 
+def test_a_path_that_is_no_text_is_refused(place: Path) -> None:
+    odd = place / "caf\udce9" / "journal.sqlite3"
+    for open_it in (open_journal, read_journal):
+        arguments = {"now": AT, "holder": "a test"} if open_it is open_journal else {}
+        with pytest.raises(JournalError, match="is not written in UTF-8"):
+            open_it(odd, witness_dir=place / "witness", endpoint=ENDPOINT, **arguments)
+
+
 def test_no_journal_is_made_beside_the_log_of_a_lost_one(place: Path) -> None:
     path = made(place)
     path.unlink()
