@@ -1,5 +1,6 @@
 """Random kills: SIGKILL at any instant, again and again, until the batch is done; then the judge."""
 
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -93,5 +94,6 @@ def kill(directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, s
             kill_until_done(machine, at, Random(f"{seed}/{life}"), pace, tally)  # noqa: S311 (dice)
         except Broken as broken:
             raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
+        shutil.rmtree(machine.home)
         life += 1
     return tally

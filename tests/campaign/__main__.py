@@ -1,0 +1,109 @@
+"""`python -m tests.campaign`: the process campaign at the size that is asked for, with what it came to."""
+
+import argparse
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from .judge import Broken, judge_end, judge_orders
+from .kills import FAST, SLOW, kill
+from .machine import GatewayProcess, Machine, Spawner, gateway
+from .ordinals import EVERYTHING, strike
+from .power import play, record
+from .tracing import why_not
+
+RELEASE = {"kills": 10_000, "starts": 1_000, "ordinals": 1, "power": 1}
+START_ROWS = 8
+
+
+def main() -> int:
+    """Run what was asked for; return 1 when anything broke."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--release", action="store_true", help="everything, at the size of a release")
+    parser.add_argument("--kills", type=int, default=0, help="random kills, half of them against a slow gateway")
+    parser.add_argument("--starts", type=int, default=0, help="double starts")
+    parser.add_argument(
+        "--ordinals", type=int, default=0, metavar="N", help="each N-th ordinal of every call and fault"
+    )
+    parser.add_argument(
+        "--power", type=int, default=0, metavar="N", help="power cut after each N-th operation of a run"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    sizes = RELEASE if arguments.release else vars(arguments)
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
+    with TemporaryDirectory(dir=place) as name, Spawner() as spawner:
+        directory = Path(name)
+        with gateway(directory / "fast", FAST) as fast, gateway(directory / "slow", SLOW) as slow:
+            parts: list[tuple[str, Callable[[], str]]] = []
+            if sizes["power"]:
+                parts.append(("power loss", partial(_power, directory, spawner, slow, sizes["power"])))
+            if sizes["starts"]:
+                parts.append(("double starts", partial(_starts, directory, spawner, fast, sizes["starts"])))
+            if sizes["ordinals"]:
+                parts.append(("ordinals", partial(_ordinals, directory, spawner, slow, sizes["ordinals"])))
+            for at, half in ((fast, sizes["kills"] // 2), (slow, sizes["kills"] - sizes["kills"] // 2)):
+                if half:
+                    part = partial(_kills, directory, spawner, at, half, arguments.seed)
+                    parts.append((f"kills, {at.directory.name} gateway", part))
+            return max([_told(name, part) for name, part in parts], default=0)
+
+
+def _told(name: str, part: Callable[[], str]) -> int:
+    began_s = time.monotonic()
+    try:
+        told, code = part(), 0
+    except Broken as broken:
+        told, code = f"BROKEN: {broken}", 1
+    sys.stdout.write(f"{name}: {told} ({time.monotonic() - began_s:,.0f} s)\n")
+    sys.stdout.flush()
+    return code
+
+
+def _kills(directory: Path, spawner: Spawner, at: GatewayProcess, kills: int, seed: int) -> str:
+    tally = kill(directory / at.directory.name / "kills", spawner, at, kills=kills, seed=seed)
+    return (
+        f"{tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) over {tally.batches:,} "
+        f"batches, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent"
+    )
+
+
+def _starts(directory: Path, spawner: Spawner, at: GatewayProcess, starts: int) -> str:
+    codes: Counter[int] = Counter()
+    for number in range(starts):
+        machine = Machine.made(directory / "starts" / str(number), spawner, at, prefix=f"D{number}")
+        sheet = machine.sheet(START_ROWS)
+        runs = [machine.start("submit", sheet) for _ in range(2 if number % 10 else 4)]
+        codes.update(run.done() for run in runs)
+        if len(judge_orders(machine, at)) != START_ROWS:
+            raise Broken(f"start {number}: {machine.said()}")
+        judge_end(machine, at, START_ROWS)
+        shutil.rmtree(machine.home)
+    return f"{starts:,} times two runs at once, each tenth time four; exit codes {dict(codes)}: 0 sent twice, 0 lost"
+
+
+def _ordinals(directory: Path, spawner: Spawner, at: GatewayProcess, every: int) -> str:
+    if why_not():
+        return f"left out: {why_not()}"
+    struck: Counter[str] = Counter()
+    for call, fault in EVERYTHING:
+        struck[call] += strike(directory / "ordinals", spawner, at, call, fault, every=every).runs
+    return f"{struck.total():,} runs struck {dict(struck)}: 0 sent twice, 0 lost"
+
+
+def _power(directory: Path, spawner: Spawner, at: GatewayProcess, every: int) -> str:
+    if why_not():
+        return f"left out: {why_not()}"
+    machine = Machine.made(directory / "power" / "home", spawner, at, prefix="POWER")
+    operations = record(machine, "submit", machine.sheet(START_ROWS))
+    disks = play(machine, operations, every=every)
+    return f"{len(operations)} operations, {disks:,} disks: each opens, is sound, and owes nothing that had left"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""A fault at every ordinal of a system call: the n-th call of each thread fails or is the last, n raised until none is.
+
+strace counts calls for each thread by itself, so one ordinal may be struck in several threads of one run; none is left
+out.
+"""
+
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .judge import Broken, judge_end, judge_orders
+from .kills import ENDS
+from .machine import GatewayProcess, Machine, Spawner
+from .tracing import traced
+
+KILL = "signal=KILL"
+ERRORS = {
+    "fdatasync": ("error=EIO", "error=ENOSPC"),
+    "fsync": ("error=EIO",),
+    "pwrite64": ("error=EIO", "error=ENOSPC", "error=EROFS"),
+    "write": ("error=ENOSPC",),
+    "sendto": ("error=ECONNRESET", "error=EPIPE"),
+    "connect": ("error=ECONNREFUSED", "error=ENETUNREACH"),
+    "rename": ("error=EIO", "error=ENOSPC", "error=EROFS"),
+}
+EVERYTHING = tuple((call, fault) for call, errors in ERRORS.items() for fault in (KILL, *errors))
+MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
+"""What a struck run may end with: anything but an unexpected error."""
+ROWS = 4
+MOST_RESUMES = 5
+
+
+@dataclass
+class Struck:
+    """How many runs were struck at which call, and what they ended with."""
+
+    runs: int = 0
+    codes: Counter[int] = field(default_factory=Counter)
+
+
+def strike(directory: Path, spawner: Spawner, at: GatewayProcess, call: str, fault: str, *, every: int = 1) -> Struck:
+    """Strike `call` with `fault` at every ordinal (or each `every`-th); after each, resume to the end and judge."""
+    struck = Struck()
+    ordinal = 1
+    while True:
+        name = f"{call}-{fault.partition('=')[2]}-{ordinal}"
+        machine = Machine.made(directory / name, spawner, at, prefix=f"S{name}")
+        try:
+            code = _strike_once(machine, at, f"{call}:{fault}:when={ordinal}", call)
+        except Broken as broken:
+            raise Broken(f"{call} {fault} at ordinal {ordinal} in {machine.home}: {broken}") from None
+        if code is None:
+            return struck
+        shutil.rmtree(machine.home)
+        struck.runs += 1
+        struck.codes[code] += 1
+        ordinal += every
+
+
+def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -> int | None:
+    """Return the exit code of the struck run, None when nothing was struck any more."""
+    sheet = machine.sheet(ROWS)
+    log = machine.home / "strace.txt"
+    code = traced(machine, log, ["-e", f"trace={call}", "-e", f"inject={inject}"], "submit", sheet)
+    if "(INJECTED)" not in log.read_text() and code != -9:
+        return None
+    if code not in MAY_END:
+        raise Broken(f"exit code {code}: {machine.said()}")
+    judge_orders(machine, at) if machine.journal.exists() else None
+    for _ in range(MOST_RESUMES):
+        if machine.run("submit", sheet) in ENDS:
+            break
+    else:
+        raise Broken(f"the batch is never done: {machine.said()}")
+    judge_end(machine, at, ROWS)
+    return code

@@ -1,0 +1,63 @@
+"""What the disk may do to a run: fail at any call, or keep only what was synced."""
+
+import hashlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from .judge import Broken
+from .machine import GatewayProcess, Machine, Spawner
+from .ordinals import KILL, strike
+from .power import Sent, play, record
+from .tracing import why_not
+
+ROWS = 4
+SENDS = "write" if importlib.util.find_spec("uvloop") else "sendto"
+"""The call by which the event loop hands a request to the network."""
+can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+
+
+@can_trace
+@pytest.mark.parametrize(
+    ("call", "fault", "every"),
+    [
+        ("fdatasync", KILL, 2),
+        ("fdatasync", "error=EIO", 4),
+        ("pwrite64", KILL, 16),
+        (SENDS, KILL, 6),
+        ("rename", KILL, 1),
+        ("rename", "error=ENOSPC", 1),
+        ("connect", "error=ECONNREFUSED", 3),
+    ],
+)
+def test_no_row_is_paid_twice_or_lost_when_a_system_call_is_the_last_or_fails(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, call: str, fault: str, every: int
+) -> None:
+    assert strike(tmp_path, spawner, slow_gateway, call, fault, every=every).runs > 0
+
+
+@pytest.fixture
+def in_memory(spawner: Spawner, slow_gateway: GatewayProcess) -> Iterator[Machine]:
+    """A machine on a disk in memory, where there is one: thousands of disks are built on it."""
+    shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
+    with TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as directory:
+        number = hashlib.sha256(directory.encode()).hexdigest()[:8]
+        yield Machine.made(Path(directory) / "home", spawner, slow_gateway, prefix=f"P{number}")
+
+
+@can_trace
+def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_left(in_memory: Machine) -> None:
+    operations = record(in_memory, "submit", in_memory.sheet(ROWS))
+    assert len({operation.order_id for operation in operations if isinstance(operation, Sent)}) == ROWS
+    assert play(in_memory, operations, every=5) > 50
+
+
+@can_trace
+@pytest.mark.parametrize("planted", ["plants:synchronous_normal", "plants:synchronous_off"])
+def test_a_power_cut_finds_the_planted_bug(in_memory: Machine, planted: str) -> None:
+    operations = record(in_memory, "submit", in_memory.sheet(ROWS), planted=planted)
+    with pytest.raises(Broken, match=r"had begun to leave|does not open"):
+        play(in_memory, operations, every=3)

@@ -1,0 +1,46 @@
+"""A run of the program under strace: faults at chosen system calls, or everything it does to files written down."""
+
+import functools
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from .machine import PATIENCE_S, Machine
+
+
+def traced(machine: Machine, log: Path, options: list[str], *arguments: str | Path, planted: str | None = None) -> int:
+    """Run the program to its end under strace with `options`, which writes to `log`; return the exit code."""
+    run = machine.start(*arguments, stopped=True, planted=planted)
+    run.until_stopped()
+    with subprocess.Popen(
+        ["strace", "-f", "-qq", "-o", log, *options, "-p", str(run.pid)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as strace:
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while not _is_traced(run.pid):
+            if strace.poll() is not None or time.monotonic() > give_up_at_s:
+                run.send(signal.SIGKILL)
+                run.done()
+                raise AssertionError("strace did not attach")
+            time.sleep(0.002)
+        run.send(signal.SIGCONT)
+        code = run.done()
+        strace.wait(PATIENCE_S)
+    return code
+
+
+def _is_traced(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return "TracerPid:\t0\n" not in status
+
+
+@functools.cache
+def why_not() -> str:
+    """Return why nothing can be traced here, empty when it can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    probe = subprocess.run(["strace", "-qq", "-e", "trace=none", "true"], capture_output=True, check=False)
+    return "" if probe.returncode == 0 else "ptrace is forbidden here"
