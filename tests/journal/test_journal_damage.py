@@ -214,9 +214,10 @@ def test_a_forged_fact_with_a_proper_hash_is_found_because_no_row_stands_where_i
             check_tail(connection)
 
 
-def offsets(size: int) -> Iterator[int]:
+def offsets(content: bytes) -> Iterator[int]:
+    """Some of the bytes that hold something: most of a young journal is empty space."""
     chance = random.Random(20261121)  # noqa: S311 - the same bytes every time
-    yield from sorted(chance.sample(range(size), 250))
+    yield from sorted(chance.sample([offset for offset, byte in enumerate(content) if byte], 250))
 
 
 def test_a_flipped_byte_is_found_or_changed_nothing(full: Path, place: Path) -> None:
@@ -224,7 +225,7 @@ def test_a_flipped_byte_is_found_or_changed_nothing(full: Path, place: Path) -> 
     with closing(apsw.Connection(str(full))) as connection:
         before = dump(connection)
     missed = 0
-    for offset in offsets(len(whole)):
+    for offset in offsets(whole):
         copy = place / "flipped.sqlite3"
         shutil.copy(full, copy)
         with copy.open("r+b") as stream:
@@ -237,7 +238,7 @@ def test_a_flipped_byte_is_found_or_changed_nothing(full: Path, place: Path) -> 
                 missed += 1
         except (JournalError, apsw.Error):
             pass
-    assert missed < 250
+    assert missed < 100
 
 
 def test_a_file_cut_short_is_refused(full: Path, place: Path) -> None:

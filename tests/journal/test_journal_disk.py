@@ -12,7 +12,7 @@ from journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, r
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalUnwritable
+from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
 from paygw_batch.journal.store import SqliteJournal
 
 ROWS = 12
@@ -113,6 +113,24 @@ def test_a_reader_sees_one_state_of_the_journal_while_a_run_goes_on_writing(plac
         with closing(read_at(place)) as reader:
             assert {row.state for row in reader.standings(1)} == {State.PAID}
             assert reader.head() == journal.head()
+
+
+def test_a_reading_that_has_become_stale_moves_nothing_and_keeps_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        first, second, _ = all_due(journal, 1)
+        stale = journal._load([first.number, second.number])
+        assert list(journal.append([intent(first)])) == [True]
+        head = journal.head()
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_load", lambda _: stale)
+            with pytest.raises(InternalError, match="no longer where it stood"):
+                journal.append([intent(second), intent(first)])
+        assert journal.head() == head
+        assert list(journal.append([intent(second), intent(first)])) == [True, False]
+        journal.verify()
 
 
 def test_a_reader_cannot_write(place: Path) -> None:
