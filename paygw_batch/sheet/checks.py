@@ -285,14 +285,18 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
 
 def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
     """Return whether a number is another country's, and which one's."""
+    own = rule.numbers.dialling_code
     others = {
-        other.name: digits.str.contains(rf"^(?:\+|00)?{other.numbers.dialling_code}{other.numbers.pattern}$")
+        other.name: f"{other.numbers.dialling_code}{other.numbers.pattern}"
         for other in rules.values()
-        if other.numbers.dialling_code != rule.numbers.dialling_code
+        if other.numbers.dialling_code != own
     }
-    marked = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){rule.numbers.dialling_code}")
-    owner = pl.coalesce(*(pl.when(hit).then(pl.lit(name)) for name, hit in others.items()), pl.lit("another country"))
-    return pl.any_horizontal(marked, *others.values()), owner
+    marked = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){own}")
+    names = (
+        pl.when(digits.str.contains(rf"^(?:\+|00)?{number}$")).then(pl.lit(name)) for name, number in others.items()
+    )
+    foreign = digits.str.contains(rf"^(?:\+|00)?(?:{'|'.join(others.values())})$") if others else pl.lit(value=False)
+    return marked | foreign, pl.coalesce(*names, pl.lit("another country"))
 
 
 def warnings_of(rule: CountryRule) -> tuple[tuple[str, Check], ...]:

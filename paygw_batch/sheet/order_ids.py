@@ -10,8 +10,8 @@ _HASH_DIGITS = 16
 _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
-def derived_ids(instructions: pl.DataFrame, reference: str) -> pl.Series:
-    """Return an order id for every instruction: `REFERENCE-HASH-N`.
+def derived_ids(content: pl.Series, reference: str) -> pl.Series:
+    """Return an order id for every valid row's `content`: `REFERENCE-HASH-N`.
 
     HASH stands for the row's own content, N counts equal rows from 1 in the sheet's order: editing, adding or moving
     other rows changes no id. SHA-256, because polars' own hashes are not the same in every version. Raises `UsageError`
@@ -21,9 +21,7 @@ def derived_ids(instructions: pl.DataFrame, reference: str) -> pl.Series:
         raise UsageError(
             "The reference of a payment run has 1 to 90 printable ASCII characters.", hint="Such as payroll-2026-11."
         )
-    digests = [hashlib.sha256(content.encode()).hexdigest()[:_HASH_DIGITS] for content in instructions["content"]]
-    frame = pl.DataFrame({"content": instructions["content"], "digest": pl.Series(digests, dtype=pl.String)})
-    occurrence = pl.int_range(1, pl.len() + 1).over("content")
-    return (
-        frame.select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series().alias("client_orderid")
-    )
+    digests = [hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS] for text in content]
+    frame = pl.DataFrame({"digest": pl.Series(digests, dtype=pl.String)})
+    occurrence = pl.int_range(1, pl.len() + 1).over("digest")
+    return frame.select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series()

@@ -70,7 +70,7 @@ def breaches(frame: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     found = [pl.DataFrame(schema=BREACH_SCHEMA)]
     for (country,), part in rows.with_columns(code=code).partition_by("code", as_dict=True, include_key=False).items():
         try:
-            contract(rules.get(str(country)), rules).validate(part, lazy=True)
+            contract(rules[country] if country else None, rules).validate(part, lazy=True)
         except SchemaErrors as errors:
             cases = errors.failure_cases.select("index", "column", pl.col("check").alias("code"))
             at = part.select("row").with_row_index("index")

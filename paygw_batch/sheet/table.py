@@ -39,7 +39,7 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
             hint="Split the sheet, or raise limits.max_rows in the configuration.",
         )
     hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
-    frame = frame.drop(hollow)
+    frame = frame.drop(hollow).rechunk()
     return Sheet(
         name=file,
         sha256=sha256,

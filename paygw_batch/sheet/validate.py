@@ -5,6 +5,7 @@ bounded; what concerns the sheet as a whole (order ids that stand twice, totals,
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
@@ -17,25 +18,13 @@ from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.batch_id import batch_id
 from paygw_batch.sheet.clean import trimmed
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.judge import Judge
+from paygw_batch.sheet.judge import LINE_COLUMNS, Judge
 from paygw_batch.sheet.order_ids import derived_ids
 from paygw_batch.sheet.repeats import look_alikes, repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet, Validated, no_defects
 
-_ROWS_AT_ONCE = 250_000
+_ROWS_AT_ONCE = 100_000
 _RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
-_LINE_COLUMNS = (
-    "row",
-    "valid",
-    "client_orderid",
-    "country",
-    "currency",
-    "amount",
-    "account_name",
-    "account_number",
-    "phone",
-    "purpose",
-)
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
 
@@ -50,16 +39,17 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     found = [sheet.defects]
     if not derive:
         found.append(repeated_ids(sheet.frame.select("row", trimmed(sheet.frame["client_orderid"]))))
-    judge = Judge(rules, pl.concat(found)["row"].unique(), derive)
-    pieces = [judge.piece(piece) for piece in sheet.frame.iter_slices(_ROWS_AT_ONCE)]
+    judge = Judge(rules, pl.concat(found)["row"].unique(), derive=derive)
+    pieces = [judge.piece(piece) for piece in _pieces(sheet.frame)]
     lines = pl.concat([piece.lines for piece in pieces])
     instructions = pl.concat([piece.instructions for piece in pieces])
     defects = pl.concat([*found, *(defect for piece in pieces for defect in piece.defects)])
     warnings = [warning for piece in pieces for warning in piece.warnings]
+    del pieces
     if derive:
-        instructions = instructions.with_columns(derived_ids(instructions, reference or ""))
-        ids = lines["client_orderid"].scatter(lines["valid"].arg_true(), instructions["client_orderid"])
-        lines = lines.with_columns(ids)
+        ids = derived_ids(instructions["content"], reference or "")
+        instructions = instructions.with_columns(client_orderid=ids)
+        lines = lines.with_columns(lines["client_orderid"].scatter(lines["valid"].arg_true(), ids))
     defects = _ordered(pl.concat([defects, _total_rows(sheet.frame, defects)]))
     rows = _rows(lines, defects, sheet)
     return Validated(
@@ -80,7 +70,7 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     """
     every = _ordered(pl.concat([validated.defects, defects.match_to_schema(DEFECT_SCHEMA)]))
     refused = defects["row"].unique().implode()
-    lines = validated.rows.select(_LINE_COLUMNS).with_columns(pl.col("valid") & ~pl.col("row").is_in(refused))
+    lines = validated.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~pl.col("row").is_in(refused))
     rows = _rows(lines, every, validated.sheet)
     return replace(
         validated,
@@ -144,26 +134,35 @@ def _total_rows(frame: pl.DataFrame, defects: pl.DataFrame) -> pl.DataFrame:
 
 def _rows(lines: pl.DataFrame, defects: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
     """Return `Validated.rows`: `lines`, why a row is not valid, and the unknown columns."""
-    if not lines["row"].equals(sheet.frame["row"]):
-        raise InternalError("the validated rows are not the rows of the sheet")
     reasons = defects.group_by("row", maintain_order=True).agg(
         error_code=pl.col("code").first(), message=pl.col("message").str.join(" ")
     )
-    rows = lines.select(_LINE_COLUMNS).join(reasons, on="row", how="left", maintain_order="left")
-    if (rows["valid"] == rows["error_code"].is_not_null()).any():
-        raise InternalError("a row is valid with a defect, or not valid without one")
-    shared = [sheet.frame[name] for name in _LINE_COLUMNS if _same(rows, sheet.frame, name)]
-    return rows.with_columns(shared).hstack([sheet.frame[name] for name in sheet.unknown])
+    nothing = pl.DataFrame(schema=dict.fromkeys(["error_code", "message"], pl.String)).clear(_ROWS_AT_ONCE)
+    pieces = []
+    # In the same pieces as everything else: columns cut in different places would be copied to fit.
+    for piece, raw in zip(_pieces(lines), _pieces(sheet.frame.select("row", *sheet.unknown)), strict=True):
+        why = nothing.head(piece.height)  # one empty column serves all pieces without a defect
+        if not piece["valid"].all():
+            why = piece.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
+        if not raw["row"].equals(piece["row"]) or (piece["valid"] == why["error_code"].is_not_null()).any():
+            raise InternalError("a row is valid with a defect, or not valid without one, or lost")
+        pieces.append(pl.concat([piece, why, raw.drop("row")], how="horizontal"))
+    if reasons.height != (~lines["valid"]).sum():
+        raise InternalError("the rows with a defect are not the rows that are not valid")
+    return pl.concat(pieces)
 
 
-def _same(rows: pl.DataFrame, frame: pl.DataFrame, name: str) -> bool:
-    """Whether a column is the sheet's own: then its memory can be shared."""
-    return name in frame.columns and rows[name].equals(frame[name], null_equal=True)
+def _pieces(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    return frame.iter_slices(_ROWS_AT_ONCE)
 
 
 def _totals(rows: pl.DataFrame, rules: Rules) -> ControlTotals:
     units = {rule.currency: rule.minor_units for rule in rules.values()}
-    sums = rows.group_by("currency").agg(readable_amount("amount").sum()).drop_nulls("currency").sort("currency")
+    amounts = pl.concat(
+        piece.group_by("currency").agg(readable_amount("amount").sum()).drop_nulls("currency")
+        for piece in _pieces(rows)
+    )
+    sums = amounts.group_by("currency").agg(pl.col("amount").sum()).sort("currency")
     exact = {currency: _as_money(amount, units.get(currency)) for currency, amount in sums.iter_rows()}
     return ControlTotals(rows=rows.height, sums=exact)
 

@@ -20,19 +20,27 @@ INSTRUCTION_COLUMNS = (
     "content",
 )
 """The columns of `journal.port.NewInstruction`, in its order."""
-SHOWN_COLUMNS = ("account_name", "account_number", "phone", "purpose")
-"""What the reconciliation shows of a valid row in another form than the sheet's."""
+SHOWN_COLUMNS = ("account_name", "account_number", "phone")
+"""What the reconciliation shows of a row in another form, or from other columns, than the sheet's."""
+WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
+"""What a valid row's own country makes of it, beside `SHOWN_COLUMNS`."""
 
 _OF_EVERY_FORM = frozenset(
     {FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY, FieldKind.PURPOSE, FieldKind.CALLBACK_URL}
 )
 """What an instruction holds beside its `fields`, or what only the configuration knows."""
+_MINOR_DIGITS = 19
+"""The most that 64 bits hold."""
+_FORM_LETTERS = 12
+_HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
+"""The head of every content has the same length, so that the fields always start at the same place."""
+_RECEIVER_NAME = pl.concat_str("receiver_first_name", "receiver_last_name", separator=" ", ignore_nulls=True)
 
 
 def wire_columns(rule: CountryRule) -> list[pl.Expr]:
-    """Return the expressions that turn valid, prepared rows of one country into instructions.
+    """Return the expressions that turn valid, prepared rows of one country into what is sent and shown.
 
-    Result: `INSTRUCTION_COLUMNS` (`row` UInt32, `minor` Int64, else String) and, as `shown:NAME`, `SHOWN_COLUMNS`.
+    Result: `row` (UInt32), `SHOWN_COLUMNS`, and `WIRE_COLUMNS` (`minor` Int64), the rest String.
     """
     if rule.form is None:
         raise InternalError(f"a row for {rule.code} was taken for valid, which has no form")
@@ -40,23 +48,12 @@ def wire_columns(rule: CountryRule) -> list[pl.Expr]:
         field for field in rule.form.fields if field.kind not in _OF_EVERY_FORM and field.name not in rule.omitted
     ]
     minor = minor_value("amount", rule.minor_units)
-    as_sent = _json_object(rule, fields, with_defaults=True)
-    decided = _json_object(rule, fields, with_defaults=False)
-    content = pl.concat_str(
-        pl.lit(f"{rule.code} {rule.currency} "), minor.cast(pl.String), pl.lit(f" {rule.form.name} "), decided
-    )
     return [
         pl.col("row"),
-        pl.col("client_orderid"),
-        pl.lit(rule.code).alias("country"),
-        pl.lit(rule.currency).alias("currency"),
-        pl.col("amount"),
+        *_shown(rule, rule.form),
         minor.alias("minor"),
         pl.lit(rule.form.name).alias("form"),
-        as_sent.alias("fields"),
-        _payee(rule, fields).alias("payee"),
-        content.alias("content"),
-        *_shown(rule, rule.form),
+        *_fields_and_content(rule, rule.form, fields, minor),
     ]
 
 
@@ -68,12 +65,33 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
     return pl.col(field.name)
 
 
-def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> pl.Expr:
-    """Return the fields that have a value as a JSON object of strings.
+def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], minor: pl.Expr) -> list[pl.Expr]:
+    """Return everything a person decided (country, currency, amount, form, the form's fields), and what is sent.
 
-    What the configuration fills in is no decision about the payment: without it (`with_defaults=False`), the same order
-    is the same content whatever the configuration says today.
+    What the configuration fills in is no decision about the payment: the same order is the same content whatever the
+    configuration says today. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.
     """
+    head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
+    if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
+        raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
+    order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
+    filled_in = any(field.name in rule.defaults for field in fields)
+    own = _json_object(rule, fields, with_defaults=True) if filled_in else pl.lit(None, pl.String)
+    return [
+        pl.concat_str(*order, _json_object(rule, fields, with_defaults=False)).alias("content"),
+        own.alias("own_fields"),
+    ]
+
+
+def _fields(wire: pl.DataFrame) -> pl.Series:
+    """Return the fields that are sent. As slices of the content they share its memory, which is most of a batch's."""
+    fields, own = wire["content"].str.slice(_HEAD_LETTERS), wire["own_fields"]
+    at = own.is_not_null().arg_true()
+    return (fields.scatter(at, own.gather(at)) if at.len() else fields).alias("fields")
+
+
+def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> pl.Expr:
+    """Return the fields that have a value as a JSON object of strings."""
     members = []
     for field in fields:
         value = _value(rule, field)
@@ -85,13 +103,21 @@ def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: b
     return pl.concat_str(pl.lit("{"), pl.concat_str(*members, separator=",", ignore_nulls=True), pl.lit("}"))
 
 
-def _payee(rule: CountryRule, fields: list[FormField]) -> pl.Expr:
-    """Return the account or the phone number that the money goes to."""
-    for kind in (FieldKind.WALLET, FieldKind.LOCAL_PHONE, FieldKind.INTERNATIONAL_PHONE):
-        for field in fields:
-            if field.kind is kind:
-                return _value(rule, field)
-    raise InternalError(f"the form of {rule.code} has no field that says who is paid")
+def _shown(rule: CountryRule, form: Form) -> list[pl.Expr]:
+    by_name = {field.name: field for field in form.fields}
+    shown = {name: _value(rule, by_name[name]) for name in SHOWN_COLUMNS if name in by_name}
+    if is_receiver_form(form):
+        shown = {"account_name": _RECEIVER_NAME, "phone": _value(rule, by_name["receiver_phone"])}
+    return [shown.get(name, pl.lit(None, pl.String)).alias(name) for name in SHOWN_COLUMNS]
+
+
+def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
+    """Return the expressions for `row` and `SHOWN_COLUMNS` of rows that are not valid: the sheet's own text."""
+    shown = {name: pl.col(name) for name in SHOWN_COLUMNS}
+    if rule is not None and is_receiver_form(rule.form):
+        name = pl.when(_RECEIVER_NAME != "").then(_RECEIVER_NAME)
+        shown = {"account_name": name, "account_number": pl.lit(None, pl.String), "phone": pl.col("receiver_phone")}
+    return [pl.col("row"), *(text.alias(name) for name, text in shown.items())]
 
 
 def is_receiver_form(form: Form | None) -> bool:
@@ -99,35 +125,17 @@ def is_receiver_form(form: Form | None) -> bool:
     return form is not None and any(field.name == "receiver_phone" for field in form.fields)
 
 
-def _shown(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    by_name = {field.name: field for field in form.fields}
-    shown = {name: _value(rule, by_name[name]) for name in SHOWN_COLUMNS[:3] if name in by_name}
-    if is_receiver_form(form):
-        shown = {"account_name": _RECEIVER_NAME, "phone": _value(rule, by_name["receiver_phone"])}
-    shown["purpose"] = pl.lit(rule.purpose, pl.String)
-    return [shown.get(name, pl.lit(None, pl.String)).alias(f"shown:{name}") for name in SHOWN_COLUMNS]
+def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
+    """Return the instructions of the valid `lines` (as in `Validated.rows`), whose `WIRE_COLUMNS` are `wire`'s rows.
 
-
-_RECEIVER_NAME = pl.concat_str("receiver_first_name", "receiver_last_name", separator=" ", ignore_nulls=True)
-
-
-def columns_as_written(rule: CountryRule | None) -> list[pl.Expr]:
-    """Return the expressions for the same columns of rows that are not valid: the sheet's own text.
-
-    A currency that is left out is the country's here too, so that every amount is counted in some currency.
+    The payee is the account, or the phone of a form that has no account.
     """
-    currency = pl.col("currency")
-    own = {name: pl.col(name) for name in SHOWN_COLUMNS}
-    if rule is not None:
-        currency = currency.fill_null(pl.lit(rule.currency))
-        if is_receiver_form(rule.form):
-            name = pl.when(_RECEIVER_NAME != "").then(_RECEIVER_NAME)
-            own |= {"account_name": name, "account_number": pl.lit(None, pl.String), "phone": pl.col("receiver_phone")}
-    return [
-        pl.col("row"),
-        pl.col("client_orderid"),
-        pl.col("country"),
-        currency.alias("currency"),
-        pl.col("amount"),
-        *(text.alias(f"shown:{name}") for name, text in own.items()),
-    ]
+    valid = lines.filter("valid") if not lines["valid"].all() else lines
+    if not valid["row"].equals(wire["row"]):
+        raise InternalError("the rows on the wire are not the valid rows")
+    account = valid["account_number"]
+    payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
+    if payee.null_count():
+        raise InternalError("a row is valid and has nobody to pay")
+    further = [*wire.select("minor", "form", "content"), _fields(wire), payee.alias("payee")]
+    return valid.hstack(further).select(INSTRUCTION_COLUMNS)
