@@ -212,8 +212,11 @@ class Settings(_Section):
         return {code: OperatorTerms(**section.payout.model_dump()) for code, section in self.countries.items()}
 
     def endpoint(self) -> str:
-        """Return the name of the endpoint whose order ids a journal keeps unique."""
-        place = SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").netloc or "unset"
+        """Return the name of the endpoint whose order ids a journal keeps unique: the gateway's host, and our id there.
+
+        Not the port: a gateway that moves to another one is still the same gateway.
+        """
+        place = SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
         return f"{place}/{self.gateway.endpoint_id or 'unset'}"
 
     def journal_path(self) -> Path:

@@ -198,6 +198,14 @@ def test_the_default_journal_is_one_per_endpoint_under_the_state_directory(
     assert state_directory().is_relative_to(tmp_path)
 
 
+def test_a_gateway_that_moves_to_another_port_is_the_same_endpoint():
+    ports = {
+        load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"}).endpoint()
+        for port in ("", ":8443", ":9443")
+    }
+    assert ports == {"a.example/1"}
+
+
 def test_the_witness_is_never_beside_the_journal(file: Path):
     settings = load_settings(file, environ={})
     assert settings.witness_directory() != settings.journal_path().parent
