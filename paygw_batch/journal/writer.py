@@ -8,7 +8,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,20 +167,7 @@ class SqliteJournal(SqliteReader):
         replaced: Mapping[int, int],
     ) -> None:
         number = record.number
-        self._run(
-            "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                number,
-                record.batch,
-                record.operation,
-                record.sheet_name,
-                record.sheet_sha256,
-                record.rows,
-                record.defects,
-                record.opened_at,
-                record.sheet_path,
-            ),
-        )
+        self._run("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record))
         self._run_each("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, intake))
         self._run_each(
             "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
