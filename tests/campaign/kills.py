@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from .judge import Broken, judge_end, judge_orders
-from .machine import GatewayProcess, Machine, Spawner
+from .machine import GatewayProcess, Machine, Run, Spawner
 
 FAST = '[default]\nstatus = "approved"\n'
 SLOW = """
@@ -59,7 +59,7 @@ def kill_until_done(machine: Machine, at: GatewayProcess, rng: Random, pace: Pac
         began_s = time.monotonic()
         run = machine.start(*command)
         before = tally.orders
-        code = run.wait(rng.uniform(0.02, pace.run_s * 1.1)) if rng.random() < 0.9 else run.done()
+        code = _wait(run, at, rng, pace)
         if code is None:
             run.send(signal.SIGKILL)
             code = run.done()
@@ -82,6 +82,20 @@ def kill_until_done(machine: Machine, at: GatewayProcess, rng: Random, pace: Pac
         raise Broken(f"the journal is not sound: {machine.said()}")
     tally.batches += 1
     tally.orders += len(judge_orders(machine, at))
+
+
+def _wait(run: Run, at: GatewayProcess, rng: Random, pace: Pace) -> int | None:
+    """Wait for some instant of a run: any, or (narrow and wide) soon after an order arrived; or let it end."""
+    choice = rng.random()
+    if choice < 0.1:
+        return run.done()
+    if choice < 0.4:
+        return run.wait(rng.uniform(0.02, pace.run_s * 1.1))
+    arrived = at.record_bytes()
+    while at.record_bytes() == arrived:
+        if (code := run.wait(0.001)) is not None:
+            return code
+    return run.wait(rng.uniform(0.0, rng.choice((0.005, 0.05, 0.3))))
 
 
 def kill(directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int) -> Killed:

@@ -135,6 +135,10 @@ class GatewayProcess:
     def key(self) -> Path:
         return self.directory / "sandbox-merchant.pem"
 
+    def record_bytes(self) -> int:
+        """Return how long the record is: it grows with each order that arrives."""
+        return (self.directory / "sandbox-record.csv").stat().st_size
+
     def record(self) -> list[RecordLine]:
         """Return every order that reached it, oldest first."""
         return read_record(self.directory / "sandbox-record.csv")

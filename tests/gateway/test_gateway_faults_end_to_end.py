@@ -1,0 +1,288 @@
+"""Every fault of the gateway through a whole run: engine, transport and judgement, to a row's state and the exit code.
+
+The server is the judge: whatever it did, no order reached it twice.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+from gateway_server import PATH, Peer, Script, jump, play, serving, settings_for, turns
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.load import load_operation
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.message import Expected, PreparedRequest
+from paygw_batch.gateway.transport import PayoutTransport
+from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.port import NewBatch, NewInstruction, RowStanding
+from paygw_batch.run.engine import Engine, Pace, RunEnd
+from paygw_batch.run.ports import Silent, World
+from paygw_batch.run.reconcile import shown_state
+from paygw_batch.run.summary import of_states
+from paygw_batch.run.threads import Inline
+
+Channel = dict[str, Any]
+OPERATION = load_operation("payout")
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+ROWS = 3
+
+
+def http(body: bytes, status: int = 200, *fields: bytes, length: int | None = None) -> bytes:
+    """Return a reply byte by byte as it goes over the wire."""
+    size = len(body) if length is None else length
+    lines = [b"HTTP/1.1 %d X" % status, b"Content-Length: %d" % size, *fields, b"", body]
+    return b"\r\n".join(lines)
+
+
+def says(status: object, **members: object) -> bytes:
+    return json.dumps({"status": status, **members}).encode()
+
+
+YES, NO = says("approved"), says("declined")
+DEEP = b'{"status": "declined", "x": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+LOCATION = b"Location: http://localhost:1/elsewhere"
+
+REPLIES: Mapping[str, tuple[bytes, str, int]] = {
+    # What arrives, what becomes of the row, and how many rows the run comes to.
+    "approved": (http(YES), "paid", ROWS),
+    "processing": (http(says("processing")), "accepted", ROWS),
+    "declined": (http(NO), "rejected", ROWS),
+    "declined with 400": (http(NO, 400), "rejected", ROWS),
+    "of another type": (http(YES, 200, b"Content-Type: text/html"), "paid", ROWS),
+    "of another charset": (http(YES, 200, b"Content-Type: application/json; charset=latin-1"), "paid", ROWS),
+    "500": (http(NO, 500), "in_doubt", ROWS),
+    "500 that approves": (http(YES, 500), "in_doubt", ROWS),
+    "502 html": (http(b"<html>Bad Gateway</html>", 502), "in_doubt", ROWS),
+    "garbage": (http(b"\x00\xff\xfe"), "in_doubt", ROWS),
+    "no http": (b"SSH-2.0-OpenSSH\r\n\r\n", "in_doubt", ROWS),
+    "empty": (http(b""), "in_doubt", ROWS),
+    "204": (http(b"", 204), "in_doubt", ROWS),
+    "a mark of byte order": (http(b"\xef\xbb\xbf" + NO), "in_doubt", ROWS),
+    "UTF-16": (http(NO.decode().encode("utf-16")), "in_doubt", ROWS),
+    "latin-1": (http('{"status": "declin\xe9d"}'.encode("latin-1")), "in_doubt", ROWS),
+    "two equal keys": (http(b'{"status": "approved", "status": "declined"}'), "in_doubt", ROWS),
+    "deep": (http(DEEP), "in_doubt", ROWS),
+    "NaN": (http(b'{"status": "declined", "fee": NaN}'), "in_doubt", ROWS),
+    "a list": (http(b'["declined"]'), "in_doubt", ROWS),
+    "null": (http(b"null"), "in_doubt", ROWS),
+    "status null": (http(says(None)), "in_doubt", ROWS),
+    "status a number": (http(says(0)), "in_doubt", ROWS),
+    "no status": (http(b"{}"), "in_doubt", ROWS),
+    "a word in capitals": (http(says("Declined")), "in_doubt", ROWS),
+    "a word with a blank": (http(says("declined ")), "in_doubt", ROWS),
+    **{f"{code}": (http(NO, code, LOCATION), "in_doubt", ROWS) for code in (301, 302, 303, 307, 308)},
+    "307 to itself": (http(NO, 307, b"Location: " + PATH.encode()), "in_doubt", ROWS),
+    "gzip": (http(b"\x1f\x8b\x08", 200, b"Content-Encoding: gzip"), "in_doubt", ROWS),
+    "10 MB": (http(b" " * 10_000_000 + NO), "in_doubt", ROWS),
+    "a body longer than it says": (http(NO, length=5), "in_doubt", ROWS),
+    "two replies": (http(YES) + http(YES), "in_doubt", ROWS),
+    "101": (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", "in_doubt", ROWS),
+    "1xx without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 50, "in_doubt", ROWS),
+    "chunks without end": (
+        b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b" " * 1024 + b"\r\n" * 100,
+        "in_doubt",
+        ROWS,
+    ),
+    "401": (http(says("declined"), 401), "rejected", 1),
+    "403 without a word": (http(b"{}", 403), "in_doubt", 1),
+    "echo of another order": (http(says("declined", **{OPERATION.echo_order_id: "PAY-9"})), "in_doubt", 1),
+    "echo of another amount": (http(says("declined", **{OPERATION.echo_amount: 1})), "in_doubt", 1),
+    "echo of another currency": (http(says("declined", **{OPERATION.echo_currency: "UGX"})), "in_doubt", 1),
+    "429 in seconds": (http(NO, 429, b"Retry-After: 7"), "rejected", ROWS),
+    "429 by a date": (http(NO, 429, b"Retry-After: Fri, 20 Nov 2026 10:01:00 GMT"), "rejected", ROWS),
+    "429 in the past": (http(NO, 429, b"Retry-After: -5"), "rejected", ROWS),
+    "429 in 30 years": (http(NO, 429, b"Retry-After: 1000000000"), "rejected", ROWS),
+    "429 in words": (http(NO, 429, b"Retry-After: soon"), "rejected", ROWS),
+    "503 with a rest": (http(NO, 503, b"Retry-After: 7"), "in_doubt", ROWS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a run came to: its first row, the exit code, and how often each order arrived whole."""
+
+    first: RowStanding
+    exit_code: int
+    arrived: Counter[str]
+    end: RunEnd
+
+
+def prepare_for(url: str) -> Any:
+    def prepare(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+        return PreparedRequest(
+            url=url + PATH,
+            authorization=f'OAuth oauth_nonce="{nonce}"',
+            body=b'{"client_orderid":"%s"}' % order_id.encode(),
+            body_sha256="",
+            nonce=nonce,
+            timestamp_s=timestamp_s,
+            purpose=None,
+            expected=Expected(order_id, Decimal(instruction.amount), instruction.currency),
+        )
+
+    return prepare
+
+
+def a_batch(journal: MemoryJournal) -> int:
+    new = [
+        NewInstruction(row, f"PAY-{row}", "KE", "KES", "100", 10_000, "account", "{}", f"{row}", f"{row}")
+        for row in range(2, 2 + ROWS)
+    ]
+    opened = journal.open_batch(
+        NewBatch("b", "payout", "s.csv", "", ROWS, 0), pages=[], instructions=new, known=[], amendments=[], at=""
+    )
+    return opened.number
+
+
+async def a_run(script: Script, channel: Channel, *, url: str | None = None) -> Ended:
+    """Send three rows. The first meets `script`, and later connections one that answers `approved`."""
+    arrived: Counter[str] = Counter()
+
+    async def first_then_well(peer: Peer) -> None:
+        peer_request = peer.request
+
+        async def noted() -> bytes:
+            request = await peer_request()
+            arrived[json.loads(request.partition(b"\r\n\r\n")[2])["client_orderid"]] += 1
+            return request
+
+        peer.request = noted  # type: ignore[method-assign]
+        if peer.number == 0:
+            await script(peer)
+        else:
+            await peer.answer(http(YES))
+
+    nonces = count(1)
+    journal = MemoryJournal()
+    batch = a_batch(journal)
+    async with serving(first_then_well, tls=channel["tls"]) as server:
+        place = url or server.url
+        async with PayoutTransport(settings_for(place, ca_bundle=channel.get("ca_bundle"))) as transport:
+            engine = Engine(
+                journal=journal,
+                gateway=transport,
+                prepare=prepare_for(place),
+                judge=partial(classify, words=WORDS, operation=OPERATION),
+                pace=Pace(concurrency=1),
+                world=World(now=_now, nonce=lambda: f"{next(nonces):032x}"),
+                away=Inline(),
+                progress=Silent(),
+            )
+            jumping = asyncio.create_task(_jump_on())
+            end = await engine.run(batch)
+            jumping.cancel()
+    standings = list(journal.standings(batch))
+    states = Counter(shown_state(one.state) for one in standings)
+    code = of_states(states, interrupted=end.interrupted, contradictions=len(journal.contradictions()))
+    assert max(arrived.values(), default=0) <= 1, "an order arrived twice"
+    return Ended(standings[0], int(code), arrived, end)
+
+
+def _now() -> Any:
+    from datetime import UTC, datetime  # noqa: PLC0415 (one clock that stands)
+
+    return datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+async def _jump_on() -> None:
+    """Let a minute go by whenever nothing has happened for a while."""
+    while True:
+        await turns(2_000)
+        jump(31)
+
+
+CODES = {"paid": 0, "accepted": 0, "rejected": 4, "in_doubt": 5}
+
+
+def check(ended: Ended, state: str, rows: int) -> None:
+    assert (ended.first.state.value, ended.first.attempts) == (state, 1)
+    assert ended.end.sent == rows
+    assert (ended.end.stop_reason is None) == (rows == ROWS)
+    expected = CODES[state] if rows == ROWS or state == "in_doubt" else 6
+    assert ended.exit_code == expected
+    assert ended.end.failure is None
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_what_a_reply_makes_of_its_row_and_of_the_run(channel: Channel, name: str):
+    reply, state, rows = REPLIES[name]
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.writer.write(reply)
+        await peer.until_closed()
+
+    check(play(a_run(script, channel)), state, rows)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 12, 17, 30, len(http(NO)) - 2, len(http(NO)) - 1])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_reply_that_is_cut_leaves_its_row_in_doubt(channel: Channel, cut: int, *, reset: bool):
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if cut:
+            await peer.send(http(NO)[:cut])
+        (peer.reset if reset else peer.cut)()
+
+    check(play(a_run(script, channel)), "in_doubt", ROWS)
+
+
+@pytest.mark.parametrize("taken", [1, 40, 200])
+def test_a_request_that_is_cut_leaves_its_row_in_doubt(channel: Channel, taken: int):
+    async def script(peer: Peer) -> None:
+        await peer.reader.readexactly(taken)
+        peer.reset()
+
+    check(play(a_run(script, channel)), "in_doubt", ROWS)
+
+
+@pytest.mark.parametrize("part", [b"", b"HTTP/1.1 200 OK\r\n", http(NO)[:-1]], ids=["nothing", "head", "all but one"])
+def test_silence_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel, part: bytes):
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if part:
+            await peer.send(part)
+        await asyncio.Event().wait()
+
+    check(play(a_run(script, channel)), "in_doubt", ROWS)
+
+
+def test_a_reply_that_drips_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel):
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        for byte in http(NO):
+            jump(5)
+            await peer.send(bytes([byte]))
+        await asyncio.Event().wait()
+
+    check(play(a_run(script, channel)), "in_doubt", ROWS)
+
+
+def test_a_gateway_that_is_not_there_leaves_every_row_ready(channel: Channel):
+    async def script(peer: Peer) -> None:
+        await peer.until_closed()
+
+    ended = play(a_run(script, channel, url="http://127.0.0.1:1"))
+    assert (ended.first.state.value, ended.end.sent, ended.exit_code) == ("ready", 0, 6)
+    assert ended.arrived == {}
+
+
+def test_a_certificate_that_nobody_vouches_for_leaves_every_row_ready_and_is_tried_once(channel: Channel):
+    if channel["tls"] is None:
+        pytest.skip("a matter of TLS")
+
+    async def script(peer: Peer) -> None:
+        await peer.until_closed()
+
+    ended = play(a_run(script, {"tls": channel["tls"]}))
+    assert (ended.first.state.value, ended.first.attempts, ended.exit_code) == ("ready", 1, 6)
+    assert ended.end.stop_reason == "The gateway's certificate is not to be trusted."
