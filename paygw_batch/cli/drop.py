@@ -54,6 +54,11 @@ class Claimed:
         return self.folder / "done" / f"{self._stem}.reconciliation.csv"
 
     @property
+    def report(self) -> Path:
+        """Where the page goes that people look at."""
+        return self.folder / "done" / f"{self._stem}.report.html"
+
+    @property
     def rejects(self) -> Path:
         """Where the rows go that are wrong, when the sheet is refused."""
         return self.folder / "refused" / f"{self._stem}.rejects.csv"

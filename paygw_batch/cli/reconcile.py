@@ -16,13 +16,15 @@ from paygw_batch.run.engine import RunEnd
 @click.command("reconcile", short_help="Write the reconciliation again.")
 @click.argument("batch")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file (.csv, .parquet or .xlsx).")
+@click.option("--report", type=click.Path(path_type=Path), help="Also an HTML page to look at.")
 @click.pass_obj
-def command(invocation: Invocation, *, batch: str, out: Path) -> None:
+def command(invocation: Invocation, *, batch: str, out: Path, report: Path | None) -> None:
     """Write the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path) again."""
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings) as journal:
+        record = find_batch(journal, batch)
         end = RunEnd(0, None, interrupted=False)
-        summary = reconcile(journal, find_batch(journal, batch), rules_of(settings), out, screen, end=end)
+        summary = reconcile(journal, record, rules_of(settings), out, screen, end=end, report=report)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))

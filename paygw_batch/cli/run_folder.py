@@ -97,6 +97,7 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
         plan=claimed.plan,
         skip_invalid=run.skip_invalid,
         rejects=claimed.rejects,
+        report=claimed.report,
     )
     with gateway_of(run.settings, run.rules, os.environ) as connection:
         try:

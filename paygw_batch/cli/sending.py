@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import polars as pl
+
 from paygw_batch.cli.compose import PAYOUT, minor_units_of, real_world, require_complete
 from paygw_batch.cli.connect import Connection
 from paygw_batch.cli.progress import progress_on
@@ -19,14 +21,16 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
-from paygw_batch.run.books import books
+from paygw_batch.run.books import Books, books
 from paygw_batch.run.engine import Engine, Pace, RunEnd
 from paygw_batch.run.ports import Progress
 from paygw_batch.run.reconcile import reconciliation
+from paygw_batch.run.report import report_html
 from paygw_batch.run.summary import ExitCode, Summary, of_states
 from paygw_batch.run.threads import Threads
+from paygw_batch.run.workbook import workbook_of
 from paygw_batch.settings import Settings
-from paygw_batch.sheet.write import write_frame
+from paygw_batch.sheet.write import check_writable, write_frame, write_whole
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -43,6 +47,7 @@ class Task:
     out: Path
     screen: Screen
     known: int = 0
+    report: Path | None = None
 
 
 def default_out(sheet: Path) -> Path:
@@ -64,7 +69,9 @@ def send_and_reconcile(task: Task) -> Summary:
         for order_id, kind in end.unrecorded:
             task.screen.err.print(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
         raise end.failure
-    return reconcile(task.journal, task.batch, task.rules, task.out, task.screen, end=end, known=task.known)
+    return reconcile(
+        task.journal, task.batch, task.rules, task.out, task.screen, end=end, known=task.known, report=task.report
+    )
 
 
 def due_countries(journal: JournalReader, batch: BatchRecord) -> dict[str, int]:
@@ -136,14 +143,33 @@ def _leave() -> None:
     os._exit(ExitCode.INTERRUPTED)
 
 
+def write_results(frame: pl.DataFrame, counted: Books, batch: BatchRecord, out: Path, report: Path | None) -> None:
+    """Write the reconciliation file (a workbook for people where it ends in .xlsx), and the report if one is asked."""
+    if out.suffix.lower() == ".xlsx":
+        check_writable(out)
+        write_whole(out, workbook_of(frame, counted, batch))
+    else:
+        write_frame(frame, out)
+    if report is not None:
+        write_whole(report, report_html(frame, counted, batch).encode())
+
+
 def reconcile(
-    journal: JournalReader, batch: BatchRecord, rules: Rules, out: Path, screen: Screen, *, end: RunEnd, known: int = 0
+    journal: JournalReader,
+    batch: BatchRecord,
+    rules: Rules,
+    out: Path,
+    screen: Screen,
+    *,
+    end: RunEnd,
+    known: int = 0,
+    report: Path | None = None,
 ) -> Summary:
     """Write the reconciliation file of a batch, show its books, and return how its rows stand after a run's `end`."""
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
-    write_frame(frame, out)
     counted = books(frame, minor_units)
+    write_results(frame, counted, batch, out, report)
     screen.books(counted)
     contradictions = len(journal.contradictions(batch.number))
     told = f"{end_sentence(counted.states, end, contradictions)} The reconciliation is in {out}."

@@ -23,7 +23,7 @@ from paygw_batch.sheet.write import check_writable, write_rejects
 class Submission:
     """A sheet to submit: where it stands, where its results go, where its plan would be, and what was asked for.
 
-    `rejects` is where the rows of a refused sheet are written, if anywhere.
+    `rejects` is where the rows of a refused sheet are written, `report` where the page to look at goes, if anywhere.
     """
 
     sheet: Path
@@ -33,6 +33,7 @@ class Submission:
     skip_invalid: bool = False
     amend: bool = False
     rejects: Path | None = None
+    report: Path | None = None
 
 
 def submit_sheet(
@@ -66,7 +67,9 @@ def submit_sheet(
         by=person(None),
         approvals=approvals,
     )
-    task = Task(settings, rules, connection, journal, batch, submission.out, screen, planned.known_rows)
+    task = Task(
+        settings, rules, connection, journal, batch, submission.out, screen, planned.known_rows, submission.report
+    )
     return send_and_reconcile(task)
 
 

@@ -45,7 +45,12 @@ def test_a_settled_sheet_is_paid_and_moved_with_its_reports(program: Program, fo
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
     assert not sheet.exists()
-    assert files(folder, "done") == ["payroll.csv", "payroll.reconciliation.csv", "payroll.summary.json"]
+    assert files(folder, "done") == [
+        "payroll.csv",
+        "payroll.reconciliation.csv",
+        "payroll.report.html",
+        "payroll.summary.json",
+    ]
     (report,) = (folder / "done").glob("*.summary.json")
     assert json.loads(report.read_text())["states"] == {"paid": 3}
     (reconciliation,) = (folder / "done").glob("*.reconciliation.csv")
