@@ -22,7 +22,7 @@ from paygw_batch.countries.rules import FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, JournalHeld, UsageError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
-from paygw_batch.journal.store import SqliteJournal, open_journal, read_journal
+from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
 from paygw_batch.run.ports import World, timestamp
 from paygw_batch.settings import Settings, load_settings
 from paygw_batch.sheet.read import ReadOptions, read_sheet
@@ -146,7 +146,7 @@ def _opened(settings: Settings, command: str, screen: Screen, *, wait: bool) -> 
 
 
 @contextmanager
-def journal_to_read(settings: Settings) -> Iterator[JournalReader]:
+def journal_to_read(settings: Settings) -> Iterator[SqliteReader]:
     """Look into the journal, also while a run holds it."""
     journal = read_journal(
         settings.journal_path(), witness_dir=settings.witness_directory(), endpoint=settings.endpoint()

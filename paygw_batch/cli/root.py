@@ -24,6 +24,7 @@ COMMANDS = {
     "status": "Show what the journal knows.",
     "reconcile": "Write the reconciliation file again.",
     "verify": "Replay and check the whole journal.",
+    "backup": "Copy the journal, also while a run is on.",
     "sandbox": "Run the built-in gateway on loopback.",
     "doctor": "Check configuration, key, clock, journal and reachability.",
 }

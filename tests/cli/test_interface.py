@@ -327,6 +327,17 @@ def test_verify_says_that_the_journal_is_sound(program: Program):
     assert program.json("verify")["exit_code"] == 0
 
 
+def test_a_backup_is_whole_and_no_run_sends_from_it(program: Program):
+    sheet = program.sheet(kenyan_rows(3))
+    program.json("submit", sheet)
+    copy = program.home / "copy.sqlite3"
+    assert program.json("backup", copy)["exit_code"] == 0
+    assert program.json("--journal", copy, "verify")["exit_code"] == 0
+    assert program.json("--journal", copy, "submit", sheet)["exit_code"] == 7
+    assert program.json("backup", copy)["exit_code"] == 2
+    assert len(program.record()) == 3
+
+
 def test_doctor_shows_a_base_string_and_a_signature(program: Program):
     result = program.run("doctor")
     assert result.exit_code == 0, result.output
