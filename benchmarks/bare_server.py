@@ -1,0 +1,81 @@
+"""The null gateway where there is no nginx: the least that HTTP/1.1 asks for, on uvloop where it is installed."""
+
+import argparse
+import asyncio
+import re
+import signal
+import ssl
+from pathlib import Path
+from typing import cast
+
+from benchmarks.loops import loop_factory
+
+_LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+_ORDER_ID = re.compile(rb'"client_orderid": ?"([^"]+)"')
+
+
+class Answering(asyncio.Protocol):
+    """Answers each request on its connection with an approval that echoes the order id."""
+
+    def __init__(self, latency_s: float) -> None:
+        self._latency_s = latency_s
+        self._unread = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+
+    def data_received(self, data: bytes) -> None:
+        """Answer once the whole body is there."""
+        self._unread += data
+        head, blank, body = self._unread.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if not blank or length is None or len(body) < int(length[1]):
+            return
+        self._unread = b""
+        order_id = _ORDER_ID.search(body)
+        answer = b'{"status":"approved","client_orderid":"%b"}' % (order_id[1] if order_id else b"")
+        reply = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        close = _CLOSE.search(head) is not None
+        if self._latency_s:
+            asyncio.get_running_loop().call_later(self._latency_s, self._write, reply % (len(answer), answer), close)
+        else:
+            self._write(reply % (len(answer), answer), close)
+
+    def _write(self, reply: bytes, close: bool) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(reply)
+            if close:
+                self._transport.close()
+
+
+async def serve(port: int, tls_port: int, directory: Path, latency_s: float) -> None:
+    """Serve on both ports of loopback until SIGTERM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "certificate.pem", directory / "certificate.key")
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    for each, ssl_context in ((port, None), (tls_port, context)):
+        await loop.create_server(
+            lambda: Answering(latency_s), "127.0.0.1", each, backlog=4096, ssl=ssl_context, reuse_address=True
+        )
+    await stopped.wait()
+
+
+def main() -> None:
+    """Run the server that the command line asks for."""
+    parser = argparse.ArgumentParser(description="A gateway that answers at once.")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--tls-port", type=int, required=True)
+    parser.add_argument("--directory", type=Path, required=True, help="where certificate.pem and .key are")
+    parser.add_argument("--latency-s", type=float, default=0.0)
+    told = parser.parse_args()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(told.port, told.tls_port, told.directory, told.latency_s))
+
+
+if __name__ == "__main__":
+    main()

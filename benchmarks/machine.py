@@ -1,0 +1,59 @@
+"""What the figures were measured on."""
+
+import os
+import platform
+import statistics
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+SYNCS = 200
+PACKAGES = ("apsw", "cryptography", "httptools", "httpx", "polars", "uvloop", "aiohttp")
+
+
+def machine(directory: Path, server: str) -> str:
+    """Return a list in Markdown: cores, memory, disk, Python, packages, and the gateway that answered."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    median_ms, slow_ms = sync_ms(directory)
+    memory = f"{memory_gib:.0f} GiB of memory, {platform.system()} {platform.release()}"
+    packages = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
+    return "\n".join(
+        [
+            f"- {len(os.sched_getaffinity(0))} cores ({_processor()}), {memory}",
+            f"- disk: a flush of 4 KiB takes {median_ms:.2f} ms (one in ten over {slow_ms:.2f} ms)",
+            f"- Python {platform.python_version()}, {packages}",
+            f"- gateway: {server}, on the same cores",
+            f"- load before the first measurement: {os.getloadavg()[0]:.2f}",
+            "",
+        ]
+    )
+
+
+def sync_ms(directory: Path) -> tuple[float, float]:
+    """Return median and ninth decile of the milliseconds that a small flush takes on the disk of `directory`."""
+    took_ms = []
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        file.write(bytes(4096))
+        file.flush()
+        os.fsync(file.fileno())
+        for _ in range(SYNCS):
+            os.pwrite(file.fileno(), os.urandom(4096), 0)
+            started_s = time.perf_counter()
+            os.fsync(file.fileno())
+            took_ms.append(1000 * (time.perf_counter() - started_s))
+    return statistics.median(took_ms), statistics.quantiles(took_ms, n=10)[-1]
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,106 @@
+"""The merchant that every measurement pays for: a key of its own, the sandbox's terms, and rows to pay."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.load import config_dir, load_operation, load_rules
+from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.gateway.endpoint import operation_url
+from paygw_batch.gateway.message import PreparedRequest
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.sign import SignatureProfile, load_private_key
+from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
+from paygw_batch.run.ports import Prepare, timestamp
+from paygw_batch.settings import Settings, load_settings
+
+KEY_BITS = 2048
+FIELDS = {"account_name": "Wanjiru Mwangi", "account_number": "254712345678", "phone": "+254712345678"}
+
+
+@dataclass(frozen=True, slots=True)
+class Merchant:
+    """Who pays: an RSA-2048 key, and the rules and status words of `config/sandbox.toml`."""
+
+    key: Path
+    settings: Settings
+    rules: Rules
+    operation: Operation
+
+    @classmethod
+    def settled_in(cls, directory: Path) -> "Merchant":
+        """Return the merchant whose key lies in `directory`, made if it is not there yet."""
+        key = directory / "merchant.pem"
+        if not key.exists():
+            private = generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+            key.touch(mode=0o600)
+            key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        settings = load_settings(config_dir() / "sandbox.toml", environ={})
+        return cls(key, settings, load_rules("payout", settings.terms()), load_operation("payout"))
+
+    def url(self, base_url: str) -> str:
+        """Return where payouts go at this gateway."""
+        return operation_url(base_url, self.operation, "1000")
+
+    def signer(self, base_url: str) -> Signer:
+        """Return what signs payouts for this gateway."""
+        return Signer(
+            url=self.url(base_url),
+            consumer_key="benchmark",
+            callback_url="https://merchant.example/paygw/callback",
+            profile=SignatureProfile.JSON_PARAMS,
+            key=load_private_key(self.key),
+        )
+
+    def prepare(self, base_url: str) -> Prepare:
+        """Return what turns an instruction into a signed request for this gateway."""
+        return partial(_prepare, self.rules, self.signer(base_url))
+
+
+def _prepare(
+    rules: Rules, signer: Signer, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
+) -> PreparedRequest:
+    rule = rules[instruction.country]
+    return signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+
+
+def instruction(row: int) -> Instruction:
+    """Return one order to pay a Kenyan wallet: the account form, as most countries have it."""
+    return Instruction(f"BENCH-{row:08}", "KE", "KES", "1500.50", "account", FIELDS)
+
+
+def open_batch(journal: Journal, rows: int) -> BatchRecord:
+    """Open a batch of `rows` such orders in `journal`."""
+    return journal.open_batch(
+        NewBatch("be" * 16, "payout", "benchmark.csv", "00" * 32, rows=rows, defects=0),
+        pages=[b"rows"],
+        instructions=_new_instructions(rows),
+        known=[],
+        amendments=[],
+        at=timestamp(datetime.now(UTC)),
+    )
+
+
+def _new_instructions(rows: int) -> Iterator[NewInstruction]:
+    fields = json.dumps(FIELDS)
+    for row in range(2, rows + 2):
+        paid = instruction(row)
+        yield NewInstruction(
+            row=row,
+            client_orderid=paid.client_orderid,
+            country=paid.country,
+            currency=paid.currency,
+            amount=paid.amount,
+            minor=150050,
+            form=paid.form,
+            fields=fields,
+            payee=FIELDS["account_number"],
+            content=f"KE|KES|150050|{row}",
+        )

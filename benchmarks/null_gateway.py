@@ -1,0 +1,134 @@
+"""A gateway that answers at once, approves everything and echoes the order id: what is measured is then our own cost.
+
+It is nginx with its echo module where both are installed (`apt-get install nginx-light libnginx-mod-http-echo`), and an
+equally bare server of ours where they are not. Either runs in a process of its own, on the same cores as the client.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+ECHO_MODULE = Path("/usr/lib/nginx/modules/ngx_http_echo_module.so")
+START_TIMEOUT_S = 10.0
+
+_NGINX = """
+daemon off;
+worker_processes 1;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log crit;
+load_module {echo_module};
+events {{ worker_connections 8192; }}
+http {{
+    access_log off;
+    keepalive_requests 1000000000;
+    client_body_in_single_buffer on;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    default_type application/json;
+    ssl_certificate {directory}/certificate.pem;
+    ssl_certificate_key {directory}/certificate.key;
+    map $request_body $order_id {{ "~\\"client_orderid\\": ?\\"(?<found>[^\\"]+)\\"" $found; }}
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        listen 127.0.0.1:{tls_port} ssl backlog=4096;
+        location / {{
+            echo_read_request_body;
+            {wait}
+            echo -n '{{"status":"approved","client_orderid":"$order_id"}}';
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NullGateway:
+    """A gateway that runs: its two addresses, plain and TLS, whose certificate `ca_bundle` vouches for."""
+
+    server: str
+    base_url: str
+    tls_url: str
+    ca_bundle: Path
+
+
+def nginx() -> str | None:
+    """Return the path of an nginx that has the echo module, or None."""
+    return shutil.which("nginx", path=f"{os.defpath}:/usr/sbin:/sbin") if ECHO_MODULE.exists() else None
+
+
+@contextmanager
+def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False) -> Iterator[NullGateway]:
+    """Run a null gateway with its files in `directory`; each answer waits `latency_s`. `bare` asks for our own."""
+    directory.mkdir(parents=True)
+    port, tls_port = _free_ports(2)
+    ca_bundle = _certify(directory)
+    program = None if bare else nginx()
+    if program is not None:
+        command = _nginx_command(program, directory, port, tls_port, latency_s)
+    else:
+        ports = ["--port", str(port), "--tls-port", str(tls_port)]
+        command = [sys.executable, "-m", "benchmarks.bare_server", *ports]
+        command += ["--latency-s", str(latency_s), "--directory", str(directory)]
+    process = subprocess.Popen(command)
+    try:
+        for each in (port, tls_port):
+            _wait_for(each, process)
+        server = "a bare asyncio server" if program is None else "nginx"
+        yield NullGateway(server, f"http://127.0.0.1:{port}", f"https://127.0.0.1:{tls_port}", ca_bundle)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(START_TIMEOUT_S)
+
+
+def _nginx_command(program: str, directory: Path, port: int, tls_port: int, latency_s: float) -> list[str]:
+    wait = f"echo_sleep {latency_s};" if latency_s else ""
+    text = _NGINX.format(directory=directory, echo_module=ECHO_MODULE, port=port, tls_port=tls_port, wait=wait)
+    config = directory / "nginx.conf"
+    config.write_text(text)
+    return [program, "-p", str(directory), "-c", str(config), "-e", str(directory / "start.log")]
+
+
+def _certify(directory: Path) -> Path:
+    """Make a certificate for 127.0.0.1 and return the authority that vouches for it."""
+    authority = trustme.CA()
+    own = authority.issue_cert("127.0.0.1")
+    own.private_key_pem.write_to_path(directory / "certificate.key")
+    for piece in own.cert_chain_pems:
+        piece.write_to_path(directory / "certificate.pem", append=True)
+    ca_bundle = directory / "authority.pem"
+    authority.cert_pem.write_to_path(ca_bundle)
+    return ca_bundle
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                raise SystemExit("the null gateway did not start; its words are above") from None
+            time.sleep(0.02)
+        else:
+            return

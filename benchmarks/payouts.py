@@ -1,0 +1,93 @@
+"""The engine as the program composes it: signing threads, journal on disk, transport, uvloop where it is installed."""
+
+import asyncio
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.figures import Sample
+from benchmarks.loops import loop_factory
+from benchmarks.merchant import Merchant, open_batch
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.endpoint import Connections, TransportSettings
+from paygw_batch.gateway.transport import PayoutTransport
+from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.store import open_journal
+from paygw_batch.run.engine import Engine, Pace
+from paygw_batch.run.ports import Silent, World, timestamp
+from paygw_batch.run.threads import Threads
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of the engine: where to, how many rows, how many at once, over which connections, into which journal."""
+
+    directory: Path
+    """Where the merchant's key lies, and the journal is made: on the disk that is measured."""
+    base_url: str
+    rows: int
+    concurrency: int = 64
+    connections: Literal["fresh", "reuse"] = "reuse"
+    journal: Literal["disk", "memory"] = "disk"
+    ca_bundle: Path | None = None
+
+
+def payouts_per_s(trial: Trial) -> Sample:
+    """Return how many payouts a second a run makes, from its first look into the journal to its last outcome in it.
+
+    Raises `InternalError` when not every row was paid: what did not happen has no rate.
+    """
+    merchant = Merchant.settled_in(trial.directory)
+    with _journal(trial) as journal:
+        batch = open_batch(journal, trial.rows)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_run(trial, merchant, journal, batch.number))
+
+
+@contextmanager
+def _journal(trial: Trial) -> Iterator[Journal]:
+    if trial.journal == "memory":
+        yield MemoryJournal()
+        return
+    with tempfile.TemporaryDirectory(dir=trial.directory) as name:
+        place = Path(name)
+        now = timestamp(datetime.now(UTC))
+        journal = open_journal(
+            place / "journal.sqlite3", witness_dir=place / "witness", endpoint="benchmark", now=now, holder="benchmark"
+        )
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
+    reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
+    with Threads() as away:
+        async with PayoutTransport(reached) as transport:
+            engine = Engine(
+                journal=journal,
+                gateway=transport,
+                prepare=merchant.prepare(trial.base_url),
+                judge=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
+                pace=Pace(trial.concurrency),
+                world=World(lambda: datetime.now(UTC), partial(secrets.token_hex, 16), random.random),
+                away=away,
+                progress=Silent(),
+            )
+            started_s, cpu_s = time.perf_counter(), time.process_time()
+            end = await engine.run(batch)
+            elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
+    if end.sent != trial.rows or end.stop_reason is not None or end.failure is not None:
+        raise InternalError(f"the run ended early: {end}")
+    return Sample(trial.rows / elapsed_s, 1e6 * cpu_s / trial.rows)
