@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from program import Program, kenyan_rows, read_csv, sandbox_toml
+from stopped import stopped, wait_for_first_payment
 
 from paygw_batch.cli.runlog import masked
 
@@ -124,10 +125,10 @@ def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: 
     slow(program, 0.2)
     dropped(program, kenyan_rows(60), "first.csv")
     process = program.start("run-folder", folder)
-    while not program.record():
-        assert process.poll() is None
+    wait_for_first_payment(program, process)
     second = dropped(program, kenyan_rows(1, prefix="SECOND"), "second.csv")
-    result = program.run("run-folder", folder)
+    with stopped(process):
+        result = program.run("run-folder", folder)
     assert result.exit_code == 7
     assert "nother run holds this journal: process" in result.stderr
     assert second.exists()
@@ -140,8 +141,7 @@ def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Pro
     slow(program, 0.2)
     dropped(program, kenyan_rows(40), "first.csv")
     process = program.start("run-folder", folder)
-    while not program.record():
-        assert process.poll() is None
+    wait_for_first_payment(program, process)
     dropped(program, kenyan_rows(1, prefix="SECOND"), "second.csv")
     summary = program.json("run-folder", folder, "--wait")
     process.communicate()
@@ -153,8 +153,7 @@ def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(prog
     slow(program, 0.2)
     dropped(program, kenyan_rows(60), "first.csv")
     process = program.start("run-folder", folder)
-    while not program.record():
-        assert process.poll() is None
+    wait_for_first_payment(program, process)
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 130
@@ -169,8 +168,7 @@ def test_a_sheet_begun_at_one_endpoint_is_never_continued_at_another(program: Pr
     slow(program, 0.2)
     dropped(program, kenyan_rows(60))
     process = program.start("run-folder", folder)
-    while not program.record():
-        assert process.poll() is None
+    wait_for_first_payment(program, process)
     process.kill()
     process.communicate()
     text = program.config.read_text().replace('endpoint_id = "1000"', 'endpoint_id = "1001"')
@@ -266,11 +264,15 @@ def test_long_numbers_are_masked(sentence: str, shown: str):
 def test_a_run_that_waits_for_the_journal_says_for_whom(program: Program):
     slow(program, 0.2)
     sheet = program.sheet(kenyan_rows(40))
-    process = program.start("submit", sheet)
-    while not program.record():
-        assert process.poll() is None
-    result = program.run("submit", sheet, "--wait")
-    process.communicate()
-    assert result.exit_code == 0
-    assert "nother run holds this journal: process" in result.stdout
+    first = program.start("submit", sheet)
+    wait_for_first_payment(program, first)
+    with stopped(first):
+        second = program.start("submit", sheet, "--wait")
+        assert second.stdout is not None
+        said = second.stdout.readline()
+    first.communicate()
+    second.communicate()
+    assert said.startswith("Waiting: ")
+    assert f"nother run holds this journal: process {first.pid}" in said
+    assert (first.returncode, second.returncode) == (0, 0)
     assert len(program.record()) == 40

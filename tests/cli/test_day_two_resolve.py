@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from program import Program, kenyan_rows, read_csv, sandbox_toml
+from stopped import stopped, wait_for_first_payment
 
 EVIDENCE = "Ticket 4711, answered by support on the phone"
 
@@ -147,9 +148,9 @@ def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Pro
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
     sheet = program.sheet(kenyan_rows(30))
     process = program.start("submit", sheet)
-    while not program.record():
-        assert process.poll() is None
-    result = program.run("resolve", sheet, "--row", "2", "--as", "rejected", "--evidence", EVIDENCE)
+    wait_for_first_payment(program, process)
+    with stopped(process):
+        result = program.run("resolve", sheet, "--row", "2", "--as", "rejected", "--evidence", EVIDENCE)
     process.communicate()
     assert result.exit_code == 7
     assert "nother run holds this journal" in result.stderr

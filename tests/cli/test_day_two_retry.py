@@ -2,6 +2,7 @@
 
 import pytest
 from program import Program, kenyan_rows, read_csv
+from stopped import stopped, wait_for_first_payment
 
 SECOND_TIME_LUCKY = """
 [default]
@@ -102,9 +103,9 @@ def test_a_batch_that_another_run_holds_is_not_retried(forgiving: Program):
     (forgiving.home / "forgiving.toml").write_text("[default]\ndelay_s = 0.2\n")
     sheet = forgiving.sheet(kenyan_rows(40))
     process = forgiving.start("submit", sheet)
-    while not forgiving.record():
-        assert process.poll() is None
-    result = forgiving.run("retry", sheet)
+    wait_for_first_payment(forgiving, process)
+    with stopped(process):
+        result = forgiving.run("retry", sheet)
     process.communicate()
     assert result.exit_code == 7
     assert "nother run holds this journal" in result.stderr

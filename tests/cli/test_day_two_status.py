@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from program import Program, kenyan_rows
+from stopped import wait_for_first_payment
 
 from paygw_batch.cli.status import age_text
 
@@ -58,8 +59,7 @@ def test_watch_follows_a_running_batch_to_its_end(program: Program):
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
     sheet = program.sheet(kenyan_rows(40))
     process = program.start("submit", sheet)
-    while not program.record():
-        assert process.poll() is None
+    wait_for_first_payment(program, process)
     result = program.run("--json", "status", sheet, "--watch")
     process.communicate()
     assert json.loads(result.stdout)["states"] == {"paid": 40}
