@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import resource
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,4 +126,6 @@ def cli(
 
 def main() -> None:
     """Start the program, as the console script does."""
+    # A crash must leave no image of memory on disk: it would hold the private key and payees' data.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     cli(prog_name="paygw-batch")

@@ -12,7 +12,7 @@ import socket
 import weakref
 from pathlib import Path
 
-from paygw_batch.errors import JournalHeld
+from paygw_batch.errors import JournalError, JournalHeld
 from paygw_batch.journal.place import open_private
 
 _HOLDER_BYTES = 4096
@@ -29,8 +29,15 @@ class RunLock:
         self._fd: int | None = None
         fd = _lock(path)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "command": command}
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(holder).encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(holder).encode(), 0)
+        except OSError as error:
+            os.close(fd)
+            raise JournalError(
+                f"The journal's lock {path} cannot be written: {error.strerror}.",
+                hint="Free some room, run again.",
+            ) from None
         self._fd = fd
         _held.add(self)
 

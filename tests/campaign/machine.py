@@ -236,10 +236,12 @@ class Machine:
             arguments=given,
             environ=environ,
             directory=str(self.home),
-            out=str(self.home / "out.txt"),
-            err=str(self.home / "err.txt"),
-            planted_from=str(Path(__file__).parent),
-            **start,
+            **{
+                "out": str(self.home / "out.txt"),
+                "err": str(self.home / "err.txt"),
+                "planted_from": str(Path(__file__).parent),
+                **start,
+            },
         )
         return Run(self.spawner, pid)
 

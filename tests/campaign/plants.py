@@ -1,6 +1,25 @@
 """Planted bugs in the program as a process: each patches a fresh start, in the fork and nowhere else."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.rules import CountryRule
+from paygw_batch.gateway import encode, prepare
+from paygw_batch.gateway.encode import EncodedBody
+from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal import connection
+from paygw_batch.sheet import write
+
+
+def _put(owner: object, name: str, value: object) -> None:
+    setattr(owner, name, value)
 
 
 def synchronous_normal() -> None:
@@ -9,3 +28,50 @@ def synchronous_normal() -> None:
 
 def synchronous_off() -> None:
     connection._SYNCHRONOUS_FULL = 0
+
+
+def body_in_a_log_line() -> None:
+    _say_of_each_request(lambda request: request.body.decode())
+
+
+def header_in_a_log_line() -> None:
+    _say_of_each_request(lambda request: f"Authorization: {request.authorization}")
+
+
+def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
+    deliver = PayoutTransport.deliver
+
+    async def talkative(transport: PayoutTransport, request: PreparedRequest) -> RawReply | TransportFault:
+        sys.stderr.write(f"sending {what(request)}\n")
+        return await deliver(transport, request)
+
+    _put(PayoutTransport, "deliver", talkative)
+
+
+def an_error_of_our_own() -> None:
+    """Not a bug to be found, but one to be survived: an error whose text holds the payee, in the middle of a run."""
+
+    def fail(prepared: Signer, rule: CountryRule, instruction: Instruction, **_: object) -> PreparedRequest:
+        raise ValueError(f"{prepared} {rule} {dict(instruction.fields)}")
+
+    _put(Signer, "prepare", fail)
+
+
+def reconciliation_in_place() -> None:
+    @contextmanager
+    def appearing(path: Path) -> Iterator[IO[bytes]]:
+        with path.open("wb", buffering=0) as file:
+            yield file
+
+    _put(write, "_appearing", appearing)
+
+
+def amounts_as_floats() -> None:
+    """Read amounts as floats, and write them as floats are written."""
+    encode_body = encode.encode_body
+
+    def careless(rule: CountryRule, instruction: Instruction, **terms: Any) -> EncodedBody:
+        instruction = replace(instruction, amount=str(float(instruction.amount)))
+        return encode_body(rule, instruction, **terms)
+
+    _put(prepare, "encode_body", careless)

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from .machine import PATIENCE_S, Machine
 
 
-def traced(machine: Machine, log: Path, options: list[str], *arguments: str | Path, planted: str | None = None) -> int:
+def traced(machine: Machine, log: Path, options: list[str], *arguments: str | Path, **start: Any) -> int:
     """Run the program to its end under strace with `options`, which writes to `log`; return the exit code."""
-    run = machine.start(*arguments, stopped=True, planted=planted)
+    run = machine.start(*arguments, stopped=True, **start)
     run.until_stopped()
     with subprocess.Popen(
         ["strace", "-f", "-qq", "-o", log, *options, "-p", str(run.pid)],
