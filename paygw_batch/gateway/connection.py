@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._tunnel: TunnelReader | None = None
         self._tls: TlsChannel | None = None
         # During an exchange:
-        self._exchanges = 0
+        self._has_served = False
         self._reader = ReplyReader()
         self._result: asyncio.Future[RawReply | TransportFault] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -109,8 +109,9 @@ class Connection(asyncio.Protocol):
             result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"))
             return result
         self._stage = _Stage.EXCHANGE
-        self._reader = ReplyReader(reused_connection=self._exchanges > 0)
-        self._exchanges += 1
+        if self._has_served:
+            self._reader = ReplyReader(reused_connection=True)
+        self._has_served = True
         self._request_bytes = len(request)
         self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
         self._silent_since_s = self._loop.time()

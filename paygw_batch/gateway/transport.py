@@ -7,6 +7,7 @@ again is the first-byte witness in the fault that comes back, never the class of
 import asyncio
 import ipaddress
 import socket
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import httpx
@@ -178,6 +179,8 @@ class PayoutTransport(httpx.AsyncBaseTransport):
             return _not_sent(FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time")
         except CannotOpen as error:
             connection.abort()
+            # Should the session be what the gateway stumbled over, the next try does without it.
+            self._session = None
             return _not_sent(error.kind, error.detail)
         except BaseException:
             connection.abort()
@@ -220,16 +223,24 @@ async def _connect(loop: asyncio.AbstractEventLoop, connection: Connection, host
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
     """Return the addresses of `host`, in the order the system prefers."""
-    try:
-        return [str(ipaddress.ip_address(host))]
-    except ValueError:
-        pass
+    if _is_address(host):
+        return [host]
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         detail = error.strerror if isinstance(error, OSError) else None
         raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@lru_cache(maxsize=16)
+def _is_address(host: str) -> bool:
+    """Whether `host` is an IP address already, so that nothing needs to be looked up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _kind_of(error: OSError) -> FaultKind:

@@ -1,6 +1,8 @@
 """Fixtures of the gateway's tests: the throw-away key, and servers with certificates."""
 
+import socket
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,18 @@ def server_tls(authority: trustme.CA) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     return context
+
+
+@pytest.fixture
+def blackhole() -> Iterator[int]:
+    """Return the port of a listener whose queue is full: it answers no further connection."""
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for filler in (first, second):
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
 
 
 @pytest.fixture(params=["plain", "tls"])

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, TypeVar, cast
 
 from paygw_batch.gateway.endpoint import Connections, TransportSettings
-from paygw_batch.gateway.message import Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.transport import PayoutTransport
 
 T = TypeVar("T")
@@ -130,7 +130,8 @@ class Server:
     async def finished(self) -> None:
         """Wait until every script has come to its end."""
         if self.scripts:
-            await asyncio.wait(self.scripts)
+            _, unfinished = await asyncio.wait(self.scripts, timeout=30)
+            assert not unfinished
 
     @property
     def url(self) -> str:
@@ -203,3 +204,56 @@ async def deliver_once(
         await transport.aclose()
         assert transport._living == set()
         return result
+
+
+# What scripts have in common.
+
+HUGE = b"x" * 2**25
+"""More than the kernel takes at once, so that a write has to wait for its reader."""
+
+
+def summary(result: RawReply | TransportFault) -> tuple[FaultKind, bool] | bytes:
+    """Return the body of a reply, or kind and witness of a fault."""
+    return result.body if isinstance(result, RawReply) else (result.kind, result.first_byte_left)
+
+
+async def answer(peer: Peer) -> None:
+    """Answer one request, and wait for the client to close."""
+    await peer.answer()
+    await peer.until_closed()
+
+
+async def silence(peer: Peer) -> None:
+    """Never say anything."""
+    await peer.until_closed()
+
+
+async def never_asked(peer: Peer) -> None:
+    """Fail the test: no byte of the application was to come here."""
+    raise AssertionError(f"a request came: {await peer.reader.read()!r}")
+
+
+async def hang_up(peer: Peer) -> None:
+    """Take the first bytes and end the stream."""
+    await peer.reader.read(100)
+    peer.cut()
+
+
+async def reset(peer: Peer) -> None:
+    """Take the first bytes and reset the connection."""
+    await peer.reader.read(100)
+    peer.reset()
+
+
+def pause_reading(peer: Peer) -> None:
+    """Take nothing more from the connection, so that the client's write cannot end."""
+    transport = peer.writer.transport
+    if isinstance(transport, asyncio.ReadTransport) and transport.is_reading():
+        transport.pause_reading()
+
+
+def resume_reading(peer: Peer) -> None:
+    """Take from the connection again."""
+    transport = peer.writer.transport
+    if isinstance(transport, asyncio.ReadTransport) and not transport.is_reading():
+        transport.resume_reading()

@@ -14,11 +14,7 @@ from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRu
 from paygw_batch.gateway.classify import MAX_NESTING, MAX_PAUSE_S, UNSTATED_PAUSE_S, classify
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 
-WORDS = {
-    "approved": OutcomeKind.PAID,
-    "processing": OutcomeKind.ACCEPTED,
-    "declined": OutcomeKind.REJECTED,
-}
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
 GOOD = {"status": "approved", "client_orderid": "PAY-1", "amount": 1500.5, "currency": "KES"}
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -368,9 +364,6 @@ def test_too_many_requests_asks_for_a_rest_even_without_saying_how_long():
     assert judge({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
     assert judge({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
     assert judge({}, 503).advice == GoOn()
-
-
-def test_retry_after_with_another_http_status_means_nothing():
     assert judge(GOOD, 200, (("retry-after", "60"),)).advice == GoOn()
 
 

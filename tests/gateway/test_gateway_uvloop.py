@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from gateway_server import BODY, REPLY, Peer, Script, request_to, serving, settings_for
+from gateway_server import (
+    BODY,
+    HUGE,
+    REPLY,
+    Peer,
+    Script,
+    answer,
+    pause_reading,
+    request_to,
+    serving,
+    settings_for,
+    silence,
+    summary,
+)
 
 from paygw_batch.gateway.endpoint import Connections
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
@@ -17,7 +30,6 @@ uvloop = pytest.importorskip("uvloop", reason="uvloop is an extra")
 
 T = TypeVar("T")
 Channel = dict[str, Any]
-HUGE = b"x" * 2**25
 
 
 def play(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -32,22 +44,12 @@ async def deliver_once(
         async with PayoutTransport(settings_for(server.url, **changes)) as transport:
             result = await transport.deliver(request_to(server.url, body=body))
         assert transport._living == set()
-        return result.body if isinstance(result, RawReply) else (result.kind, result.first_byte_left)
-
-
-async def answer(peer: Peer) -> None:
-    await peer.answer()
-
-
-async def silence(peer: Peer) -> None:
-    await peer.until_closed()
+        return summary(result)
 
 
 async def take_a_little_and_wait(peer: Peer) -> None:
     await peer.reader.readexactly(1000)
-    transport = peer.writer.transport
-    if isinstance(transport, asyncio.ReadTransport):
-        transport.pause_reading()
+    pause_reading(peer)
     await asyncio.Event().wait()
 
 
@@ -58,14 +60,12 @@ async def take_a_little_and_reset(peer: Peer) -> None:
 
 async def take_a_little_and_answer(peer: Peer) -> None:
     await peer.reader.readexactly(1000)
-    transport = peer.writer.transport
-    if isinstance(transport, asyncio.ReadTransport):
-        transport.pause_reading()
+    pause_reading(peer)
     peer.writer.write(REPLY)
     await asyncio.Event().wait()
 
 
-async def hang_up(peer: Peer) -> None:
+async def take_all_and_cut(peer: Peer) -> None:
     await peer.request()
     peer.cut()
 
@@ -74,7 +74,7 @@ async def hang_up(peer: Peer) -> None:
     ("script", "expected", "changes"),
     [
         (answer, BODY, {}),
-        (hang_up, (FaultKind.CONNECTION_LOST, True), {}),
+        (take_all_and_cut, (FaultKind.CONNECTION_LOST, True), {}),
         (silence, (FaultKind.READ_TIMEOUT, True), {"read_timeout_s": 0.05}),
         (silence, (FaultKind.TOTAL_TIMEOUT, True), {"total_timeout_s": 0.3}),
         (take_a_little_and_reset, (FaultKind.WRITE_FAILED, True), {"body": HUGE}),

@@ -1,0 +1,211 @@
+"""Giving up: a delivery that is cancelled, and a transport that is closed under it."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from gateway_server import (
+    BODY,
+    HUGE,
+    JumpingLoop,
+    Peer,
+    pause_reading,
+    play,
+    request_to,
+    resume_reading,
+    serving,
+    settings_for,
+    summary,
+    turns,
+)
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.message import FaultKind
+from paygw_batch.gateway.transport import PayoutTransport
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2e\r\n" + BODY + b"\r\n0\r\n\r\n"
+UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
+
+Channel = dict[str, Any]
+
+
+# Giving up.
+
+
+def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(channel: Channel):
+    async def scenario() -> None:
+        asked = asyncio.Event()
+        after: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            await peer.request()
+            asked.set()
+            after.append(await peer.until_closed())
+
+        async with serving(script, tls=channel["tls"]) as server:
+            transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url)))
+            await asked.wait()
+            delivery.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await delivery
+            await turns()
+            assert transport._living == set()
+            await server.finished()
+            assert after == [b""]
+            await transport.aclose()
+
+    play(scenario())
+
+
+def test_a_cancelled_delivery_writes_nothing_more_of_its_request():
+    async def scenario() -> None:
+        taken = asyncio.Event()
+        rest: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            await peer.reader.readexactly(1000)
+            pause_reading(peer)
+            taken.set()
+            await cancelled.wait()
+            resume_reading(peer)
+            rest.append(await peer.until_closed())
+
+        cancelled = asyncio.Event()
+        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url, body=HUGE)))
+            await taken.wait()
+            delivery.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await delivery
+            cancelled.set()
+            await server.finished()
+            assert 1000 + len(rest[0]) < len(HUGE)
+
+    play(scenario())
+
+
+def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection():
+    async def scenario() -> None:
+        met = asyncio.Event()
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            await peer.reader.read(100)
+            met.set()
+            heard.append(await peer.until_closed())
+
+        async with serving(script) as server:
+            url = server.url.replace("http:", "https:")
+            async with PayoutTransport(settings_for(url)) as transport:
+                delivery = asyncio.create_task(transport.deliver(request_to(url)))
+                await met.wait()
+                delivery.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await delivery
+                await server.finished()
+                assert transport._living == set()
+                assert b"PAY-1" not in heard[0]
+
+    play(scenario())
+
+
+def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: int):
+    async def scenario() -> None:
+        url = f"http://127.0.0.1:{blackhole}"
+        transport = PayoutTransport(settings_for(url))
+        delivery = asyncio.create_task(transport.deliver(request_to(url)))
+        await turns()
+        delivery.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await delivery
+        assert transport._living == set()
+
+    play(scenario())
+
+
+def test_closing_the_transport_ends_what_is_under_way_with_its_true_witness(channel: Channel):
+    async def scenario() -> None:
+        asked = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            await peer.request()
+            asked.set()
+            await peer.until_closed()
+
+        async with serving(script, tls=channel["tls"]) as server:
+            transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url)))
+            await asked.wait()
+            await transport.aclose()
+            assert summary(await delivery) == (FaultKind.CANCELLED, True)
+            with pytest.raises(InternalError):
+                await transport.deliver(request_to(server.url))
+
+    play(scenario())
+
+
+def test_closing_the_transport_while_a_connection_opens_sends_nothing():
+    async def scenario() -> None:
+        met = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            met.set()
+            assert b"PAY-1" not in await peer.until_closed()
+
+        async with serving(script) as server:
+            url = server.url.replace("http:", "https:")
+            transport = PayoutTransport(settings_for(url))
+            delivery = asyncio.create_task(transport.deliver(request_to(url)))
+            await met.wait()
+            await transport.aclose()
+            assert summary(await delivery) == (FaultKind.CANCELLED, False)
+
+    play(scenario())
+
+
+def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypatch: pytest.MonkeyPatch):
+    async def scenario() -> None:
+        asked, told = asyncio.Event(), asyncio.Event()
+
+        async def slow_answer(_self: JumpingLoop, _host: str, port: int, **_options: Any) -> list[Any]:
+            asked.set()
+            await told.wait()
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(JumpingLoop, "getaddrinfo", slow_answer)
+
+        async def script(peer: Peer) -> None:
+            assert await peer.until_closed() == b""
+
+        async with serving(script) as server:
+            transport = PayoutTransport(settings_for(server.url))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url)))
+            await asked.wait()
+            await transport.aclose()
+            told.set()
+            assert summary(await delivery) == (FaultKind.CANCELLED, False)
+            await turns()
+            assert transport._living == set()
+
+    play(scenario())
+
+
+def test_sixty_four_at_once_each_get_their_own_reply(channel: Channel):
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            request = await peer.request()
+            order_id = request.rpartition(b":")[2].strip(b'"}')
+            await turns(int(order_id) % 7)
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(order_id), order_id))
+
+        async with serving(script, tls=channel["tls"]) as server:
+            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
+                results = await asyncio.gather(
+                    *[transport.deliver(request_to(server.url, str(number))) for number in range(64)]
+                )
+            assert [summary(result) for result in results] == [str(number).encode() for number in range(64)]
+            assert len(server.peers) == 64
+
+    play(scenario())

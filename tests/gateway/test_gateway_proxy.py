@@ -1,0 +1,216 @@
+"""Proxies and the environment: what carries a payout, and who has no say in it."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_server import (
+    BODY,
+    Peer,
+    Script,
+    Server,
+    answer,
+    deliver_once,
+    hang_up,
+    jump,
+    never_asked,
+    play,
+    request_to,
+    reset,
+    serving,
+    settings_for,
+    summary,
+    turns,
+)
+
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.proxy import TunnelReader
+from paygw_batch.gateway.transport import PayoutTransport
+
+# The proxy.
+
+OPENED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(2**16):
+        writer.write(data)
+    writer.close()
+
+
+def tunnel(heard: list[bytes], opened: bytes = OPENED) -> Script:
+    """Return a proxy that does its work, to this machine only, and remembers what it was asked."""
+
+    async def script(peer: Peer) -> None:
+        head = await peer.reader.readuntil(b"\r\n\r\n")
+        heard.append(head)
+        port = int(head.split()[1].rpartition(b":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for index in range(len(opened)):
+            await peer.send(opened[index : index + 1])
+        try:
+            await asyncio.gather(pump(peer.reader, writer), pump(reader, peer.writer))
+        finally:
+            writer.transport.abort()
+
+    return script
+
+
+async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply | TransportFault:
+    url = gateway.url if gateway.tls else gateway.url.replace("http:", "https:")
+    settings = settings_for(url, ca_bundle=ca_bundle, proxy=f"http://127.0.0.1:{proxy.port}")
+    async with PayoutTransport(settings) as transport:
+        result = await transport.deliver(request_to(url))
+        await turns()
+        assert transport._living == set()
+        return result
+
+
+@pytest.mark.parametrize("opened", [OPENED, b"HTTP/1.0 200 OK\r\nVia: x\r\nContent-Length: 5\r\n\r\n"])
+def test_a_proxy_carries_the_tls_connection_and_sees_nothing_of_the_payout(
+    opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path
+):
+    async def scenario() -> None:
+        heard: list[bytes] = []
+        async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == BODY
+            place = b"localhost:%d" % gateway.port
+            assert heard == [
+                b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"
+            ]
+
+    play(scenario())
+
+
+def test_a_fault_behind_the_proxy_has_the_witness_of_the_request_itself(server_tls: ssl.SSLContext, ca_bundle: Path):
+    async def drop(peer: Peer) -> None:
+        await peer.request()
+        peer.cut()
+
+    async def scenario() -> None:
+        async with serving(drop, tls=server_tls) as gateway, serving(tunnel([])) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
+        async with serving(hang_up) as gateway, serving(tunnel([])) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
+
+    play(scenario())
+
+
+def proxy_that_says(reply: bytes) -> Script:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.send(reply)
+        await peer.until_closed()
+
+    return script
+
+
+async def stalling_proxy(peer: Peer) -> None:
+    await peer.reader.readuntil(b"\r\n\r\n")
+    jump(31)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        hang_up,
+        reset,
+        stalling_proxy,
+        proxy_that_says(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"),
+        proxy_that_says(b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>"),
+        proxy_that_says(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        proxy_that_says(b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1/\r\n\r\n"),
+        proxy_that_says(OPENED + b"more"),
+        proxy_that_says(b"SSH-2.0-OpenSSH\r\n\r\n"),
+        proxy_that_says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000),
+    ],
+    ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
+)
+def test_a_proxy_that_does_not_open_the_way_is_not_sent(script: Script, ca_bundle: Path):
+    async def scenario() -> None:
+        async with serving(never_asked) as gateway, serving(script) as proxy:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+            assert gateway.peers == []
+
+    play(scenario())
+
+
+def test_a_proxys_answer_is_read_to_a_bound():
+    reader = TunnelReader()
+    for _ in range(2000):
+        if not reader.problem:
+            reader.feed(b"X: y\r\n")
+    assert reader.problem
+    assert not reader.is_open
+
+
+def test_a_proxy_that_refuses_the_connection_is_a_fault_of_the_proxy(ca_bundle: Path):
+    async def scenario() -> None:
+        async with serving(never_asked) as proxy:
+            pass
+        async with serving(never_asked) as gateway:
+            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+
+    play(scenario())
+
+
+# The environment.
+
+
+PROXY_VARIABLES = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
+BUNDLE_VARIABLES = ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"]
+OTHER_VARIABLES = {"NO_PROXY": "*", "no_proxy": "*", "PYTHONHTTPSVERIFY": "0", "HTTPX_LOG_LEVEL": "trace"}
+
+
+@pytest.mark.parametrize("variable", PROXY_VARIABLES)
+def test_a_proxy_in_the_environment_is_not_asked(
+    variable: str, channel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    async def scenario() -> None:
+        async with serving(never_asked) as proxy, serving(answer, tls=channel["tls"]) as server:
+            monkeypatch.setenv(variable, proxy.url)
+            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
+                assert summary(await transport.deliver(request_to(server.url))) == BODY
+            assert proxy.peers == []
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("variable", BUNDLE_VARIABLES)
+def test_an_authority_in_the_environment_is_neither_trusted_nor_needed(
+    variable: str,
+    server_tls: ssl.SSLContext,
+    ca_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    trusted = ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle
+    monkeypatch.setenv(variable, str(trusted))
+    untrusted = play(deliver_once(never_asked, tls=server_tls))
+    assert summary(untrusted) == (FaultKind.TLS_UNTRUSTED, False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert summary(play(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+
+
+@pytest.mark.parametrize("variable", OTHER_VARIABLES)
+def test_switches_in_the_environment_turn_nothing_off(
+    variable: str,
+    server_tls: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv(variable, OTHER_VARIABLES[variable])
+    assert summary(play(deliver_once(never_asked, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_keys_of_a_connection_are_not_logged_for_the_environment(
+    server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = tmp_path / "keys.log"
+    monkeypatch.setenv("SSLKEYLOGFILE", str(log))
+    assert summary(play(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+    assert not log.exists()

@@ -1,0 +1,209 @@
+"""Bounds: how long anything is waited for, and what opening a connection can come to."""
+
+import asyncio
+import socket
+from typing import Any
+
+from gateway_server import (
+    BODY,
+    HUGE,
+    REPLY,
+    JumpingLoop,
+    Peer,
+    Script,
+    deliver_once,
+    hang_up,
+    jump,
+    pause_reading,
+    play,
+    request_to,
+    resume_reading,
+    serving,
+    settings_for,
+    summary,
+    turns,
+)
+
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.transport import PayoutTransport
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2e\r\n" + BODY + b"\r\n0\r\n\r\n"
+UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
+
+Channel = dict[str, Any]
+
+
+# Time.
+
+
+def test_silence_of_59_seconds_is_waited_for_and_of_61_is_not(channel: Channel):
+    def script_of(silence_s: float) -> Script:
+        async def script(peer: Peer) -> None:
+            await peer.request()
+            jump(silence_s)
+            await turns()
+            await peer.send(REPLY)
+            await peer.until_closed()
+
+        return script
+
+    assert summary(play(deliver_once(script_of(59), **channel))) == BODY
+    assert summary(play(deliver_once(script_of(61), **channel))) == (FaultKind.READ_TIMEOUT, True)
+
+
+def test_a_reply_that_drips_is_waited_for_until_the_total_time_is_over(channel: Channel):
+    def script_of(pause_s: float) -> Script:
+        async def script(peer: Peer) -> None:
+            await peer.request()
+            for piece in (REPLY[:10], REPLY[10:20], REPLY[20:]):
+                jump(pause_s)
+                await turns()
+                await peer.send(piece)
+            await peer.until_closed()
+
+        return script
+
+    assert summary(play(deliver_once(script_of(39), **channel))) == BODY
+    assert summary(play(deliver_once(script_of(41), **channel))) == (FaultKind.TOTAL_TIMEOUT, True)
+
+
+def test_interim_replies_without_end_are_bounded_by_the_total_time():
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        for byte in b"HTTP/1.1 100 Continue\r\n\r\n" * 8:
+            jump(1)
+            await peer.send(bytes([byte]))
+        await peer.until_closed()
+
+    assert summary(play(deliver_once(script))) == (FaultKind.TOTAL_TIMEOUT, True)
+
+
+def test_a_gateway_that_takes_nothing_more_of_the_request_is_given_up(channel: Channel):
+    async def script(peer: Peer) -> None:
+        await peer.reader.readexactly(1000)
+        pause_reading(peer)
+        jump(61)
+        await asyncio.Event().wait()
+
+    result = play(deliver_once(script, body=HUGE, **channel))
+    assert summary(result) == (FaultKind.WRITE_TIMEOUT, True)
+    assert isinstance(result, TransportFault)
+    assert result.bytes_written < len(HUGE)
+
+
+def test_the_silence_of_a_reply_is_counted_from_the_end_of_the_write():
+    async def script(peer: Peer) -> None:
+        await peer.reader.readexactly(1000)
+        pause_reading(peer)
+        jump(50)
+        await turns()
+        resume_reading(peer)
+        await peer.reader.readuntil(b"xxx\r")
+        jump(50)
+        await turns()
+        await peer.send(REPLY)
+
+    assert summary(play(deliver_once(script, body=HUGE + b"\r", limit=2**26))) == BODY
+
+
+def test_time_outs_that_are_shorter_than_the_one_before_are_kept():
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        jump(0.2)
+        await peer.until_closed()
+
+    assert summary(play(deliver_once(script, read_timeout_s=0.1))) == (FaultKind.READ_TIMEOUT, True)
+    assert summary(play(deliver_once(script, total_timeout_s=0.1))) == (FaultKind.TOTAL_TIMEOUT, True)
+
+
+# Opening: nothing has left.
+
+
+def open_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) -> RawReply | TransportFault:
+    """Send one payout to `url`, which never answers, while the clock runs on."""
+
+    async def scenario() -> RawReply | TransportFault:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        loop.names.update(names or {})
+        async with PayoutTransport(settings_for(url, **changes)) as transport:
+            delivery = asyncio.create_task(transport.deliver(request_to(url)))
+            while not delivery.done():
+                await asyncio.sleep(0.01)
+                jump(1)
+            assert transport._living == set()
+            return await delivery
+
+    return play(scenario())
+
+
+def test_a_name_without_an_address_is_not_sent():
+    names = {"gateway.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}
+    result = open_to("https://gateway.example", names=names)
+    assert summary(result) == (FaultKind.NAME_NOT_RESOLVED, False)
+    assert summary(open_to("https://gateway.example", names={"gateway.example": []})) == (
+        FaultKind.NAME_NOT_RESOLVED,
+        False,
+    )
+
+
+def test_a_refused_connection_is_not_sent():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        assert summary(open_to(f"http://127.0.0.1:{port}")) == (FaultKind.CONNECT_REFUSED, False)
+        assert summary(open_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
+
+
+def test_a_connection_that_cannot_be_made_is_not_sent():
+    assert summary(open_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
+
+
+def test_a_connection_that_is_not_answered_is_not_sent(blackhole: int):
+    assert summary(open_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
+    assert summary(open_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (FaultKind.TOTAL_TIMEOUT, False)
+
+
+def test_the_next_address_of_a_name_is_tried_when_one_refuses():
+    async def scenario() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.answer()
+
+        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, JumpingLoop)
+            loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
+            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert len(server.peers) == 1
+
+    play(scenario())
+
+
+def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel):
+    async def scenario() -> None:
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            heard.append(await peer.until_closed())
+
+        async with serving(script, tls=channel["tls"]) as server:
+            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
+                assert await transport.probe() is None
+                await turns()
+                assert transport._living == set()
+            await server.finished()
+            assert heard == [b""]
+
+    play(scenario())
+
+
+def test_a_probe_tells_why_there_is_no_connection():
+    async def scenario() -> None:
+        async with serving(hang_up) as server:
+            async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:
+                fault = await transport.probe()
+            assert fault == TransportFault(
+                FaultKind.TLS_FAILED, first_byte_left=False, detail="the connection was closed"
+            )
+
+    play(scenario())
