@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
@@ -35,6 +36,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     sizes = RELEASE if arguments.release else vars(arguments)
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
     with TemporaryDirectory(dir=place) as name, Spawner() as spawner:

@@ -1,0 +1,58 @@
+"""Planted bugs that only the whole program shows: each is switched on in one start, and found by what it did."""
+
+from .judge import Broken, judge_end, orders_of
+from .kills import ENDS
+from .machine import GatewayProcess, Machine
+from .ordinals import KILL
+from .test_campaign_disk import can_trace
+from .tracing import traced
+
+
+@can_trace
+def test_a_reconciliation_written_in_place_is_found(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    """A kill while the file is written again leaves the older one whole, or (planted) half of the new one."""
+    sheet = machine.sheet(4)
+    assert machine.run("submit", sheet) in ENDS
+    judge_end(machine, slow_gateway, 4)
+    out = machine.home / "payroll.reconciliation.csv"
+    whole = out.read_bytes()
+    command = ("reconcile", sheet, "--out", out)
+
+    def torn(planted: str | None) -> bool:
+        """Whether a kill at some write leaves anything but the whole file."""
+        found = False
+        for ordinal in range(1, 12):
+            inject = ["-e", "trace=write", "-e", f"inject=write:{KILL}:when={ordinal}"]
+            traced(machine, machine.home.with_name("strace.txt"), inject, *command, planted=planted)
+            found = found or not out.exists() or out.read_bytes() != whole
+            out.write_bytes(whole)
+        return found
+
+    assert not torn(None)
+    assert torn("plants:reconciliation_in_place")
+
+
+def test_amounts_as_floats_are_found(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    """The digits of the sheet are the digits that arrive."""
+    sheet = machine.sheet(3)
+    sheet.write_text(sheet.read_text().replace("100.25", "1500.50"))
+    machine.run("submit", sheet, planted="plants:amounts_as_floats")
+    arrived = [line.amount for line in orders_of(machine, slow_gateway.record())]
+    assert "1500.5" in arrived
+    assert digits_differ(machine, slow_gateway)
+
+
+def test_the_digits_of_the_sheet_arrive(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    sheet = machine.sheet(3)
+    sheet.write_text(sheet.read_text().replace("100.25", "1500.50").replace("101.25", "1500"))
+    machine.run("submit", sheet)
+    assert not digits_differ(machine, slow_gateway)
+
+
+def digits_differ(machine: Machine, at: GatewayProcess) -> bool:
+    """Whether the gateway heard other digits than the reconciliation shows."""
+    shown = {line["sent_orderid"]: line["amount"] for line in machine.reconciliation()}
+    orders = orders_of(machine, at.record())
+    if not orders:
+        raise Broken("nothing arrived")
+    return any(shown[line.client_orderid] != line.amount for line in orders)

@@ -1,0 +1,75 @@
+"""Planted bugs of the transport: each is switched on here only, and the test that must find it does."""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_gateway_reuse
+import test_gateway_tls
+import test_gateway_transport
+import trustme
+
+from paygw_batch.gateway import transport
+from paygw_batch.gateway.connection import Connection
+from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.transport import PayoutTransport
+
+PLAIN: dict[str, Any] = {"tls": None}
+
+
+def dies(story: Callable[..., None], *arguments: object, **options: object) -> None:
+    """Run a test that must fail now."""
+    with pytest.raises((AssertionError, ssl.SSLError, ExceptionGroup)):
+        story(*arguments, **options)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep-alive without checks: any connection that is still open serves on."""
+    monkeypatch.setattr(
+        Connection, "is_fit", lambda self: self._transport is not None and not self._transport.is_closing()
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_keep_alive_without_checks_is_found_by_a_byte_between_requests():
+    story = test_gateway_reuse.test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_reply
+    dies(story, PLAIN, b"x", seen=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_keep_alive_without_checks_is_found_by_a_connection_that_was_ended():
+    dies(test_gateway_reuse.test_a_connection_that_its_peer_ended_carries_no_further_request, PLAIN, "cut", seen=False)
+
+
+def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch):
+    context_of = transport.client_context  # type: ignore[attr-defined]
+
+    def modern(bundle: Path | None) -> ssl.SSLContext:
+        context: ssl.SSLContext = context_of(bundle)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        return context
+
+    monkeypatch.setattr(transport, "client_context", modern)
+    dies(test_gateway_tls.test_http_2_is_never_agreed_to, authority, ca_bundle)
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_following_redirects_is_found(monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool):
+    deliver = PayoutTransport.deliver
+
+    async def following(self: PayoutTransport, request: PreparedRequest) -> RawReply | TransportFault:
+        result = await deliver(self, request)
+        if not isinstance(result, RawReply) or not 300 <= result.http_status < 400:
+            return result
+        place = dict(result.headers)["location"]
+        if place.startswith("/"):
+            return await deliver(self, request)
+        other = PayoutTransport(replace(self._settings, base_url=place.partition("/paynet")[0], read_timeout_s=0.01))
+        return await deliver(other, replace(request, url=place))
+
+    monkeypatch.setattr(PayoutTransport, "deliver", following)
+    dies(test_gateway_transport.test_a_redirect_is_handed_over_and_never_followed, 307, elsewhere=elsewhere)

@@ -1,0 +1,28 @@
+"""A planted bug of validation: switched on here only, and found."""
+
+from typing import Any
+
+import pandera.polars as pa
+import polars as pl
+import pytest
+from pandera.config import ValidationDepth, config_context
+from sheet_values import KENYAN, of_rows
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.sheet.schema import breaches
+
+
+def found(rules: Rules) -> list[tuple[int, str, str]]:
+    return breaches(of_rows(KENYAN, {**KENYAN, "client_orderid": "A-2", "amount": "-5"}).frame, rules).rows()
+
+
+def test_validation_of_a_lazy_frame_is_found(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(rules) == [(3, "amount", "amount.format")]
+    validate = pa.DataFrameSchema.validate
+
+    def lazily(schema: pa.DataFrameSchema, frame: pl.DataFrame, **options: Any) -> Any:
+        with config_context(validation_depth=ValidationDepth.SCHEMA_ONLY):
+            return validate(schema, frame.lazy(), **options)
+
+    monkeypatch.setattr(pa.DataFrameSchema, "validate", lazily)
+    assert found(rules) == []
