@@ -11,18 +11,20 @@ from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.cli.compose import PAYOUT, minor_units_of, real_world, require_complete
+from paygw_batch.cli.compose import PAYOUT, minor_units_of, real_world, require_complete, utc_now
 from paygw_batch.cli.connect import Connection
 from paygw_batch.cli.progress import progress_on
 from paygw_batch.cli.render import Screen
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import Verdict
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.message import Expected, RawReply, TransportFault
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.books import Books, books
-from paygw_batch.run.engine import Engine, Pace, RunEnd
+from paygw_batch.run.engine import Engine, Judge, Pace, RunEnd
 from paygw_batch.run.ports import Progress
 from paygw_batch.run.reconcile import reconciliation
 from paygw_batch.run.report import report_html
@@ -92,7 +94,7 @@ def _send(task: Task, due: int) -> RunEnd:
             Engine,
             journal=task.journal,
             prepare=task.connection.prepare,
-            judge=partial(classify, words=task.settings.words(), operation=load_operation(PAYOUT)),
+            judge=_judge(task.settings),
             pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
             world=real_world(),
             away=away,
@@ -100,6 +102,15 @@ def _send(task: Task, due: int) -> RunEnd:
         )
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(make, task.connection.transport, task.batch.number, progress))
+
+
+def _judge(settings: Settings) -> Judge:
+    words, operation = settings.words(), load_operation(PAYOUT)
+
+    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        return classify(came_back, expected, words, operation, now=utc_now())
+
+    return judge
 
 
 async def _run(make: Callable[..., Engine], transport: PayoutTransport, batch: int, progress: Progress) -> RunEnd:
