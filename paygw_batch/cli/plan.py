@@ -21,7 +21,7 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import refused, show_findings
 from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
-from paygw_batch.errors import ApprovalError
+from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.approval import Finding, content_of, make_plan, needs_approval, write_plan
 from paygw_batch.run.changes import changes
@@ -55,6 +55,8 @@ def command(
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
     started_s = time.monotonic()
     screen = Screen(invocation)
+    if out.suffix.lower() != ".json":
+        raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
     settings = settings_of(invocation)
     policy = required_policy(settings)
     rules = rules_of(settings)

@@ -247,6 +247,13 @@ def test_a_plan_tells_what_differs_from_the_last_run(careful: Program):
     assert "254712345888" not in text
 
 
+def test_a_plan_never_takes_the_place_of_the_sheet(careful: Program):
+    sheet = careful.sheet(kenyan_rows(2))
+    before = sheet.read_bytes()
+    assert careful.run("plan", sheet, "--out", sheet, "--key", careful.home / "ada.pem").exit_code == 2
+    assert sheet.read_bytes() == before
+
+
 def test_a_sheet_with_defects_gets_no_plan(careful: Program):
     sheet = careful.sheet([*kenyan_rows(2), "KE,X,1e3,KES,Jane,254712345678,+254712345678"])
     summary = careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem")
