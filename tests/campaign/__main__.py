@@ -62,9 +62,13 @@ def _told(name: str, part: Callable[[], str]) -> int:
         told, code = part(), 0
     except Broken as broken:
         told, code = f"BROKEN: {broken}", 1
-    sys.stdout.write(f"{name}: {told} ({time.monotonic() - began_s:,.0f} s)\n")
-    sys.stdout.flush()
+    _say(f"{name}: {told} ({time.monotonic() - began_s:,.0f} s)")
     return code
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _kills(directory: Path, spawner: Spawner, at: GatewayProcess, kills: int, seed: int) -> str:
@@ -94,7 +98,9 @@ def _ordinals(directory: Path, spawner: Spawner, at: GatewayProcess, every: int)
         return f"left out: {why_not()}"
     struck: Counter[str] = Counter()
     for call, fault in EVERYTHING:
-        struck[call] += strike(directory / "ordinals", spawner, at, call, fault, every=every).runs
+        runs = strike(directory / "ordinals", spawner, at, call, fault, every=every)
+        _say(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
+        struck[call] += runs.runs
     return f"{struck.total():,} runs struck {dict(struck)}: 0 sent twice, 0 lost"
 
 

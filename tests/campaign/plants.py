@@ -1,11 +1,14 @@
 """Planted bugs in the program as a process: each patches a fresh start, in the fork and nowhere else."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
+
+import polars as pl
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
@@ -64,6 +67,18 @@ def reconciliation_in_place() -> None:
             yield file
 
     _put(write, "_appearing", appearing)
+
+
+def reconciliation_with_the_time() -> None:
+    """Show when the file was written: then it is no longer a function of sheet and journal alone."""
+    from paygw_batch.cli import sending  # noqa: PLC0415 (heavy, and only this plant's)
+
+    reconciliation = sending.reconciliation  # type: ignore[attr-defined]
+
+    def dated(*arguments: Any) -> Any:
+        return reconciliation(*arguments).with_columns(updated_at=pl.lit(str(time.time_ns())))
+
+    _put(sending, "reconciliation", dated)
 
 
 def amounts_as_floats() -> None:

@@ -11,7 +11,7 @@ from .judge import judge_end, judge_orders
 from .kills import kill
 from .machine import PATIENCE_S, GatewayProcess, Machine, Spawner
 
-KILLS = 25
+KILLS = 15
 ROWS = 30
 
 
