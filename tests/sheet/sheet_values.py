@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import polars as pl
+
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.result import Sheet
 

@@ -7,7 +7,10 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sheet_values import KENYAN, TANZANIAN, codes, of_rows
+
 from paygw_batch.core.money import parse_amount, to_minor
+from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.checks import checks_of, checks_without_country
@@ -15,7 +18,6 @@ from paygw_batch.sheet.clean import prepared
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.schema import breaches
 from paygw_batch.sheet.validate import validate
-from sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 ABOUT_THE_SHEET = ["client_orderid.duplicate", "row.total"]
 """Codes of defects that no single value shows."""
@@ -26,7 +28,16 @@ CELLS: dict[str, list[str | None]] = {
     "amount": ["1500", "1500.50", "100.105", "0", "0.00", "5", "250000.01", "1e3", "1,000", "#REF!", "12-Jan", None],
     "currency": ["KES", "kes", "TZS", "XOF", "USD", None],
     "account_name": ["Wanjiru Kamau", "Aïssatou", "12345", "x" * 257, "a\tb", "#N/A", None],
-    "account_number": ["254712345678", "0712345678", "712345678", "0123456789", "2.54712345678E+11", "2.5E+11", "x", None],
+    "account_number": [
+        "254712345678",
+        "0712345678",
+        "712345678",
+        "0123456789",
+        "2.54712345678E+11",
+        "2.5E+11",
+        "x",
+        None,
+    ],
     "phone": ["+254712345678", "00254712345678", "+255621234567", "0712345", "+1 202 555 0100", "-0712345678", None],
     "purpose": ["WALLET-KE", "OTHER", None],
     "receiver_first_name": ["Asha", None],
@@ -92,7 +103,9 @@ def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: li
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
 @given(
-    whole=st.integers(0, 10**16), decimals=st.text("0123456789", max_size=4), country=st.sampled_from(["GH", "UG", "CI"])
+    whole=st.integers(0, 10**16),
+    decimals=st.text("0123456789", max_size=4),
+    country=st.sampled_from(["GH", "UG", "CI"]),
 )
 def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decimals: str, country: str):
     text = f"{whole}.{decimals}" if decimals else str(whole)
@@ -182,8 +195,6 @@ def test_a_country_that_is_none_says_what_to_write(rules: Rules, country: str | 
 
 
 def test_a_country_without_a_form_is_refused_in_the_rules_own_words():
-    from paygw_batch.countries.load import load_rules  # noqa: PLC0415 (rules without terms, for this test alone)
-
     bare = load_rules("payout", {})
     defects = validate(of_rows({**KENYAN, "country": "SN", "amount": "1500"}), bare).defects
     assert codes(defects) == [(2, "country.unusable")]

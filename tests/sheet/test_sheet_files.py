@@ -1,6 +1,6 @@
 """Files: what is opened at all, Parquet and workbooks, and that every format comes to the same rows."""
 
-import datetime
+import datetime as dt
 import gzip
 import io
 import os
@@ -12,11 +12,12 @@ import openpyxl
 import polars as pl
 import pytest
 from openpyxl.worksheet.worksheet import Worksheet
+from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.validate import validate
-from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 
 def parquet(**columns: pl.Series | list[object]) -> bytes:
@@ -116,11 +117,13 @@ def test_parquet_integers_decimals_and_categories_are_taken_exactly(sheet: MakeS
         parquet(
             country=pl.Series(["KE"] * 4, dtype=pl.Categorical),
             client_orderid=pl.Series([1, 2, 3, 4], dtype=pl.UInt64),
-            amount=pl.Series([Decimal("1500.5000"), Decimal("0.0001"), Decimal("1500.0000"), None], dtype=pl.Decimal(20, 4)),
+            amount=pl.Series(
+                [Decimal("1500.5000"), Decimal("0.0001"), Decimal("1500.0000"), None], dtype=pl.Decimal(20, 4)
+            ),
             account_number=pl.Series([254712345678, 712345678, 0, -1], dtype=pl.Int64),
             phone=pl.Series([254712345678.0, 2.0**53 - 1, float("nan"), None]),
             paid=pl.Series([True, False, None, True]),
-            on=pl.Series([datetime.date(2026, 1, 12)] * 4),
+            on=pl.Series([dt.date(2026, 1, 12)] * 4),
         ),
         "pay.parquet",
     )
@@ -180,9 +183,9 @@ def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet):
         ["Payroll November"],
         [],
         [None, "country", "client order id", "Amount", "Account\nNumber", "phone", "day", "paid"],
-        [None, "KE", 17, 1500.5, 254712345678, "0712345678", datetime.date(2026, 1, 12), True],
+        [None, "KE", 17, 1500.5, 254712345678, "0712345678", dt.date(2026, 1, 12), True],
         [],
-        [None, "KE", "018", 0.25, 1e-7, 1 / 3, datetime.datetime(2026, 1, 12, 3, 4, 5), None],  # noqa: DTZ001
+        [None, "KE", "018", 0.25, 1e-7, 1 / 3, dt.datetime(2026, 1, 12, 3, 4, 5), None],  # noqa: DTZ001
     )
     read = sheet(content, "pay.xlsx")
     assert read.frame.drop("day", "paid").rows() == [
@@ -209,7 +212,9 @@ def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet):
 )
 def test_a_number_cell_is_the_number_that_was_typed(sheet: MakeSheet, stored: bytes, text: str):
     content = rewritten(
-        workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]), "xl/worksheets/sheet1.xml", {b">77.5<": b">" + stored + b"<"}
+        workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]),
+        "xl/worksheets/sheet1.xml",
+        {b">77.5<": b">" + stored + b"<"},
     )
     assert sheet(content, "pay.xlsx").frame["amount"].to_list() == [text]
 
@@ -219,14 +224,17 @@ def test_what_a_workbook_makes_doubtful_is_a_defect(sheet: MakeSheet, rules: Rul
         [*CELLS[:2], "=B2*2", *CELLS[3:]],
         [*CELLS[:5], 1234567890123456789, CELLS[6]],
         [*CELLS[:4], "#N/A", *CELLS[5:]],
-        [*CELLS[:2], datetime.date(2026, 1, 12), *CELLS[3:]],
+        [*CELLS[:2], dt.date(2026, 1, 12), *CELLS[3:]],
     ]
     rows: list[list[object]] = [[row[0], f"A-{at}", *row[2:]] for at, row in enumerate(cells)]
     validated = validate(sheet(workbook(HEADINGS, *rows), "pay.xlsx"), rules)
     found = codes(validated.defects)
-    assert {(2, "amount.formula"), (3, "account_number.digits"), (4, "account_name.error_mark"), (5, "amount.format")} <= {
-        *found
-    }
+    assert {
+        (2, "amount.formula"),
+        (3, "account_number.digits"),
+        (4, "account_name.error_mark"),
+        (5, "amount.format"),
+    } <= {*found}
     assert not validated.rows["valid"].any()
 
 

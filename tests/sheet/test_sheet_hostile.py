@@ -1,0 +1,224 @@
+"""Hostile sheets: a clean verdict always, never a crash, never a row fewer than the file has."""
+
+import codecs
+import csv
+import io
+import unicodedata
+import zipfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sheet_values import GOOD, HEADER, lines
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.validate import validate
+
+BODY = lines(*(GOOD.replace("A-1", f"A-{n}") for n in range(6))).encode()
+AT = len(HEADER) + 1
+NASTY = st.sampled_from([*b"\"',;\t\r\n\x00\xff\xe2=+-@ ", *codecs.BOM_UTF8])
+
+hostile = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+
+
+def verdict(path: Path, content: bytes, rules: Rules) -> Sheet | None:
+    """Read and validate; None when the sheet is refused. Whatever was read comes back from validation, row by row."""
+    path.write_bytes(content)
+    try:
+        sheet = read_sheet(path, ReadOptions())
+        validated = validate(sheet, rules)
+    except SheetError:
+        return None
+    assert validated.rows["row"].equals(sheet.frame["row"])
+    assert validated.rows.filter("valid").height == validated.instructions.height
+    return sheet
+
+
+def rows_that_say_something(content: bytes) -> set[int]:
+    """Return the numbers of the lines below the first one in which anything can be seen, counted by other means."""
+    text = content.decode("utf-8-sig")
+    ends = "\n" if "\n" in text else "\r"
+    return {
+        number
+        for number, line in enumerate(text.split(ends), start=1)
+        if number > 1 and any(unicodedata.category(c)[0] not in "CZ" and c not in '",' for c in line)
+    }
+
+
+@st.composite
+def mutated(draw: st.DrawFn, start: int) -> bytes:
+    """Return the sheet with some bytes from `start` on replaced, inserted or deleted."""
+    content = bytearray(BODY)
+    for _ in range(draw(st.integers(1, 6))):
+        at = draw(st.integers(start, len(content)))
+        what = draw(st.one_of(NASTY, st.integers(0, 255)))
+        match draw(st.sampled_from("rid")):
+            case "r":
+                content[at : at + 1] = bytes([what])
+            case "i":
+                content[at:at] = bytes([what]) * draw(st.sampled_from([1, 1, 2, 40]))
+            case _:
+                del content[at : at + draw(st.integers(1, 60))]
+    return bytes(content)
+
+
+@hostile
+@given(content=mutated(AT))
+def test_no_row_is_lost_whatever_happens_to_the_bytes_below_the_header(tmp_path: Path, rules: Rules, content: bytes):
+    sheet = verdict(tmp_path / "pay.csv", content, rules)
+    if sheet is not None:
+        assert rows_that_say_something(content) <= set(sheet.frame["row"])
+
+
+@hostile
+@given(content=mutated(0))
+def test_a_sheet_with_any_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes):
+    verdict(tmp_path / "pay.csv", content, rules)
+
+
+@hostile
+@given(content=st.binary(max_size=300))
+def test_any_bytes_below_a_header_get_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes):
+    verdict(tmp_path / "pay.csv", HEADER.encode() + b"\n" + content, rules)
+
+
+printable = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=12)
+
+
+@hostile
+@given(
+    rows=st.lists(st.lists(printable, min_size=8, max_size=8), min_size=1, max_size=8),
+    delimiter=st.sampled_from(",;\t|"),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_what_another_program_writes_is_read_to_the_letter(
+    tmp_path: Path, rules: Rules, rows: list[list[str]], delimiter: str, quoting: int, end: str
+):
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows(  # type: ignore[arg-type]
+        [[*HEADER.split(","), "note"], *rows]
+    )
+    sheet = verdict(tmp_path / "pay.csv", text.getvalue().encode(), rules)
+    # A plain apostrophe before what a spreadsheet would run is our own guard, and is taken off.
+    expected = [
+        [cell[1:] if cell[:1] == "'" and cell[1:2] in {*"=@+-"} else cell or None for cell in row] for row in rows
+    ]
+    seen = [
+        (number, *row)
+        for number, row in enumerate(expected, start=2)
+        if any(unicodedata.category(c)[0] not in "CZ" for cell in row if cell for c in cell)
+    ]
+    assert (sheet.frame.rows() if sheet is not None else []) == seen
+
+
+@hostile
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries({name: st.one_of(st.none(), printable) for name in HEADER.split(",")}),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]):
+    names = HEADER.split(",")
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String)).with_row_index("row", offset=2)
+    sheet = Sheet("made.parquet", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
+    assert validate(sheet, rules).rows.height == len(rows)
+
+
+def a_workbook() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, text in WORKBOOK_PARTS.items():
+            archive.writestr(name, text)
+    return file.getvalue()
+
+
+_MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+_RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+WORKBOOK_PARTS = {
+    "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_RELATIONS}"><sheets>'
+    '<sheet name="Pay" sheetId="1" r:id="rId1"/></sheets></workbook>',
+    "xl/_rels/workbook.xml.rels": '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+    f'<Relationship Id="rId1" Type="{_RELATIONS}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+    "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{_MAIN}"><sheetData>'
+    + "".join(
+        "<row>" + "".join(f'<c t="inlineStr"><is><t>{cell}</t></is></c>' for cell in row.split(",")) + "</row>"
+        for row in (HEADER, GOOD, GOOD.replace("A-1", "A-2"))
+    )
+    + "</sheetData></worksheet>",
+}
+
+
+def test_a_workbook_without_cell_addresses_styles_or_shared_texts_is_read(tmp_path: Path, rules: Rules):
+    sheet = verdict(tmp_path / "pay.xlsx", a_workbook(), rules)
+    assert sheet is not None
+    assert sheet.frame["client_orderid"].to_list() == ["A-1", "A-2"]
+
+
+@hostile
+@given(data=st.data())
+def test_a_workbook_with_any_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, data: st.DataObject):
+    content = bytearray(a_workbook())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    verdict(tmp_path / "pay.xlsx", bytes(content), rules)
+
+
+@hostile
+@given(data=st.data())
+def test_a_worksheet_with_any_characters_changed_gets_a_clean_verdict(
+    tmp_path: Path, rules: Rules, data: st.DataObject
+):
+    text = WORKBOOK_PARTS["xl/worksheets/sheet1.xml"]
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        text = (
+            text[:at]
+            + data.draw(st.sampled_from(["<", ">", "/", '"', "<c/>", "<row/>", "<v>1", "</row>", "&#1;", "é"]))
+            + text[at:]
+        )
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, part in WORKBOOK_PARTS.items():
+            archive.writestr(name, text if name.endswith("sheet1.xml") else part)
+    verdict(tmp_path / "pay.xlsx", file.getvalue(), rules)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, seed: int):
+    file = io.BytesIO()
+    pl.DataFrame(
+        {name: [cell] * 50 for name, cell in zip(HEADER.split(","), GOOD.split(","), strict=True)}
+    ).write_parquet(file)
+    content = bytearray(file.getvalue())
+    for step in range(1, 4):
+        content[(seed * 7919 + step * 104_729) % len(content)] ^= 1 << seed % 8
+    verdict(tmp_path / "pay.parquet", bytes(content), rules)
+
+
+def test_a_field_of_a_million_characters_gets_a_clean_verdict(tmp_path: Path, rules: Rules):
+    long = "9" * 1_000_000
+    for column in range(7):
+        cells = GOOD.split(",")
+        cells[column] = long
+        assert verdict(tmp_path / "pay.csv", lines(",".join(cells)).encode(), rules) is not None
+    assert verdict(tmp_path / "pay.csv", lines(GOOD + "," + long).encode(), rules) is not None
+
+
+def test_very_many_columns_get_a_clean_verdict(tmp_path: Path, rules: Rules):
+    header = HEADER + "".join(f",c{n}" for n in range(5_000))
+    sheet = verdict(tmp_path / "pay.csv", lines(GOOD + ",x" * 5_000, header=header).encode(), rules)
+    assert sheet is not None
+    assert len(sheet.unknown) == 5_000
+
+
+def test_rows_that_each_name_another_country_get_a_clean_verdict(tmp_path: Path, rules: Rules):
+    rows = [GOOD.replace("KE", f"Q{n}", 1).replace("A-1", f"A-{n}") for n in range(3_000)]
+    assert verdict(tmp_path / "pay.csv", lines(*rows).encode(), rules) is not None

@@ -1,0 +1,197 @@
+"""Writing: whole or not at all, safe to open in a spreadsheet, and readable again."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import openpyxl
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import OutputError
+from paygw_batch.sheet.formulas import guarded, unguarded
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.write import check_writable, rejects, write_frame, write_rejects
+
+FRAME = pl.DataFrame(
+    {"row": pl.Series([2, 3], dtype=pl.UInt32), "name": ["Aïssatou", None], "=note": ["=1+1", "007"], "n": [1.5, 2]}
+)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
+def test_a_file_is_readable_by_its_owner_alone_and_leaves_nothing_beside_it(tmp_path: Path, ending: str):
+    path = tmp_path / f"out.{ending}"
+    write_frame(FRAME, path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == [path.name]  # noqa: PTH208 (hidden files too)
+
+
+def test_parquet_keeps_values_and_types(tmp_path: Path):
+    write_frame(FRAME, tmp_path / "out.parquet")
+    assert pl.read_parquet(tmp_path / "out.parquet").equals(FRAME)
+
+
+def test_a_workbook_holds_text_as_text(tmp_path: Path):
+    write_frame(FRAME, tmp_path / "out.xlsx")
+    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+    assert sheet is not None
+    cells = [[(cell.value, cell.data_type) for cell in row] for row in sheet.iter_rows(min_row=2)]
+    assert cells[0][2] == ("=1+1", "s")
+    assert cells[1][2] == ("007", "s")
+
+
+def test_a_csv_file_guards_what_a_spreadsheet_would_run(tmp_path: Path):
+    write_frame(FRAME, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "row,name,'=note,n\n2,Aïssatou,'=1+1,1.5\n3,,007,2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("=A1", "'=A1"),
+        ("@cmd", "'@cmd"),
+        ("\tx", "'\tx"),
+        ("\rx", "'\rx"),
+        ("+254 712", "'+254 712"),
+        ("-x", "'-x"),
+        ("--1", "'--1"),
+        ("+254712345678", "+254712345678"),
+        ("-1.50", "-1.50"),
+        ("1500", "1500"),
+        ("'quoted", "'quoted"),
+        ("", ""),
+        (None, None),
+    ],
+)
+def test_the_guard_is_put_where_it_is_needed_and_taken_off_again(text: str | None, written: str | None):
+    column = pl.Series([text], dtype=pl.String)
+    assert guarded(column).to_list() == [written]
+    assert unguarded(guarded(column)).to_list() == [text]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text())
+def test_no_guarded_text_starts_a_formula(text: str):
+    written = guarded(pl.Series([text])).item()
+    assert written[:1] not in {"=", "@", "\t", "\r"}
+    assert written == text or (written[0], written[1:]) == ("'", text)
+
+
+def test_an_older_file_stays_whole_until_the_new_one_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "out.csv"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left"):
+        write_frame(FRAME, path)
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
+
+
+def test_what_is_written_is_on_stable_storage_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    steps: list[str] = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append("sync"), sync(descriptor))[1])
+    monkeypatch.setattr(Path, "replace", lambda path, to: (steps.append("appear"), replace(path, to))[1])
+    write_frame(FRAME, tmp_path / "out.csv")
+    assert steps == ["sync", "appear", "sync"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("out.txt", "ends in none of"),
+        ("missing/out.csv", "cannot be written: No such file"),
+        ("folder.csv", "no regular file"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(tmp_path: Path, name: str, sentence: str):
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(OutputError, match=sentence):
+        check_writable(tmp_path / name)
+    with pytest.raises(OutputError, match=sentence):
+        write_frame(FRAME, tmp_path / name)
+
+
+def test_a_device_is_never_replaced_by_a_file(tmp_path: Path):
+    (tmp_path / "null.csv").symlink_to("/dev/null")
+    with pytest.raises(OutputError, match="no regular file"):
+        write_frame(FRAME, tmp_path / "null.csv")
+
+
+def test_checking_a_place_leaves_nothing_there(tmp_path: Path):
+    check_writable(tmp_path / "out.csv")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_workbook_that_would_be_too_long_is_refused_before_anything_is_written(tmp_path: Path):
+    with pytest.raises(OutputError, match="at most 1048575 rows"):
+        write_frame(pl.DataFrame({"a": pl.repeat("x", 1_048_576, eager=True)}), tmp_path / "out.xlsx")
+
+
+# Rejects
+
+MIXED = lines(
+    GOOD + ',"=1+1, x"',
+    'KE,A-2,0,KES,Jane Doe,0712345678,\'+254 712 345 678,"=HYPERLINK(1)"'.replace('"=H', "'=H").replace('1)"', "1)"),
+    "KE,A-3,5,KES,,254712345678,0712345678,plain",
+    header=HEADER.replace("amount", "Net Amount").replace("phone", "Mobile Phone") + ",Note",
+)
+ALIASES = {"net amount": "amount", "mobile phone": "phone"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
+def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rules, tmp_path: Path, ending: str):
+    first = validate(sheet(MIXED, aliases=ALIASES), rules)
+    path = tmp_path / f"pay.rejects.{ending}"
+    write_rejects(first, path)
+    again = read_sheet(path, ReadOptions(aliases=ALIASES))
+    assert again.frame.columns == first.sheet.frame.columns
+    bad = first.sheet.frame.filter(~first.rows["valid"])
+    assert again.frame.drop("row").equals(bad.drop("row"))
+    assert validate(again, rules).defects["code"].to_list() == first.defects["code"].to_list()
+
+
+def test_rejects_have_the_senders_headings_and_say_what_is_wrong(sheet: MakeSheet, rules: Rules):
+    frame = rejects(validate(sheet(MIXED, aliases=ALIASES), rules))
+    assert frame.columns == ["row", "problems", *MIXED.splitlines()[0].split(",")]
+    assert frame["row"].to_list() == [3, 4]
+    assert frame["problems"].to_list() == [
+        "0: an amount must be above zero.",
+        "5: the smallest amount that may be sent to Kenya is 10. account_name is missing.",
+    ]
+    assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
+
+
+def test_a_row_with_surplus_fields_comes_back_with_all_its_text(sheet: MakeSheet, rules: Rules, tmp_path: Path):
+    validated = validate(sheet(lines(GOOD + ",x")), rules)
+    write_rejects(validated, tmp_path / "r.csv")
+    assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
+    assert rejects(validated)["phone"].to_list() == ["+254712345678,x"]
+
+
+def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules, tmp_path: Path):
+    validated = validate(sheet(lines(GOOD.replace("1500.50", "0") + ",77", header=HEADER + ",row")), rules)
+    write_rejects(validated, tmp_path / "r.csv")
+    again = read_sheet(tmp_path / "r.csv", ReadOptions())
+    assert again.frame["row (sheet)"].to_list() == ["77"]
+    assert again.frame["row"].to_list() == [2]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(note=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20))
+def test_any_printable_note_survives_being_rejected(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str):
+    quoted = '"' + note.replace('"', '""') + '"'
+    validated = validate(sheet(lines(f"{GOOD},{quoted}".replace("1500.50", "0"), header=HEADER + ",note")), rules)
+    write_rejects(validated, tmp_path / "r.csv")
+    again = read_sheet(tmp_path / "r.csv", ReadOptions())
+    assert again.frame["note"].to_list() == validated.sheet.frame["note"].to_list()
