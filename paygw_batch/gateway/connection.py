@@ -87,6 +87,11 @@ class Connection(asyncio.Protocol):
         """Declare the connection open: what comes next is an exchange."""
         self._stage = _Stage.QUIET
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last exchange left the connection as it should be; what came since may not have been seen."""
+        return self._stage is _Stage.QUIET
+
     def is_fit(self) -> bool:
         """Whether an exchange may start: no byte and no end has come since the last one, not even unread ones."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
@@ -138,7 +143,7 @@ class Connection(asyncio.Protocol):
             self._bytes_written = max(0, self._request_bytes - transport.get_write_buffer_size())
 
     def session(self) -> ssl.SSLSession | None:
-        """Return the TLS session that the next connection may resume."""
+        """Return the TLS session that later connections may resume. To read it costs as much as half a handshake."""
         return self._tls.session if self._tls is not None else None
 
     def close(self) -> None:

@@ -153,8 +153,10 @@ class PayoutTransport(httpx.AsyncBaseTransport):
         if not served:
             connection.abort()
             return
-        self._session = connection.session() or self._session
-        if self._reuse and connection.is_fit() and not self._is_closed:
+        if self._session is None:
+            self._session = connection.session()
+        # Whether it is still fit is asked when it is taken again: only then does the answer count.
+        if self._reuse and connection.is_quiet and not self._is_closed:
             self._idle.append(connection)
             self._close_stale(connection.quiet_since_s)
         else:
@@ -201,7 +203,11 @@ class PayoutTransport(httpx.AsyncBaseTransport):
                 raise CannotOpen(FaultKind.PROXY_FAILED, error.detail) from None
             await connection.open_tunnel(self._origin.host_and_port)
         if self._context is not None:
-            await connection.open_tls(TlsChannel(self._context, self._origin.host, self._session))
+            channel = TlsChannel(self._context, self._origin.host, self._session)
+            await connection.open_tls(channel)
+            if not channel.resumed:
+                # There was no session, or the gateway takes it no more: the next one is read after this exchange.
+                self._session = None
 
 
 def _not_sent(kind: FaultKind, detail: str) -> TransportFault:
