@@ -10,7 +10,7 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import ConfigurationError, InternalError
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+_quoted = json.encoder.encode_basestring
 
 
 @dataclass(frozen=True, slots=True)
