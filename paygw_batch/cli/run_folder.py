@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import click
@@ -114,8 +115,13 @@ def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
 def _told(sheets: list[tuple[str, Summary]]) -> Summary:
     """Return what a whole folder came to."""
     states: Counter[str] = Counter()
+    sums: dict[str, dict[str, Decimal]] = {}
     for _, summary in sheets:
         states.update(summary.states)
+        for currency, by_state in summary.totals.items():
+            of_currency = sums.setdefault(currency, {})
+            for state, amount in by_state.items():
+                of_currency[state] = of_currency.get(state, Decimal(0)) + Decimal(amount)
     listed = [
         {
             "sheet": name,
@@ -135,6 +141,10 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
         message,
         rows=sum(summary.rows for _, summary in sheets),
         states=dict(states),
+        totals={
+            currency: {state: f"{amount:f}" for state, amount in by_state.items()}
+            for currency, by_state in sorted(sums.items())
+        },
         defects=sum(summary.defects for _, summary in sheets),
         known=sum(summary.known for _, summary in sheets),
         sent_this_run=sum(summary.sent_this_run for _, summary in sheets),

@@ -183,7 +183,7 @@ def reconcile(
     write_results(frame, counted, batch, out, report)
     screen.books(counted)
     contradictions = len(journal.contradictions(batch.number))
-    told = f"{end_sentence(counted.states, end, contradictions)} The reconciliation is in {out}."
+    told = f"{end_sentence(batch, counted.states, end, contradictions)} The reconciliation is in {out}."
     return Summary(
         of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions),
         told,
@@ -199,20 +199,22 @@ def reconcile(
     )
 
 
-def end_sentence(states: Mapping[str, int], end: RunEnd, contradictions: int) -> str:
+def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, contradictions: int) -> str:
     """Return what a run came to, and what a person should do next."""
     parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
     if end.stop_reason:
         parts.append(f"The run stopped early: {end.stop_reason}")
     if states.get("in_doubt"):
         parts.append(
-            "Rows in doubt may have been paid and are never sent again by themselves: ask the gateway after them "
-            "(their order ids are in the reconciliation file)."
+            "Rows in doubt may have been paid and are never sent again by themselves: "
+            f"`paygw-batch status {batch.batch}` says what to do about each."
         )
     if contradictions:
         parts.append(f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them.")
     if end.interrupted:
         parts.append("Interrupted: run the same command again to continue.")
     elif states.get("ready"):
-        parts.append("Run the same command again to send the rows that are ready.")
+        parts.append(f"`paygw-batch resume {batch.batch}` sends the rows that are ready.")
+    if states.get("rejected"):
+        parts.append(f"`paygw-batch retry {batch.batch}` gives rejected rows another attempt.")
     return " ".join(parts)

@@ -18,7 +18,7 @@ def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapp
     contradictions = len(journal.contradictions(record.number))
     return Summary(
         of_states(states, contradictions=contradictions),
-        end_sentence(states, RunEnd(0, None, interrupted=False), contradictions),
+        end_sentence(record, states, RunEnd(0, None, interrupted=False), contradictions),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=record.rows,

@@ -45,6 +45,7 @@ def test_a_settled_sheet_is_paid_and_moved_with_its_reports(program: Program, fo
     sheet = dropped(program, kenyan_rows(3))
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
+    assert summary["totals"] == {"KES": {"paid": "4501.50"}}
     assert not sheet.exists()
     assert files(folder, "done") == [
         "payroll.csv",
