@@ -66,7 +66,7 @@ def test_a_paused_run_keeps_a_second_one_out_and_goes_on(machine: Machine, slow_
     run.until_stopped()
     assert machine.run("submit", sheet) == 7
     assert machine.run("resume") == 7
-    assert "another run holds this journal" in machine.said()
+    assert "nother run holds this journal" in machine.said()
     run.send(signal.SIGCONT)
     assert run.done() in {4, 5, 6}
     machine.run("submit", sheet)
