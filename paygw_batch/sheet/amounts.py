@@ -33,31 +33,28 @@ def readable_amount(column: str) -> pl.Expr:
 
 
 def amount_advice(column: str) -> pl.Expr:
-    """Return what is wrong with an amount that is not plain digits, and what to write instead."""
+    """Return what is wrong with an amount that is not plain digits, and what to write: the rest of its sentence."""
     text = pl.col(column)
     # Currency words, blanks, quotes and "/=" around and between the digits say nothing about the value.
     core = text.str.replace_all(r"(?i)[a-z]+\.?|/[=-]|[\s'\p{Z}\p{Sc}]", "")
     english = core.str.replace_all(",", "", literal=True)
     european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    whole = core.str.replace_all("[.,]", "")
+    fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
     return (
         pl.when(text.str.contains(r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"))
-        .then(pl.lit("a date, which the spreadsheet made of it: write the amount again, in a column of text"))
+        .then(pl.lit("is a date, which the spreadsheet made of it: write the amount again, in a column of text"))
         .when(text.str.contains(r"^\(.*\)$|^-|^\x{2212}"))
-        .then(pl.lit("a negative amount: write what is to be paid, without sign or brackets"))
+        .then(pl.lit("is negative: write what is to be paid, without sign or brackets"))
+        .when(text.str.contains(r"^[0-9]{16,}"))
+        .then(pl.lit("has more than 15 digits: no amount is that large"))
         .when(core.str.contains(r"^[1-9][0-9]{0,2}[.,][0-9]{3}$"))
-        .then(
-            pl.format(
-                "{}, which can be read in two ways: write {}, or {} if that is meant",
-                core,
-                core.str.replace_all("[.,]", ""),
-                core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", ""),
-            )
-        )
+        .then(pl.format("can be read in two ways: write {}, or {} if that is meant", whole, fraction))
         .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$"))
-        .then(pl.format("no plain number: write {}", english))
+        .then(pl.format("is no plain number: write {}", english))
         .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:\.[0-9]{3})*(?:,[0-9]+)?$|^[0-9]+,[0-9]+$"))
-        .then(pl.format("no plain number: write {}", european))
+        .then(pl.format("is no plain number: write {}", european))
         .when(core.str.contains(r"^[0-9]+(?:\.[0-9]+)?$"))
-        .then(pl.format("no plain number: write {}", core.str.replace(r"^0+([0-9])", "${1}")))
-        .otherwise(pl.lit("no plain number: write digits, with a point before decimals, such as 1000.50"))
+        .then(pl.format("is no plain number: write {}", core.str.replace(r"^0+([0-9])", "${1}")))
+        .otherwise(pl.lit("is no plain number: write digits, with a point before decimals, such as 1000.50"))
     )

@@ -74,16 +74,17 @@ def _error_mark(column: str) -> Check:
 def checks_without_country(rules: Rules) -> tuple[ColumnChecks, ...]:
     """Return the checks of rows whose country is missing or unknown: what can be said without a rule."""
     country = pl.col("country")
-    by_name = {rule.name.upper(): code for code, rule in rules.items()}
+    by_name = {rule.name.casefold(): code for code, rule in rules.items()}
+    name = country.str.to_lowercase()
     confused = {code: sentence for rule in rules.values() for code, sentence in rule.confused_codes.items()}
     known = ", ".join(rules)
     unknown = (
         pl.when(country.is_in(list(confused)))
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
-        .when(country.is_in(list(by_name)))
+        .when(name.is_in(list(by_name)))
         .then(
             pl.format(
-                "{}: write {}.", shown("country"), country.replace_strict(by_name, default="", return_dtype=pl.String)
+                "{}: write {}.", shown("country"), name.replace_strict(by_name, default="", return_dtype=pl.String)
             )
         )
         .otherwise(pl.format("{} is no country that can be paid: write one of {}.", shown("country"), pl.lit(known)))
@@ -167,7 +168,7 @@ def _amount(rule: CountryRule | None) -> ColumnChecks:
         _missing("amount"),
         _error_mark("amount"),
         Check("amount.exponent", given & exponent, pl.format("{}: write the amount out in plain digits.", said)),
-        Check("amount.format", unread, pl.format("{} is {}.", said, amount_advice("amount"))),
+        Check("amount.format", unread, pl.format("{} {}.", said, amount_advice("amount"))),
         Check("amount.zero", given & sound & ~positive, pl.format("{}: an amount must be above zero.", said)),
     ]
     if rule is None:
@@ -262,13 +263,14 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     wrong = text.is_not_null() & ~column.is_valid
     error_mark, cut = text.str.contains(_ERROR_MARK), digits.str.contains(EXPONENT)
     foreign, owner = _foreign(rule, digits, rules)
-    what = f"{rule.demonym} {'mobile number' if rule.bank_account_pattern is None else 'number'}"
+    article = "an" if rule.demonym[0] in "AEIOU" else "a"
+    what = f"{article} {rule.demonym} {'mobile number' if rule.bank_account_pattern is None else 'number'}"
     count = digits.str.count_matches("[0-9]")
-    lengths = column.lengths
+    significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
     message = (
-        pl.when(digits.str.contains(r"^\+?[0-9]+$") & ~count.is_in(lengths))
-        .then(pl.format(f"{{}} has {{}} digits; a {what} has {column.expected}.", shown(name), count))
-        .otherwise(pl.format(f"{{}} is not a {what}; one is, for example, {column.example}.", shown(name)))
+        pl.when(digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths))
+        .then(pl.format(f"{{}} has {{}} digits; {what} has {column.expected}.", shown(name), count))
+        .otherwise(pl.format(f"{{}} is not {what}; one is, for example, {column.example}.", shown(name)))
     )
     checks = (
         _error_mark(name),

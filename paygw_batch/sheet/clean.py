@@ -14,6 +14,7 @@ NAME_COLUMNS = ("account_name", "receiver_first_name", "receiver_last_name", "or
 NUMBER_COLUMNS = ("account_number", "phone", "receiver_phone")
 CODE_COLUMNS = ("country", "currency", "receiver_country_code")
 
+_CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _TRIM = r"^[\p{C}\p{Z}]+|[\p{C}\p{Z}]+$"
 _WRAPPED = r'^="([^"]*)"$'
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
@@ -34,8 +35,8 @@ def bare(column: str) -> str:
 def prepared(frame: pl.DataFrame) -> pl.DataFrame:
     """Return `row` and every known column (null where the sheet has none), cleaned; String throughout.
 
-    All are trimmed of blanks and invisible characters; names are in Unicode's form NFKC; codes are in upper case;
-    amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no separators left.
+    All are trimmed of blanks and invisible characters; names are in Unicode's form NFKC; codes of two or three letters
+    are in upper case; amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no separators left.
     """
     columns = [frame["row"]]
     for name in KNOWN_COLUMNS:
@@ -53,7 +54,7 @@ def _cleaned(text: pl.Series) -> pl.Series:
     if text.name in NAME_COLUMNS:
         return changed(text, ~_ascii(text), lambda part: trimmed(part.str.normalize("NFKC")))
     if text.name in CODE_COLUMNS:
-        return changed(text, text.str.contains("[a-z]"), lambda part: part.str.to_uppercase())
+        return changed(text, text.str.contains(_CODE_IN_LOWER_CASE), lambda part: part.str.to_uppercase())
     if text.name == "amount" or text.name in NUMBER_COLUMNS:
         wrapped = text.str.starts_with("'") | text.str.starts_with("=")
         return changed(text, wrapped, lambda part: trimmed(part.str.replace(_WRAPPED, "${1}").str.strip_prefix("'")))

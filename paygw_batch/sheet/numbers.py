@@ -101,9 +101,9 @@ class NumberColumn:
 
     @property
     def lengths(self) -> list[int]:
-        """How many digits a valid number can have, in all the ways it can be written."""
+        """How many digits a valid number can have, in all the ways it can be written, `+` and `00` left out."""
         n = self.numbers
-        prefixes = {len(n.dialling_code), len(n.dialling_code) + 2, len(n.trunk_prefix), 0}
+        prefixes = {len(n.dialling_code), len(n.trunk_prefix), 0}
         return sorted(prefix + length for prefix in prefixes for length in n.national_lengths)
 
     @property

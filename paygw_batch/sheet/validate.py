@@ -168,7 +168,6 @@ def _totals(rows: pl.DataFrame, rules: Rules) -> ControlTotals:
 
 
 def _as_money(amount: Decimal, minor_units: int | None) -> Decimal:
-    """Return the same value with the currency's decimals, where that loses nothing."""
-    if minor_units is not None and amount == (rounded := round(amount, minor_units)):
-        return rounded
-    return amount
+    """Return the same value with the currency's decimals (two where they are unknown), if that loses nothing."""
+    rounded = round(amount, 2 if minor_units is None else minor_units)
+    return rounded if rounded == amount else amount

@@ -234,7 +234,7 @@ def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeShee
         ("250000.01", "amount.maximum", "250000"),
         ("#REF!", "amount.error_mark", "error mark"),
         ("", "amount.missing", "missing"),
-        ("9" * 16, "amount.format", "plain"),
+        ("9" * 16, "amount.format", "more than 15 digits"),
     ],
 )
 def test_an_amount_that_is_not_plain_is_a_defect_that_says_what_to_write(
