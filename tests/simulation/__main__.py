@@ -5,11 +5,9 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable
-from functools import partial
 
 from .planted import BUGS
-from .seeds import Failure, first_failure, hunt
+from .seeds import first_failure, hunt
 
 AT_ONCE = 500
 """How many seeds a worker takes at a time."""
@@ -40,7 +38,7 @@ def _play(start: int, seeds: int, workers: int) -> int:
     pieces = [range(at, min(at + AT_ONCE, start + seeds)) for at in range(start, start + seeds, AT_ONCE)]
     played = failures = 0
     with multiprocessing.get_context("fork").Pool(workers) as pool:
-        for count, failure in pool.imap_unordered(partial(_piece), pieces):
+        for count, failure in pool.imap_unordered(first_failure, pieces):
             played += count
             if failure is not None:
                 failures += 1
@@ -52,11 +50,6 @@ def _play(start: int, seeds: int, workers: int) -> int:
         f"{played:,} seeds in {seconds:,.0f} s ({played / seconds:,.0f}/s with {workers} workers): {failures} failures"
     )
     return 1 if failures else 0
-
-
-def _piece(seeds: Iterable[int]) -> tuple[int, Failure | None]:
-    played, failure = first_failure(seeds)
-    return played, failure
 
 
 def _hunt_one(name: str, start: int, seeds: int) -> int:

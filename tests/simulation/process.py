@@ -12,7 +12,6 @@ from paygw_batch.gateway.message import Expected, PreparedRequest
 from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
 from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Silent, World, timestamp
-from paygw_batch.run.summary import of_states
 
 from .disk import HeldJournal
 from .judge import amount_of, shown
@@ -205,6 +204,3 @@ def _opened(journal: HeldJournal, world: "SimWorld", rows: Sequence[int], name: 
     new = [line for line in lines if line.row not in taken]
     opening = NewBatch(name, USES, f"{name}.csv", name, len(new) + len(known), 0)
     return journal.open_batch(opening, new, known, timestamp(world.now()))
-
-
-exit_code_of = of_states

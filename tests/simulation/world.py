@@ -15,12 +15,13 @@ from paygw_batch.gateway.message import Expected, RawReply, TransportFault
 from paygw_batch.journal.port import Clash, Known
 from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Prepare, timestamp
+from paygw_batch.run.summary import of_states
 
 from .disk import Disk, HeldJournal
 from .gateway import HONEST, OPERATION, USUAL, SimGateway
 from .judge import FIRST_ROW, Judge, minor_of
 from .loop import Clock
-from .process import Process, SlowAway, exit_code_of, prepare
+from .process import Process, SlowAway, prepare
 
 EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
 WORDS = {
@@ -63,7 +64,7 @@ class SimWorld:
         )
         self.gateway_type: type[SimGateway] = SimGateway
         self.prepare: Prepare = prepare
-        self.exit_code: Callable[..., Any] = exit_code_of
+        self.exit_code: Callable[..., Any] = of_states
 
     def now(self) -> datetime:
         """Return the wall clock's time, which a person may have set wrong."""
