@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import click
 import polars as pl
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +16,9 @@ from paygw_batch.run.summary import ExitCode, Summary
 
 EXAMPLES = 3
 """How many rows of each kind of defect are shown in full on a screen."""
+
+WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
+"""Columns of a table that are never broken."""
 
 STATE_STYLES = {
     "paid": "green",
@@ -56,7 +59,9 @@ class Screen:
         table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
         for place, heading in enumerate(headings):
             numbers = bool(lines) and all(isinstance(line[place], int) for line in lines)
-            table.add_column(heading, justify="right" if numbers or heading == "sum" else "left")
+            # An id that is cut cannot be copied: ids stay whole, and long texts go on in the next line.
+            justify: JustifyMethod = "right" if numbers or heading == "sum" else "left"
+            table.add_column(heading, justify=justify, overflow="fold", no_wrap=heading in WHOLE)
         for line in lines:
             cells = [f"{cell:,}" if isinstance(cell, int) else cell for cell in line]
             table.add_row(

@@ -190,7 +190,7 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> lis
         ("at", "what", "row", "attempt", "by", "said"),
         [
             (
-                deed.at,
+                _minute(deed.at),
                 deed.kind.replace("_", " "),
                 "" if deed.row is None else str(deed.row),
                 "" if deed.attempt is None else str(deed.attempt),
@@ -223,15 +223,15 @@ def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen,
     if listed:
         screen.table(
             "",
-            ("batch", "sheet", "opened", "age", "rows", "states", "need a person"),
+            ("batch", "sheet", "opened", "age", "rows", "states", "person"),
             [
                 (
                     one.record.batch,
                     one.record.sheet_name,
-                    one.record.opened_at,
+                    one.record.opened_at[:10],
                     age_text(one.age),
                     one.record.rows,
-                    ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
+                    "\n".join(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
                     one.needs_person + one.contradictions,
                 )
                 for one in listed
@@ -274,6 +274,11 @@ def age_text(age: timedelta) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _minute(at: str) -> str:
+    """Return a time as a table shows it; --json has it in full."""
+    return f"{at[:10]} {at[11:16]}"
 
 
 def _sum(tally: Tally, minor_units: Mapping[str, int]) -> str:
