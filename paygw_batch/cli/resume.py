@@ -1,15 +1,14 @@
 """`paygw-batch resume`: continue a batch from the journal alone, without the sheet."""
 
 import os
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import find_batch, require_complete, rules_of, run_journal, settings_of
+from paygw_batch.cli.compose import find_batch, require_complete, rules_of, run_journal, settings_of, wait_option
 from paygw_batch.cli.connect import gateway_of
 from paygw_batch.cli.render import Screen
+from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import Task, default_out, due_countries, send_and_reconcile
 from paygw_batch.errors import UsageError
@@ -20,23 +19,27 @@ from paygw_batch.sheet.write import check_writable
 @click.command("resume", short_help="Continue a batch.")
 @click.argument("batch", required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@wait_option
 @click.pass_obj
-def command(invocation: Invocation, *, batch: str | None, out: Path | None) -> None:
+def command(invocation: Invocation, *, batch: str | None, out: Path | None, wait: bool) -> None:
     """Continue BATCH (its id, a prefix of it, or its sheet's path) from the journal alone.
 
     Without BATCH, the one batch that still has rows to send.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     rules = rules_of(settings)
     require_complete(settings, rules, set())
-    with gateway_of(settings, rules, os.environ) as connection, run_journal(settings, "resume", screen) as journal:
+    with (
+        reported(settings, "resume", screen) as report,
+        gateway_of(settings, rules, os.environ) as connection,
+        run_journal(settings, "resume", screen, wait=wait) as journal,
+    ):
         record = find_batch(journal, batch) if batch else _unfinished(journal)
         out = out or default_out(Path(record.sheet_path))
         check_writable(out)
-        summary = send_and_reconcile(Task(settings, rules, connection, journal, record, out, screen))
-    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+        report.summary = send_and_reconcile(Task(settings, rules, connection, journal, record, out, screen))
+    screen.finish(report.summary)
 
 
 def _unfinished(journal: JournalReader) -> BatchRecord:
