@@ -69,6 +69,8 @@ def _become(start: dict[str, Any]) -> None:
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
+    for name in start.get("hidden", ()):
+        sys.modules[name] = None  # type: ignore[assignment]  # importing it fails, as where it is not installed
     if (planted := start.get("planted")) is not None:
         module, _, function = planted.partition(":")
         sys.path.insert(0, start["planted_from"])

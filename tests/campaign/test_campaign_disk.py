@@ -1,7 +1,6 @@
 """What the disk may do to a run: fail at any call, or keep only what was synced."""
 
 import hashlib
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +14,6 @@ from .power import Sent, play, record
 from .tracing import why_not
 
 ROWS = 4
-SENDS = "write" if importlib.util.find_spec("uvloop") else "sendto"
-"""The call by which the event loop hands a request to the network."""
 can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
@@ -27,7 +24,7 @@ can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
         ("fdatasync", KILL, 2),
         ("fdatasync", "error=EIO", 4),
         ("pwrite64", KILL, 16),
-        (SENDS, KILL, 6),
+        ("sendto", KILL, 2),
         ("rename", KILL, 1),
         ("rename", "error=ENOSPC", 1),
         ("connect", "error=ECONNREFUSED", 3),
