@@ -9,10 +9,13 @@ EXPONENT = r"^[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+$"
 _READABLE = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 
 
-def sound_amount(minor_units: int) -> str:
-    """Return the pattern of an amount with at most `minor_units` decimals."""
+def sound_amount(minor_units: int, *, above_zero: bool = False) -> str:
+    """Return the pattern of an amount with at most `minor_units` decimals, and with `above_zero` of no others."""
     decimals = rf"(?:\.[0-9]{{1,{minor_units}}})?" if minor_units else ""
-    return rf"^(?:0|[1-9][0-9]{{0,14}}){decimals}$"
+    if not above_zero:
+        return rf"^(?:0|[1-9][0-9]{{0,14}}){decimals}$"
+    small = [rf"0\.0{{{zeros}}}[1-9][0-9]{{0,{minor_units - zeros - 1}}}" for zeros in range(minor_units)]
+    return f"^(?:{'|'.join([f'[1-9][0-9]{{0,14}}{decimals}', *small])})$"
 
 
 def amount_value(column: str, minor_units: int) -> pl.Expr:

@@ -24,6 +24,6 @@ def batch_id(rows: pl.DataFrame, sheet: pl.DataFrame) -> str:
     digest = hashlib.sha256(repr(content.columns).encode())
     for part in content.iter_slices(_ROWS_AT_ONCE):
         text = io.BytesIO()
-        part.write_csv(text, include_header=False)
+        part.write_csv(text, include_header=False, separator="\x1f", quote_style="never")
         digest.update(text.getbuffer())
     return digest.hexdigest()[:_DIGITS]

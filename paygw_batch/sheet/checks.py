@@ -25,6 +25,7 @@ PAYEE_NAMES = frozenset({"account_name", "receiver_first_name", "receiver_last_n
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
+_CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
 """An address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -133,14 +134,16 @@ def _order_id() -> ColumnChecks:
     name = "client_orderid"
     text = pl.col(name)
     given = text.is_not_null()
-    printable = ~text.str.contains(_NOT_PRINTABLE) & (text.str.len_chars() <= ORDER_ID_CHARACTERS)
-    cut = text.str.contains(r"^[0-9][.,][0-9]+[eE]\+[0-9]+$")
+    short = text.str.len_chars() <= ORDER_ID_CHARACTERS
+    printable = ~text.str.contains(_NOT_PRINTABLE) & short
+    cut = text.str.contains(_CUT_ID)
+    unsound = f"{_NOT_PRINTABLE}|{_CUT_ID}|{_ERROR_MARK}"
     said = (
         f"{{}} cannot be an order id: write at most {ORDER_ID_CHARACTERS} printable characters, plain blanks included."
     )
     return ColumnChecks(
         name,
-        given & printable & ~cut & ~text.str.contains(_ERROR_MARK),
+        given & ~text.str.contains(unsound) & short,
         (
             _missing(name),
             _error_mark(name),
@@ -179,7 +182,8 @@ def _amount(rule: CountryRule | None) -> ColumnChecks:
         for kind, limit, outside, words in _limits(rule)
     ]
     within = pl.all_horizontal(~limit.fails for limit in limits) if limits else pl.lit(value=True)
-    return ColumnChecks("amount", given & sound & positive & within, (*checks, *limits))
+    above_zero = text.str.contains(sound_amount(rule.minor_units, above_zero=True))
+    return ColumnChecks("amount", given & above_zero & within, (*checks, *limits))
 
 
 def _limits(rule: CountryRule) -> Iterator[tuple[str, Decimal, pl.Expr, str]]:
@@ -242,10 +246,11 @@ def _optional(column: str, sound: pl.Expr, checks: tuple[Check, ...], *, require
 def _text(column: str, *, required: bool) -> ColumnChecks:
     text = pl.col(column)
     given = text.is_not_null()
-    clean = ~text.str.contains(_CONTROL) & (text.str.len_chars() <= TEXT_CHARACTERS)
+    short = text.str.len_chars() <= TEXT_CHARACTERS
+    clean = ~text.str.contains(_CONTROL) & short
     message = pl.format(f"{{}}: write at most {TEXT_CHARACTERS} characters, on one line, without tabs.", shown(column))
     checks = (_error_mark(column), Check(f"{column}.format", given & ~clean, message))
-    return _optional(column, clean & ~text.str.contains(_ERROR_MARK), checks, required=required)
+    return _optional(column, ~text.str.contains(f"{_CONTROL}|{_ERROR_MARK}") & short, checks, required=required)
 
 
 def _pattern(column: str, pattern: str, what: str, *, required: bool) -> ColumnChecks:

@@ -15,6 +15,14 @@ NUMBER_COLUMNS = ("account_number", "phone", "receiver_phone")
 CODE_COLUMNS = ("country", "currency", "receiver_country_code")
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
+_CLEAN_NUMBER = r"^\+?[0-9]+$"
+_CLEAN_TEXT = "^[!-~](?:[ -~]*[!-~])?$"
+_CLEAN = {
+    **dict.fromkeys(CODE_COLUMNS, "^[A-Z]+$"),
+    **dict.fromkeys(NUMBER_COLUMNS, _CLEAN_NUMBER),
+    "amount": "^[0-9.]+$",
+}
+"""Patterns of values that need nothing done to them; `_CLEAN_TEXT` for all other columns."""
 _TRIM = r"^[\p{C}\p{Z}]+|[\p{C}\p{Z}]+$"
 _WRAPPED = r'^="([^"]*)"$'
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
@@ -36,28 +44,29 @@ def prepared(frame: pl.DataFrame) -> pl.DataFrame:
     """Return `row` and every known column (null where the sheet has none), cleaned; String throughout.
 
     All are trimmed of blanks and invisible characters; names are in Unicode's form NFKC; codes of two or three letters
-    are in upper case; amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no separators left.
+    are in upper case; amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no
+    separators left.
     """
-    columns = [frame["row"]]
-    for name in KNOWN_COLUMNS:
-        text = (
-            frame[name] if name in frame.columns else pl.Series(name, [None], pl.String).new_from_index(0, frame.height)
-        )
-        columns.append(_cleaned(text))
-        if name in NUMBER_COLUMNS:
-            columns.append(bare_number(columns[-1]).alias(bare(name)))
-    return pl.DataFrame(columns)
+    nothing = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
+    texts = {name: frame[name] if name in frame.columns else nothing.alias(name) for name in KNOWN_COLUMNS}
+    given = [name for name in KNOWN_COLUMNS if name in frame.columns]
+    clean = frame.select(pl.col(name).str.contains(_CLEAN.get(name, _CLEAN_TEXT)) for name in given)
+    texts |= {name: changed(texts[name], ~clean[name], _cleaned) for name in given}
+    # What is clean of a number has no separators either.
+    numbers = [name for name in NUMBER_COLUMNS if name in given]
+    texts |= {bare(name): changed(texts[name], ~clean[name], _bare).alias(bare(name)) for name in numbers}
+    texts |= {bare(name): nothing.alias(bare(name)) for name in NUMBER_COLUMNS if name not in given}
+    return pl.DataFrame([frame["row"], *texts.values()])
 
 
 def _cleaned(text: pl.Series) -> pl.Series:
     text = trimmed(text)
     if text.name in NAME_COLUMNS:
-        return changed(text, ~_ascii(text), lambda part: trimmed(part.str.normalize("NFKC")))
+        return trimmed(text.str.normalize("NFKC"))
     if text.name in CODE_COLUMNS:
         return changed(text, text.str.contains(_CODE_IN_LOWER_CASE), lambda part: part.str.to_uppercase())
     if text.name == "amount" or text.name in NUMBER_COLUMNS:
-        wrapped = text.str.starts_with("'") | text.str.starts_with("=")
-        return changed(text, wrapped, lambda part: trimmed(part.str.replace(_WRAPPED, "${1}").str.strip_prefix("'")))
+        return trimmed(text.str.replace(_WRAPPED, "${1}").str.strip_prefix("'"))
     return text
 
 
@@ -77,20 +86,16 @@ def _empty_as_null(text: pl.Series) -> pl.Series:
     return text.set(text == "", None)
 
 
-def _ascii(text: pl.Series) -> pl.Series:
-    return text.str.len_bytes() == text.str.len_chars()
-
-
 def bare_number(text: pl.Series) -> pl.Series:
     """Return phone and account numbers without separators: `+254 (712) 345-678` becomes `+254712345678`.
 
     Scientific notation is written out where every digit is there (`2.54712345678E+11`); where the spreadsheet has cut
     the number it stays as it is. So does whatever could be a sign or a decimal fraction.
     """
-    return changed(text, ~text.str.contains(r"^\+?[0-9]+$"), _without_separators)
+    return changed(text, ~text.str.contains(_CLEAN_NUMBER), _bare)
 
 
-def _without_separators(text: pl.Series) -> pl.Series:
+def _bare(text: pl.Series) -> pl.Series:
     value = pl.col("value")
     parts = value.str.extract_groups(r"^([0-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,2})$")
     first, decimals, exponent = (parts.struct.field(str(n)) for n in (1, 2, 3))

@@ -116,16 +116,12 @@ def _parse(data: bytes, start: _Start, headings: Headings) -> pl.DataFrame | Non
 def _counts_agree(data: bytes, start: _Start, lines: int) -> bool:
     """Return whether counting alone tells that no line has a field too few, so that lines need not be looked at.
 
-    There must be no quotation mark and no blank line; polars then refuses a line with a field too many, so that the
-    right number of delimiters leaves no room for a line with one too few.
+    There must be no quotation mark. polars then refuses a line with a field too many, so that the right number of
+    delimiters leaves no room for a line with one too few, nor for a blank one.
     """
-    if data.find(b'"', start.offset) >= 0 or _has_blank_line(data, start.offset):
+    if data.find(b'"', start.offset) >= 0:
         return False
     return data.count(start.delimiter.encode(), start.offset) == (len(start.cells) - 1) * lines
-
-
-def _has_blank_line(data: bytes, offset: int) -> bool:
-    return data.find(b"\n\n", offset - 1) >= 0 or data.find(b"\n\r\n", offset - 1) >= 0
 
 
 def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:

@@ -21,7 +21,10 @@ def guarded(text: pl.Series) -> pl.Series:
 
 def unguarded(text: pl.Series) -> pl.Series:
     """Return the values as they were before `guarded`."""
-    return changed(text, text.str.contains(_GUARDED), lambda part: part.str.strip_prefix("'"))
+    quoted = text.str.starts_with("'")
+    if not quoted.any():
+        return text
+    return changed(text, quoted & text.str.contains(_GUARDED), lambda part: part.str.strip_prefix("'"))
 
 
 def guarded_names(names: list[str]) -> list[str]:

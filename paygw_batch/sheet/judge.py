@@ -10,6 +10,7 @@ from paygw_batch.errors import InternalError
 from paygw_batch.sheet.checks import Check, ColumnChecks, checks_of, checks_without_country, shown, warnings_of
 from paygw_batch.sheet.clean import prepared
 from paygw_batch.sheet.result import no_defects
+from paygw_batch.sheet.table import rows_of
 from paygw_batch.sheet.wire import SHOWN_COLUMNS, WIRE_COLUMNS, instructions_of, shown_as_written, wire_columns
 
 _WIRE_SCHEMA = {
@@ -61,7 +62,11 @@ class Judge:
         codes = [code for code in frame["country"].unique().sort() if code in self._rules]
         parts = [(self._country(code), pl.col("country") == code) for code in codes]
         parts.append((self._country(""), ~pl.col("country").is_in(codes).fill_null(value=False)))
-        judged = [country.judge(part) for country, rows in parts if (part := frame.filter(rows)).height]
+        judged = [
+            country.judge(part)
+            for country, rows in parts
+            if (part := rows_of(frame.select(country.needs), frame.select(rows).to_series())).height
+        ]
         shown = pl.concat([part.shown for part in judged]).sort("row")
         if not shown["row"].equals(raw["row"]):
             raise InternalError(f"{raw.height} rows were judged, and {shown.height} others came back")
@@ -127,12 +132,24 @@ class _CountryJudge:
     rule: CountryRule | None
     columns: tuple[ColumnChecks, ...]
     warnings: tuple[tuple[str, Check], ...]
+    needs: tuple[str, ...]
+    """The columns that the checks look at: copying the others for every country would cost more than the checks."""
 
     @classmethod
     def of(cls, rule: CountryRule | None, rules: Rules, *, derive: bool) -> "_CountryJudge":
         checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
         used = tuple(column for column in checks if not (derive and column.column == "client_orderid"))
-        return cls(rule, used, () if rule is None else warnings_of(rule))
+        warnings = () if rule is None else warnings_of(rule)
+        asked = [check for column in used for check in column.checks] + [check for _, check in warnings]
+        expressions = [
+            *(column.sound for column in used),
+            *(expression for check in asked for expression in (check.fails, check.message)),
+            *shown_as_written(rule),
+            *(wire_columns(rule) if rule is not None and rule.form is not None else ()),
+        ]
+        needs = {"row", "refused", *(column.column for column in used), *(name for name, _ in warnings)}
+        needs |= {name for expression in expressions for name in expression.meta.root_names()}
+        return cls(rule, used, warnings, tuple(sorted(needs)))
 
     def judge(self, part: pl.DataFrame) -> _Part:
         """Judge prepared rows that are all of this country."""
@@ -142,15 +159,15 @@ class _CountryJudge:
             found
             for column in self.columns
             if not sound[column.column].all()
-            for found in _defects(part.filter(~sound[column.column]), column)
+            for found in _defects(rows_of(part, ~sound[column.column]), column)
         ]
-        good, bad = (part, part.clear()) if valid.all() else (part.filter(valid), part.filter(~valid))
+        good, bad = (part, part.clear()) if valid.all() else (rows_of(part, valid), rows_of(part, ~valid))
         shown = bad.select(shown_as_written(self.rule)).with_columns(valid=pl.lit(value=False))
         if not good.height:
             return _Part(shown, pl.DataFrame(schema=_WIRE_SCHEMA), defects, [])
         if self.rule is None:
             raise InternalError("a row without a country was taken for valid")
-        sent = good.select(wire_columns(self.rule))
+        sent = good.lazy().select(wire_columns(self.rule)).collect()  # lazily: what the columns share is done once
         shown = pl.concat([shown, sent.select("row", *SHOWN_COLUMNS, valid=pl.lit(value=True))])
         return _Part(shown, sent.select("row", *WIRE_COLUMNS), defects, _found(good, self.warnings))
 
@@ -171,7 +188,7 @@ def _found(frame: pl.DataFrame, checks: Iterable[tuple[str, Check]]) -> list[pl.
         return []
     fails = frame.select(check.fails.alias(code) for code, (_, check) in named.items())
     return [
-        frame.filter(fails[code]).select(
+        rows_of(frame, fails[code]).select(
             "row", column=pl.lit(name), value=shown(name), code=pl.lit(code), message=check.message
         )
         for code, (name, check) in named.items()

@@ -9,6 +9,8 @@ import polars as pl
 from paygw_batch.countries.rules import CountryRule, FieldKind, MobileNumbers
 from paygw_batch.sheet.clean import bare
 
+_ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
+"""All that a bank account is written with, whatever an operator's pattern would let pass."""
 NUMBER_KINDS = frozenset({FieldKind.INTERNATIONAL_PHONE, FieldKind.LOCAL_PHONE, FieldKind.WALLET})
 
 
@@ -48,7 +50,8 @@ class NumberColumn:
         """Whether the whole value is a bank account as the operator describes one; it is then taken as it is."""
         if self.bank_account_pattern is None:
             return pl.lit(value=False)
-        return pl.col(self.name).str.contains(f"^(?:{self.bank_account_pattern})$")
+        text = pl.col(self.name)
+        return text.str.contains(_ACCOUNT_LETTERS) & text.str.contains(f"^(?:{self.bank_account_pattern})$")
 
     @property
     def is_valid(self) -> pl.Expr:

@@ -104,7 +104,7 @@ def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
     text = to_utf8(data, code_page=options.code_page, file=file)
     table = read_delimited(text, options.aliases, file=file)
     if not text.isascii():  # to_utf8 has looked for those of ASCII
-        refuse_control_characters(table, file)
+        refuse_control_characters(table, file, ascii_done=True)
     return table
 
 

@@ -22,7 +22,7 @@ def _groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         return repeated.with_columns(count=pl.lit(0, pl.UInt32), rows=pl.lit(""))
     text = pl.col("row").cast(pl.String)
     groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_ROWS_NAMED).str.join(", "))
-    return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left")
+    return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
 def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:

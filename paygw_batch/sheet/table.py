@@ -51,16 +51,30 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
     )
 
 
+def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
+    """Return the rows that `mask` marks, in one piece.
+
+    polars 2.1 may leave an empty first chunk behind, upon which `pl.format` panics.
+    """
+    return frame.filter(mask).rechunk()
+
+
 def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
     text = frame[name]
     empty = text == ""
     return text.set(empty, None) if empty.any() else text
 
 
-def refuse_control_characters(table: Table, file: str) -> None:
-    """Raise `SheetError` for a control character or a line break inside a field, naming row and column."""
+def refuse_control_characters(table: Table, file: str, *, ascii_done: bool = False) -> None:
+    """Raise `SheetError` for a control character or a line break inside a field, naming row and column.
+
+    With `ascii_done`, columns of ASCII alone are not looked at again.
+    """
     for name in table.frame.columns[1:]:
-        hit = table.frame[name].str.contains(CONTROL).fill_null(value=False)
+        text = table.frame[name]
+        if ascii_done and text.str.len_bytes().sum() == text.str.len_chars().sum():
+            continue
+        hit = text.str.contains(CONTROL).fill_null(value=False)
         if hit.any():
             row = table.frame["row"][hit.arg_max()]
             raise SheetError(

@@ -6,6 +6,7 @@ bounded; what concerns the sheet as a whole (order ids that stand twice, totals,
 
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 
@@ -24,6 +25,7 @@ from paygw_batch.sheet.repeats import look_alikes, repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet, Validated, no_defects
 
 _ROWS_AT_ONCE = 100_000
+_THREADS = 4
 _RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
@@ -40,7 +42,8 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     if not derive:
         found.append(repeated_ids(sheet.frame.select("row", trimmed(sheet.frame["client_orderid"]))))
     judge = Judge(rules, pl.concat(found)["row"].unique(), derive=derive)
-    pieces = [judge.piece(piece) for piece in _pieces(sheet.frame)]
+    with ThreadPoolExecutor(min(pl.thread_pool_size(), _THREADS)) as pool:  # polars lets go of the interpreter's lock
+        pieces = list(pool.map(judge.piece, _pieces(sheet.frame)))
     lines = pl.concat([piece.lines for piece in pieces])
     instructions = pl.concat([piece.instructions for piece in pieces])
     defects = pl.concat([*found, *(defect for piece in pieces for defect in piece.defects)])

@@ -32,6 +32,7 @@ _OF_EVERY_FORM = frozenset(
 _MINOR_DIGITS = 19
 """The most that 64 bits hold."""
 _FORM_LETTERS = 12
+_MINOR_AT = len("KE KES ")
 _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
 """The head of every content has the same length, so that the fields always start at the same place."""
 _RECEIVER_NAME = pl.concat_str("receiver_first_name", "receiver_last_name", separator=" ", ignore_nulls=True)
@@ -76,11 +77,9 @@ def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], 
         raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
     order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
     filled_in = any(field.name in rule.defaults for field in fields)
-    own = _json_object(rule, fields, with_defaults=True) if filled_in else pl.lit(None, pl.String)
-    return [
-        pl.concat_str(*order, _json_object(rule, fields, with_defaults=False)).alias("content"),
-        own.alias("own_fields"),
-    ]
+    own = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if filled_in else pl.lit(None, pl.String)
+    content = pl.concat_str(*order, *_json_object(rule, fields, with_defaults=False))
+    return [content.alias("content"), own.alias("own_fields")]
 
 
 def _fields(wire: pl.DataFrame) -> pl.Series:
@@ -90,17 +89,25 @@ def _fields(wire: pl.DataFrame) -> pl.Series:
     return (fields.scatter(at, own.gather(at)) if at.len() else fields).alias("fields")
 
 
-def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> pl.Expr:
-    """Return the fields that have a value as a JSON object of strings."""
-    members = []
-    for field in fields:
-        value = _value(rule, field)
-        if with_defaults and field.name in rule.defaults:
-            value = value.fill_null(pl.lit(rule.defaults[field.name]))
-        if field.kind is FieldKind.TEXT:
-            value = value.str.replace_all("\\", "\\\\", literal=True).str.replace_all('"', '\\"', literal=True)
-        members.append(pl.concat_str(pl.lit(f'"{field.name}":"'), value, pl.lit('"')))
-    return pl.concat_str(pl.lit("{"), pl.concat_str(*members, separator=",", ignore_nulls=True), pl.lit("}"))
+def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
+    """Return the pieces of a JSON object of strings, with the fields that have a value, or a default."""
+    members = [_json_member(rule, field, with_default=with_defaults) for field in fields]
+    if all(always for _, always in members):  # one concatenation, and no copy of a copy
+        pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
+        return [pl.lit("{"), *pieces_and_commas[1:], pl.lit("}")]
+    joined = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
+    return [pl.lit("{"), joined, pl.lit("}")]
+
+
+def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> tuple[list[pl.Expr], bool]:
+    """Return the pieces of one member of a JSON object, and whether every row has it; null where a row does not."""
+    value = _value(rule, field)
+    always = field.kind is FieldKind.COUNTRY or (field.name in rule.required and field.name not in rule.defaults)
+    if with_default and field.name in rule.defaults:
+        value, always = value.fill_null(pl.lit(rule.defaults[field.name])), True
+    if field.kind is FieldKind.TEXT:
+        value = value.str.replace_all(r'(["\\])', r"\${1}")
+    return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
 
 
 def _shown(rule: CountryRule, form: Form) -> list[pl.Expr]:
@@ -135,7 +142,12 @@ def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
         raise InternalError("the rows on the wire are not the valid rows")
     account = valid["account_number"]
     payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
-    if payee.null_count():
-        raise InternalError("a row is valid and has nobody to pay")
     further = [*wire.select("minor", "form", "content"), _fields(wire), payee.alias("payee")]
-    return valid.hstack(further).select(INSTRUCTION_COLUMNS)
+    instructions = valid.hstack(further).select(INSTRUCTION_COLUMNS)
+    agree = instructions.select(
+        (pl.col("fields").str.contains(pl.concat_str(pl.lit('"'), "payee", pl.lit('"')), literal=True)).all(),
+        (pl.col("content").str.slice(_MINOR_AT, _MINOR_DIGITS).cast(pl.Int64) == pl.col("minor")).all(),
+    )
+    if payee.null_count() or not all(agree.row(0)):
+        raise InternalError("what is sent for a row does not name the payee and the amount that are shown for it")
+    return instructions
