@@ -118,22 +118,27 @@ def _check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
 
 
 def _bytes_of(path: Path, max_bytes: int) -> bytes:
-    """Return the file's bytes, read once. Raises `SheetError` unless it is a regular file, not empty, not too large."""
+    """Return the file's bytes, read once.
+
+    Raises `SheetError` unless it is a regular file, not empty, not too large, and left alone while it is read.
+    """
     try:
         # Non-blocking: opening a FIFO must not wait for someone to write to it.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 (a descriptor)
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 (a descriptor)
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
                 raise SheetError(f"{path.name} is no regular file.", hint="Name the sheet's file itself.")
-            if status.st_size > max_bytes:
-                raise _too_large(path, status.st_size, max_bytes)
-            data = file.read(max_bytes + 1)
+            if before.st_size > max_bytes:
+                raise _too_large(path, before.st_size, max_bytes)
+            data = file.readall()
+            after = os.fstat(descriptor)
     except OSError as error:
         raise SheetError(f"{path} cannot be read: {error.strerror}.", hint="Check the path.") from error
-    if len(data) > max_bytes:  # it has grown since
-        raise _too_large(path, len(data), max_bytes)
+    if (len(data), after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise SheetError(f"{path.name} was changed while it was read.", hint="Wait until it is written, and try again.")
     if not data:
-        raise SheetError(f"{path.name} is empty.")
+        raise SheetError(f"{path.name} is empty.", hint="Save the sheet again.")
     return data
 
 

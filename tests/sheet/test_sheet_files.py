@@ -69,6 +69,26 @@ def test_a_device_is_refused_without_being_read(tmp_path: Path):
         read_sheet(tmp_path / "zero.csv", ReadOptions())
 
 
+@pytest.mark.parametrize("after", [GOOD + GOOD, GOOD.replace("1500.50", "9500.50"), GOOD[:-9]])
+def test_a_file_that_is_changed_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+):
+    path = tmp_path / "pay.csv"
+    path.write_text(lines(GOOD))
+    os.utime(path, ns=(0, 0))
+    looked, looks = os.fstat, iter(range(9))
+
+    def fstat(descriptor: int) -> os.stat_result:
+        status = looked(descriptor)
+        if next(looks) == 0:
+            path.write_text(lines(after))
+        return status
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    with pytest.raises(SheetError, match="changed while it was read"):
+        read_sheet(path, ReadOptions())
+
+
 def test_a_file_above_the_limit_is_refused(sheet: MakeSheet):
     with pytest.raises(SheetError, match="at most"):
         sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD)) - 1)
