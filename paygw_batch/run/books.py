@@ -9,6 +9,10 @@ import polars as pl
 from paygw_batch.run.reconcile import STATES
 from paygw_batch.sheet.amounts import readable_amount
 
+_KEYS = ("country", "currency", "state")
+_ROWS_AT_ONCE = 100_000
+"""How many rows are counted at a time, so that exact decimals of a large sheet need little memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Books:
@@ -24,11 +28,11 @@ def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
 
     Every row is counted; an amount that is no plain amount (of an invalid row) adds nothing to a sum.
     """
-    groups = (
-        frame.group_by("country", "currency", "state")
-        .agg(count=pl.len(), sum=readable_amount("amount").sum())
-        .sort("country", "currency", "state", nulls_last=True)
+    parts = (
+        piece.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+        for piece in frame.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
     )
+    groups = pl.concat(parts).group_by(_KEYS).sum().sort(_KEYS, nulls_last=True)
     states = dict.fromkeys(STATES, 0)
     sums: dict[str, dict[str, Decimal]] = {}
     lines = []

@@ -30,7 +30,9 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
     headings = table.headings
     frame = table.frame.drop(headings.ours)
     frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
-    frame = frame.filter(~_blank_rows(frame))
+    blank = _blank_rows(frame)
+    if blank.any():  # a copy of every text, so only where it must be
+        frame = rows_of(frame, ~blank)
     if not frame.height:
         raise SheetError(f"{file} has a header and no row below it.", hint="Nothing was sent: there is nobody to pay.")
     if frame.height > max_rows:
