@@ -49,6 +49,13 @@ class ColumnChecks:
     sound: pl.Expr
     checks: tuple[Check, ...]
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns that the checks and their sentences look at, and the row's number."""
+        expressions = (self.sound, *(part for check in self.checks for part in (check.fails, check.message)))
+        names = {name for expression in expressions for name in expression.meta.root_names()}
+        return tuple(sorted(names | {"row", self.column}))
+
 
 def shown(column: str) -> pl.Expr:
     """Return a column's values as a sentence may show them."""
@@ -306,22 +313,22 @@ def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr,
     return marked | foreign, pl.coalesce(*names, pl.lit("another country"))
 
 
-def warnings_of(rule: CountryRule) -> tuple[tuple[str, Check], ...]:
-    """Return what is worth a look in valid rows, as (column, check); it refuses nothing."""
-    if rule.form is None:
-        return ()
-    found: list[tuple[str, Check]] = []
-    for field in rule.form.fields:
-        if field.name in rule.omitted:
-            continue
-        if field.kind in NUMBER_KINDS:
-            column = NumberColumn.of(rule, field.name, field.kind)
-            message = pl.format(
-                "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(field.name), column.wire
+def warnings_of(rule: CountryRule) -> tuple[ColumnChecks, ...]:
+    """Return what is worth a look in valid rows; it refuses nothing."""
+    return tuple(_warnings_of(rule))
+
+
+def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
+    for field in rule.form.fields if rule.form is not None else ():
+        name = field.name
+        if field.kind in NUMBER_KINDS and name not in rule.omitted:
+            column = NumberColumn.of(rule, name, field.kind)
+            lost = column.lost_its_zero.fill_null(value=False)
+            read = pl.format(
+                "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(name), column.wire
             )
-            found.append((field.name, Check(f"{field.name}.zero_restored", column.lost_its_zero, message)))
-        elif field.kind is FieldKind.TEXT and field.name in PAYEE_NAMES:
-            message = pl.format("{}: the name has digits only. Are two columns swapped?", shown(field.name))
-            digits = pl.col(field.name).str.contains(r"^[0-9 +.-]+$")
-            found.append((field.name, Check(f"{field.name}.digits", digits, message)))
-    return tuple(found)
+            yield ColumnChecks(name, ~lost, (Check(f"{name}.zero_restored", lost, read),))
+        elif name in PAYEE_NAMES:
+            digits = pl.col(name).str.contains(r"^[0-9 +.-]+$").fill_null(value=False)
+            message = pl.format("{}: the name has digits only. Are two columns swapped?", shown(name))
+            yield ColumnChecks(name, ~digits, (Check(f"{name}.digits", digits, message),))

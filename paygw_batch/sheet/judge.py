@@ -1,6 +1,7 @@
 """Judging a piece of a sheet, country by country: which rows are sound, and what is wrong with the others."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -38,13 +39,48 @@ class Judged:
     """What some rows come to.
 
     `lines` for all, with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), and `instructions` for the valid
-    ones, as in `Validated`. Both are ordered by row; `defects` and `warnings` are not.
+    ones, as in `Validated`, both ordered by row. `unsound` and `doubtful` wait for `explained` to become sentences.
     """
 
     lines: pl.DataFrame
     instructions: pl.DataFrame
-    defects: Sequence[pl.DataFrame]
-    warnings: Sequence[pl.DataFrame]
+    unsound: Sequence["Unsound"]
+    doubtful: Sequence["Unsound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsound:
+    """Rows of one country that are not sound in one column: no more of them than the column's checks look at."""
+
+    country: str
+    column: ColumnChecks
+    rows: pl.DataFrame
+
+
+def explained(unsound: Iterable[Unsound]) -> pl.DataFrame:
+    """Return the defects of unsound rows, in no order. Every row must have one: raises `InternalError` otherwise.
+
+    Rows of all pieces together: the same few checks asked of many small frames would cost more than all the rest.
+    """
+    found = [no_defects()]
+    groups: dict[tuple[str, str], list[Unsound]] = defaultdict(list)
+    for one in unsound:
+        groups[one.country, one.column.column].append(one)
+    for (_, name), group in groups.items():
+        rows = pl.concat([one.rows for one in group]).rechunk()
+        defects = pl.concat([no_defects(), *_defects(rows, name, group[0].column.checks)])
+        if defects["row"].n_unique() != rows.height:
+            raise InternalError(f"{rows.height} rows are wrong in {name}, and not all of them have a defect")
+        found.append(defects)
+    return pl.concat(found)
+
+
+def _defects(rows: pl.DataFrame, name: str, checks: Sequence[Check]) -> Iterator[pl.DataFrame]:
+    fails = rows.select(check.fails.alias(check.code) for check in checks)
+    for check in checks:
+        if fails[check.code].any():
+            told = {"column": pl.lit(name), "value": shown(name), "code": pl.lit(check.code), "message": check.message}
+            yield rows_of(rows, fails[check.code]).select("row", **told)
 
 
 class Judge:
@@ -74,8 +110,8 @@ class Judge:
         return Judged(
             lines,
             instructions_of(lines, pl.concat([part.wire for part in judged]).sort("row")),
-            [found for part in judged for found in part.defects],
-            [found for part in judged for found in part.warnings],
+            [found for part in judged for found in part.unsound],
+            [found for part in judged for found in part.doubtful],
         )
 
     def _lines(self, frame: pl.DataFrame, shown: pl.DataFrame, raw: pl.DataFrame) -> pl.DataFrame:
@@ -100,7 +136,7 @@ class Judge:
 
     def _country(self, code: str) -> "_CountryJudge":
         if code not in self._countries:
-            self._countries[code] = _CountryJudge.of(self._rules.get(code), self._rules, derive=self._derive)
+            self._countries[code] = _CountryJudge.of(code, self._rules, derive=self._derive)
         return self._countries[code]
 
 
@@ -121,76 +157,52 @@ class _Part:
 
     shown: pl.DataFrame
     wire: pl.DataFrame
-    defects: Sequence[pl.DataFrame]
-    warnings: Sequence[pl.DataFrame]
+    unsound: Sequence[Unsound]
+    doubtful: Sequence[Unsound]
 
 
 @dataclass(frozen=True, slots=True)
 class _CountryJudge:
-    """One country's checks; `rule` is None for rows of no country."""
+    """One country's checks and warnings; `rule` is None for rows of no country."""
 
+    code: str
     rule: CountryRule | None
     columns: tuple[ColumnChecks, ...]
-    warnings: tuple[tuple[str, Check], ...]
+    warnings: tuple[ColumnChecks, ...]
     needs: tuple[str, ...]
-    """The columns that the checks look at: copying the others for every country would cost more than the checks."""
+    """The columns that are looked at: copying the others for every country would cost more than the checks."""
 
     @classmethod
-    def of(cls, rule: CountryRule | None, rules: Rules, *, derive: bool) -> "_CountryJudge":
+    def of(cls, code: str, rules: Rules, *, derive: bool) -> "_CountryJudge":
+        rule = rules.get(code)
         checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
         used = tuple(column for column in checks if not (derive and column.column == "client_orderid"))
         warnings = () if rule is None else warnings_of(rule)
-        asked = [check for column in used for check in column.checks] + [check for _, check in warnings]
-        expressions = [
-            *(column.sound for column in used),
-            *(expression for check in asked for expression in (check.fails, check.message)),
-            *shown_as_written(rule),
-            *(wire_columns(rule) if rule is not None and rule.form is not None else ()),
-        ]
-        needs = {"row", "refused", *(column.column for column in used), *(name for name, _ in warnings)}
-        needs |= {name for expression in expressions for name in expression.meta.root_names()}
-        return cls(rule, used, warnings, tuple(sorted(needs)))
+        own = [*shown_as_written(rule), *(wire_columns(rule) if rule is not None and rule.form is not None else ())]
+        needs = {"row", "refused"} | {name for expression in own for name in expression.meta.root_names()}
+        needs |= {name for column in (*used, *warnings) for name in column.needs}
+        return cls(code, rule, used, warnings, tuple(sorted(needs)))
 
     def judge(self, part: pl.DataFrame) -> _Part:
         """Judge prepared rows that are all of this country."""
-        sound = part.select(column.sound.alias(column.column) for column in self.columns)
-        valid = ~part["refused"] & sound.select(pl.all_horizontal(pl.all())).to_series()
-        defects = [
-            found
-            for column in self.columns
-            if not sound[column.column].all()
-            for found in _defects(rows_of(part, ~sound[column.column]), column)
-        ]
+        sound, unsound = self._asked(part, self.columns)
+        valid = ~part["refused"] & sound
         good, bad = (part, part.clear()) if valid.all() else (rows_of(part, valid), rows_of(part, ~valid))
         shown = bad.select(shown_as_written(self.rule)).with_columns(valid=pl.lit(value=False))
         if not good.height:
-            return _Part(shown, pl.DataFrame(schema=_WIRE_SCHEMA), defects, [])
+            return _Part(shown, pl.DataFrame(schema=_WIRE_SCHEMA), unsound, [])
         if self.rule is None:
             raise InternalError("a row without a country was taken for valid")
         sent = good.lazy().select(wire_columns(self.rule)).collect()  # lazily: what the columns share is done once
         shown = pl.concat([shown, sent.select("row", *SHOWN_COLUMNS, valid=pl.lit(value=True))])
-        return _Part(shown, sent.select("row", *WIRE_COLUMNS), defects, _found(good, self.warnings))
+        return _Part(shown, sent.select("row", *WIRE_COLUMNS), unsound, self._asked(good, self.warnings)[1])
 
-
-def _defects(unsound: pl.DataFrame, column: ColumnChecks) -> list[pl.DataFrame]:
-    """Return the defects of rows that are not sound in `column`; there must be one for every row."""
-    found = _found(unsound, ((column.column, check) for check in column.checks))
-    explained = pl.concat([no_defects(), *found])["row"].n_unique()
-    if explained != unsound.height:
-        raise InternalError(f"{unsound.height} rows are wrong in {column.column}, and {explained} have a defect")
-    return found
-
-
-def _found(frame: pl.DataFrame, checks: Iterable[tuple[str, Check]]) -> list[pl.DataFrame]:
-    """Return for each check that fails somewhere the rows where it does, as defects."""
-    named = {check.code: (name, check) for name, check in checks}
-    if not named:
-        return []
-    fails = frame.select(check.fails.alias(code) for code, (_, check) in named.items())
-    return [
-        rows_of(frame, fails[code]).select(
-            "row", column=pl.lit(name), value=shown(name), code=pl.lit(code), message=check.message
-        )
-        for code, (name, check) in named.items()
-        if fails[code].any()
-    ]
+    def _asked(self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...]) -> tuple[pl.Series, list[Unsound]]:
+        """Return which rows are sound in all columns, and column by column those that are not."""
+        sound = part.select(column.sound.alias(column.column) for column in columns)
+        unsound = [
+            Unsound(self.code, column, rows_of(part.select(column.needs), ~sound[column.column]))
+            for column in columns
+            if not sound[column.column].all()
+        ]
+        return sound.select(pl.all_horizontal(pl.all())).to_series(), unsound

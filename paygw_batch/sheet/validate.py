@@ -19,10 +19,10 @@ from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.batch_id import batch_id
 from paygw_batch.sheet.clean import trimmed
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.judge import LINE_COLUMNS, Judge
+from paygw_batch.sheet.judge import LINE_COLUMNS, Judge, explained
 from paygw_batch.sheet.order_ids import derived_ids
 from paygw_batch.sheet.repeats import look_alikes, repeated_ids
-from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet, Validated, no_defects
+from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet, Validated
 
 _ROWS_AT_ONCE = 100_000
 _THREADS = 4
@@ -46,8 +46,8 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
         pieces = list(pool.map(judge.piece, _pieces(sheet.frame)))
     lines = pl.concat([piece.lines for piece in pieces])
     instructions = pl.concat([piece.instructions for piece in pieces])
-    defects = pl.concat([*found, *(defect for piece in pieces for defect in piece.defects)])
-    warnings = [warning for piece in pieces for warning in piece.warnings]
+    defects = pl.concat([*found, explained(unsound for piece in pieces for unsound in piece.unsound)])
+    warnings = explained(doubtful for piece in pieces for doubtful in piece.doubtful)
     del pieces
     if derive:
         ids = derived_ids(instructions["content"], reference or "")
@@ -61,7 +61,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
         rows=rows,
         instructions=instructions,
         defects=defects,
-        warnings=_ordered(pl.concat([no_defects(), *warnings, look_alikes(instructions)])),
+        warnings=_ordered(pl.concat([warnings, look_alikes(instructions)])),
         totals=_totals(rows, rules),
     )
 
