@@ -129,31 +129,39 @@ def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:
 
     Raises `SheetError` for a line whose quotation marks do not pair up within it.
     """
-    lines = pl.read_lines(data[start.offset :]).to_series().rename("line")
-    _check_quotes(lines, start, file)
-    bare = lines.str.replace_all(r'"(?:[^"]|"")*"', "")
-    fields = bare.str.count_matches(start.delimiter, literal=True) + 1
-    frame = pl.DataFrame({"line": lines, "fields": fields}).with_row_index("index")
-    return frame.filter((pl.col("fields") != len(start.cells)) & (pl.col("line").str.len_bytes() > 0))
+    line, d = pl.col("line"), start.delimiter
+    below = pl.scan_lines(data).with_row_index("index").filter(pl.col("index") > start.line)
+    below = below.with_columns(index=pl.col("index") - (start.line + 1))
+    is_quoted = line.str.contains('"', literal=True)
+    quoted = below.filter(is_quoted).collect(engine="streaming")
+    _check_quotes(quoted, start, file)
+    fields = line.str.count_matches(d, literal=True) + 1
+    bare = below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
+    outside = line.str.replace_all(r'"(?:[^"]|"")*"', "").str.count_matches(d, literal=True) + 1
+    ragged = [
+        bare.filter(pl.col("fields") != len(start.cells)).collect(engine="streaming"),
+        quoted.with_columns(fields=outside).filter(pl.col("fields") != len(start.cells)),
+    ]
+    return pl.concat(ragged).sort("index")
 
 
-def _check_quotes(lines: pl.Series, start: _Start, file: str) -> None:
+def _check_quotes(quoted: pl.DataFrame, start: _Start, file: str) -> None:
     d = re.escape(start.delimiter)
     # Beside the two fields of RFC 4180, ="0712": how people make a spreadsheet keep a leading zero.
     one = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
-    quoted = lines.str.contains('"', literal=True)
-    wrong = quoted & ~lines.str.contains(rf"^{one}(?:{d}{one})*$")
-    if wrong.any():
-        row = start.row + 1 + (wrong.arg_max() or 0)
+    wrong = quoted.filter(~pl.col("line").str.contains(rf"^{one}(?:{d}{one})*$"))["index"].sort()
+    if wrong.len():
         raise SheetError(
-            f"{file}, row {row}: a quotation mark does not close the field it opens on the same line; the rows after "
-            "it could be swallowed.",
+            f"{file}, row {start.row + 1 + wrong[0]}: a quotation mark does not close the field it opens on the same "
+            "line; the rows after it could be swallowed.",
             hint=_QUOTES,
         )
 
 
 def _without_lines(data: bytes, start: _Start, ragged: pl.DataFrame) -> bytes:
     """Return the file with every ragged line emptied, so that the other rows keep their places."""
+    if not ragged.height:
+        return data
     lines = data[start.offset :].split(b"\n")
     for index in ragged["index"]:
         lines[index] = b""
