@@ -142,7 +142,7 @@ def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:
         bare.filter(pl.col("fields") != len(start.cells)).collect(engine="streaming"),
         quoted.with_columns(fields=outside).filter(pl.col("fields") != len(start.cells)),
     ]
-    return pl.concat(ragged).sort("index")
+    return pl.concat(ragged).sort("index").rechunk()
 
 
 def _check_quotes(quoted: pl.DataFrame, start: _Start, file: str) -> None:

@@ -169,6 +169,7 @@ class _CountryJudge:
     rule: CountryRule | None
     columns: tuple[ColumnChecks, ...]
     warnings: tuple[ColumnChecks, ...]
+    wire: tuple[pl.Expr, ...]
     needs: tuple[str, ...]
     """The columns that are looked at: copying the others for every country would cost more than the checks."""
 
@@ -178,10 +179,11 @@ class _CountryJudge:
         checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
         used = tuple(column for column in checks if not (derive and column.column == "client_orderid"))
         warnings = () if rule is None else warnings_of(rule)
-        own = [*shown_as_written(rule), *(wire_columns(rule) if rule is not None and rule.form is not None else ())]
+        wire = () if rule is None or rule.form is None else tuple(wire_columns(rule, rule.form))
+        own = (*wire, *shown_as_written(rule))
         needs = {"row", "refused"} | {name for expression in own for name in expression.meta.root_names()}
         needs |= {name for column in (*used, *warnings) for name in column.needs}
-        return cls(code, rule, used, warnings, tuple(sorted(needs)))
+        return cls(code, rule, used, warnings, wire, tuple(sorted(needs)))
 
     def judge(self, part: pl.DataFrame) -> _Part:
         """Judge prepared rows that are all of this country."""
@@ -191,9 +193,9 @@ class _CountryJudge:
         shown = bad.select(shown_as_written(self.rule)).with_columns(valid=pl.lit(value=False))
         if not good.height:
             return _Part(shown, pl.DataFrame(schema=_WIRE_SCHEMA), unsound, [])
-        if self.rule is None:
-            raise InternalError("a row without a country was taken for valid")
-        sent = good.lazy().select(wire_columns(self.rule)).collect()  # lazily: what the columns share is done once
+        if not self.wire:
+            raise InternalError("a row without a country or a form was taken for valid")
+        sent = good.lazy().select(self.wire).collect()  # lazily: what the columns share is done once
         shown = pl.concat([shown, sent.select("row", *SHOWN_COLUMNS, valid=pl.lit(value=True))])
         return _Part(shown, sent.select("row", *WIRE_COLUMNS), unsound, self._asked(good, self.warnings)[1])
 

@@ -10,7 +10,7 @@ from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.headers import is_header, match_headings, no_header
 from paygw_batch.sheet.parquet_trial import Verdict, try_parquet
 from paygw_batch.sheet.result import no_defects
-from paygw_batch.sheet.table import Table
+from paygw_batch.sheet.table import Table, rows_of
 
 _EXACT_BELOW = 2**53
 """Every whole number below it has a float of its own."""
@@ -71,8 +71,8 @@ def _is_whole(column: pl.Series) -> pl.Series:
 
 def _inexact(column: pl.Series) -> pl.DataFrame:
     """Return a defect for each float that is no whole number, or too large for a float to tell from its neighbours."""
-    frame = pl.DataFrame({"number": column.fill_nan(None), "whole": _is_whole(column)})
-    wrong = frame.with_row_index("row", offset=_FIRST_ROW).filter(pl.col("number").is_not_null() & ~pl.col("whole"))
+    frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=_FIRST_ROW)
+    wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
     value = pl.col("number").cast(pl.String)
     return wrong.select(
         pl.col("row").cast(pl.UInt32),

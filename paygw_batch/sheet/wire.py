@@ -38,23 +38,19 @@ _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
 _RECEIVER_NAME = pl.concat_str("receiver_first_name", "receiver_last_name", separator=" ", ignore_nulls=True)
 
 
-def wire_columns(rule: CountryRule) -> list[pl.Expr]:
+def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
     """Return the expressions that turn valid, prepared rows of one country into what is sent and shown.
 
     Result: `row` (UInt32), `SHOWN_COLUMNS`, and `WIRE_COLUMNS` (`minor` Int64), the rest String.
     """
-    if rule.form is None:
-        raise InternalError(f"a row for {rule.code} was taken for valid, which has no form")
-    fields = [
-        field for field in rule.form.fields if field.kind not in _OF_EVERY_FORM and field.name not in rule.omitted
-    ]
+    fields = [field for field in form.fields if field.kind not in _OF_EVERY_FORM and field.name not in rule.omitted]
     minor = minor_value("amount", rule.minor_units)
     return [
         pl.col("row"),
-        *_shown(rule, rule.form),
+        *_shown(rule, form),
         minor.alias("minor"),
-        pl.lit(rule.form.name).alias("form"),
-        *_fields_and_content(rule, rule.form, fields, minor),
+        pl.lit(form.name).alias("form"),
+        *_fields_and_content(rule, form, fields, minor),
     ]
 
 

@@ -147,6 +147,16 @@ def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(
     assert validated.rows["valid"].to_list() == [False, True]
 
 
+@pytest.mark.parametrize("good_rows", [0, 1, 50_000])
+def test_one_ragged_row_with_quotes_is_found_among_any_number_of_others(sheet: MakeSheet, rules: Rules, good_rows: int):
+    others = [GOOD.replace("A-1", f"B-{n}") for n in range(good_rows)]
+    content = lines(GOOD.replace("Wanjiru Kamau", '"Kamau, W."') + ",x", *others)
+    found = validate(sheet(content), rules).defects
+    assert codes(found)[0] == (2, "row.fields")
+    assert found["message"][0].startswith("The row has 8 fields, and the header has 7")
+    assert set(found["row"]) == {2}
+
+
 def test_surplus_and_missing_fields_that_make_up_for_each_other_are_still_found(sheet: MakeSheet, rules: Rules):
     short, long = GOOD.rpartition(",")[0], GOOD.replace("A-1", "A-2") + ",x"
     found = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
