@@ -18,7 +18,7 @@ from paygw_batch.sheet.headers import HEADER_ROWS, Headings, is_header, known_na
 from paygw_batch.sheet.table import Table
 
 DELIMITERS = (",", ";", "\t", "|")
-_SEP_LINE = re.compile(rb'"?sep=(.)"?[ \t]*', re.IGNORECASE)
+_SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

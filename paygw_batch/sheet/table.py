@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.columns import CONTROL
+from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.headers import Headings
 from paygw_batch.sheet.result import Sheet, no_defects
 
+_OURS_DROPPED = f"The columns {' and '.join(REJECTS_COLUMNS)} are those of a rejects file, and are left out."
 _SEEN = r"[^\p{C}\p{Z}]"
 
 
@@ -25,7 +26,7 @@ class Table:
 def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
     """Return the table as a sheet: without blank rows (row numbers stay), blank texts as nulls.
 
-    Raises `SheetError` for a sheet without a row, with more than `max_rows`, or with a control character in a field.
+    Raises `SheetError` for a sheet without a row or with more than `max_rows`.
     """
     headings = table.headings
     frame = table.frame.drop(headings.ours)
@@ -48,7 +49,7 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
         frame=frame,
         headers={name: headings.sender[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
-        notes=table.notes,
+        notes=(*table.notes, _OURS_DROPPED) if headings.ours else table.notes,
         defects=table.defects.filter(pl.col("row").is_in(frame["row"].implode())),
     )
 

@@ -1,5 +1,7 @@
 """Valid rows as the wire wants them: the columns of an instruction, and those that the reconciliation shows."""
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
@@ -47,7 +49,7 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
     minor = minor_value("amount", rule.minor_units)
     return [
         pl.col("row"),
-        *_shown(rule, form),
+        *_shown(rule, form, {field.name: field for field in fields}),
         minor.alias("minor"),
         pl.lit(form.name).alias("form"),
         *_fields_and_content(rule, form, fields, minor),
@@ -106,11 +108,10 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
     return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
 
 
-def _shown(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    by_name = {field.name: field for field in form.fields}
-    shown = {name: _value(rule, by_name[name]) for name in SHOWN_COLUMNS if name in by_name}
+def _shown(rule: CountryRule, form: Form, fields: Mapping[str, FormField]) -> list[pl.Expr]:
+    shown = {name: _value(rule, fields[name]) for name in SHOWN_COLUMNS if name in fields}
     if is_receiver_form(form):
-        shown = {"account_name": _RECEIVER_NAME, "phone": _value(rule, by_name["receiver_phone"])}
+        shown = {"account_name": _RECEIVER_NAME, "phone": _value(rule, fields["receiver_phone"])}
     return [shown.get(name, pl.lit(None, pl.String)).alias(name) for name in SHOWN_COLUMNS]
 
 

@@ -105,7 +105,7 @@ def _write_workbook(frame: pl.DataFrame, file: IO[bytes]) -> None:
         "in_memory": True,  # no payee's data in temporary files
     }
     with Workbook(file, options) as workbook:
-        frame.write_excel(workbook, autofilter=False, table_style={"style": "Table Style Light 1"})
+        frame.write_excel(workbook, autofilter=False, column_formats={pl.selectors.integer(): "0"})
 
 
 @contextmanager

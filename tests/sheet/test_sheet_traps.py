@@ -189,6 +189,15 @@ def test_a_line_that_names_the_delimiter_is_no_row_of_the_spreadsheet(sheet: Mak
     assert sheet("sep=;\n" + SEMICOLONS).frame["row"].to_list() == [2]
 
 
+@pytest.mark.parametrize("line", ['sep="', "sep=a", "sep=", "sep=;;"])
+def test_a_line_that_names_no_delimiter_is_a_line_like_any_other(sheet: MakeSheet, line: str):
+    assert sheet(line + "\n" + SEMICOLONS).frame["row"].to_list() == [3]
+
+
+def test_a_sheet_whose_first_heading_looks_like_an_archive_is_read(sheet: MakeSheet):
+    assert sheet(lines("7," + GOOD, header="PK," + HEADER)).unknown == ("PK",)
+
+
 def test_a_header_below_the_twentieth_row_is_not_looked_for(sheet: MakeSheet):
     assert sheet("x\n" * 19 + lines(GOOD)).frame.height == 1
     with pytest.raises(SheetError, match="no header"):

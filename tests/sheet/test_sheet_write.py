@@ -44,6 +44,7 @@ def test_a_workbook_holds_text_as_text(tmp_path: Path):
     cells = [[(cell.value, cell.data_type) for cell in row] for row in sheet.iter_rows(min_row=2)]
     assert cells[0][2] == ("=1+1", "s")
     assert cells[1][2] == ("007", "s")
+    assert sheet["A2"].number_format == "0"
 
 
 def test_a_csv_file_guards_what_a_spreadsheet_would_run(tmp_path: Path):
@@ -177,6 +178,12 @@ def test_a_row_with_surplus_fields_comes_back_with_all_its_text(sheet: MakeSheet
     write_rejects(validated, tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
     assert rejects(validated)["phone"].to_list() == ["+254712345678,x"]
+
+
+def test_a_sheet_that_loses_columns_to_ours_says_so(sheet: MakeSheet):
+    read = sheet(lines(GOOD + ",2,none", header=HEADER + ",row,problems"))
+    assert read.unknown == ()
+    assert read.notes == ("The columns row and problems are those of a rejects file, and are left out.",)
 
 
 def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules, tmp_path: Path):
