@@ -129,6 +129,15 @@ def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, n
         assert all(isinstance(value, str) and value for value in parsed.values())
 
 
+@pytest.mark.parametrize(
+    "name", ['Jane "JJ" Doe', "back\\slash", '\\"', "O'Brien", "${1}", "Aïssatou 张伟", "{}", "a/b"]
+)
+def test_a_name_comes_out_of_the_fields_as_it_went_in(rules: Rules, name: str):
+    rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_last_name": name})
+    kenyan, tanzanian = (json.loads(fields) for fields in validate(of_rows(*rows), rules).instructions["fields"])
+    assert (kenyan["account_name"], tanzanian["receiver_last_name"]) == (name, name)
+
+
 def test_an_instruction_has_exactly_the_fields_of_its_form(rules: Rules):
     validated = validate(of_rows(KENYAN, TANZANIAN), rules)
     kenyan, tanzanian = (json.loads(fields) for fields in validated.instructions["fields"])
