@@ -61,13 +61,18 @@ def minor_units_of(rules: Rules) -> Mapping[str, int]:
     return {rule.currency: rule.minor_units for rule in rules.values()}
 
 
-def validated_sheet(settings: Settings, rules: Rules, path: Path, *, reference: str | None) -> Validated:
-    """Read and validate a sheet."""
+worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
+
+
+def validated_sheet(
+    settings: Settings, rules: Rules, path: Path, *, reference: str | None, worksheet: str | None = None
+) -> Validated:
+    """Read and validate a sheet; `worksheet` names one of a workbook's."""
     options = ReadOptions(
         max_rows=settings.limits.max_rows,
         max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
         code_page=settings.sheet.code_page,
-        sheet_name=None,
+        sheet_name=worksheet,
         aliases=settings.columns,
     )
     return validate(read_sheet(path, options), rules, reference=reference)
@@ -175,12 +180,13 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     if not found and path.is_file():
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        found = [record for record in records if record.sheet_sha256 == digest][-1:]
+        # By its name the newest: of several worksheets of a workbook, each is a batch of its own.
+        found = list({r.sheet_name: r for r in records if r.sheet_sha256 == digest}.values())
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(record.batch for record in found)
-        raise UsageError(f"{batch} could be any of {names}.", hint="Write more of the batch id.")
+        names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+        raise UsageError(f"{batch} could be any of {names}.", hint="Write the batch id, or more of it.")
     raise UsageError(
         f"The journal has no batch {batch}.", hint="`paygw-batch status` lists the batches and their sheets."
     )

@@ -16,6 +16,7 @@ from paygw_batch.cli.compose import (
     settings_of,
     utc_now,
     validated_sheet,
+    worksheet_option,
 )
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
@@ -36,6 +37,7 @@ from paygw_batch.sheet.pages import from_pages
     "--out", type=click.Path(path_type=Path), required=True, help="The plan's file; SHEET.plan.json is found."
 )
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="The maker's private key (Ed25519, PEM).")
+@worksheet_option
 @click.option("--reference", metavar="TEXT", help="As for submit.")
 @click.option("--skip-invalid", is_flag=True, help="As for submit.")
 @click.option("--amend", is_flag=True, help="As for submit.")
@@ -47,6 +49,7 @@ def command(
     sheet: Path,
     out: Path,
     key: Path,
+    worksheet: str | None,
     reference: str | None,
     skip_invalid: bool,
     amend: bool,
@@ -63,7 +66,7 @@ def command(
     maker = own_key(key)
     if maker.public not in policy.makers.values():
         raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
-    validated = validated_sheet(settings, rules, sheet, reference=reference)
+    validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     with journal_or_nothing(settings) as journal:
         planned = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now)
         show_findings(screen, planned)

@@ -36,7 +36,7 @@ def command(invocation: Invocation, *, batch: str | None, out: Path | None, wait
         run_journal(settings, "resume", screen, wait=wait) as journal,
     ):
         record = find_batch(journal, batch) if batch else _unfinished(journal)
-        out = out or default_out(Path(record.sheet_path))
+        out = out or default_out(Path(record.sheet_path), record.sheet_name)
         check_writable(out)
         report.summary = send_and_reconcile(Task(settings, rules, connection, journal, record, out, screen))
     screen.finish(report.summary)

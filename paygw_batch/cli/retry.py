@@ -54,7 +54,7 @@ def command(
         run_journal(settings, "retry", screen, wait=wait) as journal,
     ):
         record = find_batch(journal, batch)
-        out = out or default_out(Path(record.sheet_path))
+        out = out or default_out(Path(record.sheet_path), record.sheet_name)
         check_releasable(journal, record, rows)
         check_writable(out)
         to_send = {State.READY, State.REJECTED}

@@ -52,9 +52,14 @@ class Task:
     report: Path | None = None
 
 
-def default_out(sheet: Path) -> Path:
-    """Return where the reconciliation of a sheet goes when --out does not say: beside it."""
-    return sheet.with_name(f"{sheet.stem}.reconciliation.csv")
+def default_out(sheet: Path, name: str) -> Path:
+    """Return where the reconciliation of a sheet goes when --out does not say: beside it.
+
+    `name` is `Sheet.name`: two worksheets of one workbook must not write over each other's.
+    """
+    worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
+    safe = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
+    return sheet.with_name(f"{sheet.stem}{safe}.reconciliation.csv")
 
 
 def send_and_reconcile(task: Task) -> Summary:

@@ -20,6 +20,7 @@ from paygw_batch.cli.compose import (
     utc_now,
     validated_sheet,
     wait_option,
+    worksheet_option,
 )
 from paygw_batch.cli.connect import gateway_of
 from paygw_batch.cli.render import Screen
@@ -40,6 +41,7 @@ from paygw_batch.sheet.result import Validated
 
 @click.command("submit", short_help="Pay a sheet.")
 @click.argument("sheet", type=click.Path(path_type=Path))
+@worksheet_option
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
@@ -58,6 +60,7 @@ def command(
     invocation: Invocation,
     *,
     sheet: Path,
+    worksheet: str | None,
     out: Path | None,
     reference: str | None,
     skip_invalid: bool,
@@ -80,7 +83,7 @@ def command(
     require_complete(settings, rules, set())
 
     def read() -> Validated:
-        validated = validated_sheet(settings, rules, sheet, reference=reference)
+        validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
         screen.notes(validated.sheet.notes)
         if wrong := differences(stated, validated.totals):
             raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
@@ -95,8 +98,14 @@ def command(
             summary = refused(planned) if is_refused else _previewed(planned, reader, minor_units_of(rules), screen)
         screen.finish(replace(summary, seconds=time.monotonic() - started_s))
     with reported(settings, "submit", screen) as report:
+        validated = read()
         submission = Submission(
-            sheet, read(), out or default_out(sheet), plan or default_plan(sheet), skip_invalid, amend
+            sheet,
+            validated,
+            out or default_out(sheet, validated.sheet.name),
+            plan or default_plan(sheet),
+            skip_invalid,
+            amend,
         )
         with (
             gateway_of(settings, rules, os.environ) as connection,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import polars as pl
 
-from paygw_batch.cli.compose import minor_units_of, rules_of, settings_of, validated_sheet
+from paygw_batch.cli.compose import minor_units_of, rules_of, settings_of, validated_sheet, worksheet_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.run.books import books
@@ -20,16 +20,19 @@ LISTED_DEFECTS = 1000
 
 @click.command("validate", short_help="Check a sheet.")
 @click.argument("sheet", type=click.Path(path_type=Path))
+@worksheet_option
 @click.option("--rejects", type=click.Path(path_type=Path), help="Write the refused rows here, with what is wrong.")
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
 @click.pass_obj
-def command(invocation: Invocation, *, sheet: Path, rejects: Path | None, reference: str | None) -> None:
+def command(
+    invocation: Invocation, *, sheet: Path, worksheet: str | None, rejects: Path | None, reference: str | None
+) -> None:
     """Read SHEET, hold every row against its country's rules, and say in plain words what is wrong."""
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     rules = rules_of(settings)
-    validated = validated_sheet(settings, rules, sheet, reference=reference)
+    validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     screen.notes(validated.sheet.notes)
     screen.findings("Defects", validated.defects)
     screen.findings("Warnings", validated.warnings)

@@ -79,6 +79,11 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
         raise SheetError(f"{file} ends in none of {', '.join(_KINDS)}.", hint="The ending says what a file is.")
     data = _bytes_of(path, options.max_sheet_bytes)
     _check_first_bytes(data, kind, file)
+    if options.sheet_name is not None and kind is not Kind.WORKBOOK:
+        raise SheetError(
+            f"{file} is {kind} and has no worksheets, so none is called {options.sheet_name!r}.",
+            hint="Leave --sheet out.",
+        )
     sha256 = hashlib.sha256(data).hexdigest()
     match kind:
         case Kind.DELIMITED:

@@ -49,8 +49,10 @@ def no_defects() -> pl.DataFrame:
 class Sheet:
     """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
 
-    Known columns carry their canonical names; `headers` maps each back to the sender's own heading. `unknown` names the
-    others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the parsed bytes.
+    `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read stands
+    behind it: `pay.xlsx [October]`. Known columns carry their canonical names; `headers` maps each back to the sender's
+    own heading. `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of
+    exactly the parsed bytes.
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
     (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
     spreadsheet has already cut.

@@ -15,12 +15,16 @@ _SEEN = r"[^\p{C}\p{Z}]"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String."""
+    """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String.
+
+    `worksheet` is the name of the one that was read, where the file has several that could have been meant.
+    """
 
     frame: pl.DataFrame
     headings: Headings
     notes: tuple[str, ...] = ()
     defects: pl.DataFrame = field(default_factory=no_defects)
+    worksheet: str | None = None
 
 
 def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
@@ -44,7 +48,7 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
     hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
     frame = frame.drop(hollow).rechunk()
     return Sheet(
-        name=file,
+        name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
         sha256=sha256,
         frame=frame,
         headers={name: headings.sender[name] for name in frame.columns[1:]},

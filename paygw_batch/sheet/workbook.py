@@ -1,6 +1,7 @@
 """Workbooks (.xlsx) as a frame of exact text: which worksheet is meant, where its header is, what is doubtful in it."""
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -41,7 +42,7 @@ def read_workbook(
     (`COLUMN.formula`, `COLUMN.digits`); hidden rows and worksheets become notes. Raises `SheetError`.
     """
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
-    part, notes = _chosen(workbook, aliases, file=file, sheet_name=sheet_name)
+    part, notes, is_one_of_several = _chosen(workbook, aliases, file=file, sheet_name=sheet_name)
     content = _content(workbook, part, aliases)
     if content.header is None:
         raise no_header(file, [_cells(row) for row in content.above], aliases)
@@ -58,29 +59,49 @@ def read_workbook(
             f"{len(content.hidden_rows)} rows are hidden in the spreadsheet (the first is row "
             f"{content.hidden_rows[0]}); they are read like all others."
         )
-    return Table(below.select("row", *columns), headings, tuple(notes), _defects(content, headings))
+    return Table(
+        below.select("row", *columns),
+        headings,
+        tuple(notes),
+        _defects(content, headings),
+        part.name if is_one_of_several else None,
+    )
 
 
 def _chosen(
     workbook: Workbook, aliases: Mapping[str, str], *, file: str, sheet_name: str | None
-) -> tuple[WorksheetPart, list[str]]:
+) -> tuple[WorksheetPart, list[str], bool]:
+    """Return the worksheet to read, notes about the others, and whether another one could have been meant."""
     parts = workbook.worksheets()
-    if sheet_name is not None:
-        for part in parts:
-            if part.name == sheet_name:
-                return part, []
-        names = ", ".join(repr(part.name) for part in parts)
-        raise SheetError(f"{file} has no worksheet called {sheet_name!r}.", hint=f"It has {names}.")
+    if not parts:
+        raise SheetError(f"{file} has no worksheet.")
     fitting = [part for part in parts if _read_header(workbook, part, aliases).header is not None]
+    if sheet_name is not None:
+        named = _named(parts, sheet_name, file)
+        notes = [f"The worksheet {named.name!r} is hidden in the spreadsheet; it is read, as asked."]
+        return named, notes if named.hidden else [], len(fitting) > 1
     visible = [part for part in fitting if not part.hidden]
     if len(visible) > 1 or (fitting and not visible):
         names = ", ".join(repr(part.name) for part in visible or fitting)
         seen = "Several worksheets look" if len(visible) > 1 else "Only hidden worksheets look"
-        raise SheetError(f"{file}: {seen} like a sheet of payees: {names}.", hint="Name the one that is meant.")
-    if not parts:
-        raise SheetError(f"{file} has no worksheet.")
+        raise SheetError(
+            f"{file}: {seen} like a sheet of payees: {names}.",
+            hint=f"Name the one that is meant: --sheet {shlex.quote((visible or fitting)[0].name)}.",
+        )
     notes = [f"The worksheet {part.name!r} is hidden, and is not read." for part in fitting if part.hidden]
-    return (visible or parts)[0], notes
+    return (visible or parts)[0], notes, len(fitting) > 1
+
+
+def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
+    """Return the worksheet of that name. As in a spreadsheet, case makes no difference, unless it has to."""
+    alike = [part for part in parts if part.name.casefold() == name.casefold()]
+    exact = [part for part in alike if part.name == name]
+    found = exact or alike
+    if len(found) != 1:
+        names = ", ".join(repr(part.name) for part in parts)
+        how_many = "several worksheets" if found else "no worksheet"
+        raise SheetError(f"{file} has {how_many} called {name!r}.", hint=f"It has {names}.")
+    return found[0]
 
 
 def _cells(row: Row) -> list[str]:
