@@ -14,6 +14,7 @@ import click
 from paygw_batch.errors import PaygwError
 
 COMMANDS = {
+    "template": "Write an empty sheet to fill in.",
     "validate": "Read and validate a sheet; send nothing.",
     "plan": "Prepare a sheet for approval by others.",
     "approve": "Look at a plan, and approve it.",

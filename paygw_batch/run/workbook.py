@@ -10,6 +10,7 @@ from paygw_batch.errors import OutputError
 from paygw_batch.journal.port import BatchRecord
 from paygw_batch.run.books import Books
 from paygw_batch.run.colours import STATE_COLOURS
+from paygw_batch.sheet.write import workbook_options
 
 MAX_ROWS = 1_048_575
 """What a sheet of a workbook holds below its header."""
@@ -51,14 +52,8 @@ def workbook_of(frame: pl.DataFrame, books: Books, batch: BatchRecord) -> bytes:
 
     if frame.height > MAX_ROWS:
         raise OutputError(f"A workbook holds at most {MAX_ROWS} rows.", hint="Write .csv or .parquet.")
-    options: dict[str, Any] = {
-        "strings_to_formulas": False,
-        "strings_to_numbers": False,
-        "strings_to_urls": False,
-        "in_memory": True,  # no payee's data in temporary files
-    }
     file = io.BytesIO()
-    with Workbook(file, options) as workbook:
+    with Workbook(file, workbook_options()) as workbook:
         workbook.set_properties({"title": batch.batch, "created": datetime.fromisoformat(batch.opened_at)})
         _add(workbook, "Rows", frame)
         _add(workbook, "Totals", pl.DataFrame(books.lines, schema=_TOTALS_SCHEMA, orient="row"))

@@ -27,6 +27,11 @@ ALWAYS_NEEDED = ("country", "amount")
 REJECTS_COLUMNS = ("row", "problems")
 """The two columns that a rejects file has beside the sender's own. A sheet that has both is a mended rejects file."""
 
+HELP_TITLE = "How this sheet is filled in"
+PROBLEMS_TITLE = "What is to be mended in this workbook"
+OUR_WORKSHEETS = (HELP_TITLE, PROBLEMS_TITLE)
+"""What the first cell of a worksheet says that is ours: it is never taken for a sheet of payees, whatever it quotes."""
+
 RESERVED_NAMES = frozenset({*KNOWN_COLUMNS, *RECONCILIATION_COLUMNS, *REJECTS_COLUMNS, "valid"})
 """Names that an unknown column cannot have in our frames; it is then called `NAME (sheet)`."""
 

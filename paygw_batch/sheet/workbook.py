@@ -8,7 +8,7 @@ from itertools import islice
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.columns import KNOWN_COLUMNS, OUR_WORKSHEETS
 from paygw_batch.sheet.headers import HEADER_ROWS, Headings, is_header, match_headings, no_header
 from paygw_batch.sheet.result import DEFECT_SCHEMA
 from paygw_batch.sheet.table import Table
@@ -111,6 +111,8 @@ def _cells(row: Row) -> list[str]:
 def _read_header(workbook: Workbook, part: WorksheetPart, aliases: Mapping[str, str]) -> _Content:
     content = _Content()
     _advance_to_header(workbook.rows(part), content, aliases)
+    if content.above and content.above[0].texts.get(1, "").startswith(OUR_WORKSHEETS):
+        content.header = None
     return content
 
 

@@ -77,6 +77,11 @@ def write_rejects(validated: Validated, path: Path) -> None:
     write_frame(rejects(validated), path)
 
 
+def workbook_options() -> dict[str, Any]:
+    """Return how every workbook is written: text as text, and no payee's data in temporary files."""
+    return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
+
+
 def _ending(path: Path) -> str:
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
@@ -98,13 +103,7 @@ def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:
 def _write_workbook(frame: pl.DataFrame, file: IO[bytes]) -> None:
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
-    options: dict[str, Any] = {
-        "strings_to_formulas": False,
-        "strings_to_numbers": False,
-        "strings_to_urls": False,
-        "in_memory": True,  # no payee's data in temporary files
-    }
-    with Workbook(file, options) as workbook:
+    with Workbook(file, workbook_options()) as workbook:
         frame.write_excel(workbook, autofilter=False, column_formats={pl.selectors.integer(): "0"})
 
 

@@ -1,0 +1,37 @@
+"""`paygw-batch template`: an empty sheet with the columns that some countries ask for."""
+
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.compose import rules_of, settings_of
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.countries.choice import chosen_countries
+from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.sheet.guide import GUIDE_HEADINGS, columns_of
+from paygw_batch.sheet.template import write_template
+
+
+@click.command("template", short_help="Write an empty sheet to fill in.")
+@click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The new file (.xlsx or .csv).")
+@click.pass_obj
+def command(invocation: Invocation, *, countries: tuple[str, ...], out: Path) -> None:
+    """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
+    screen = Screen(invocation)
+    chosen = chosen_countries(countries, rules_of(settings_of(invocation)))
+    guides = write_template(chosen, out)
+    missing = [key for rule in chosen for key in rule.missing_terms]
+    if missing:
+        screen.notes([f"Before anything can be sent, the configuration must say {', '.join(missing)}."])
+    if out.suffix.lower() == ".csv":
+        screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
+        screen.notes(["A spreadsheet drops leading zeros of a .csv file; in an .xlsx they stay."])
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            f"The template is in {out}. Fill it in, then: paygw-batch validate {out}",
+            further={"template": str(out), "columns": columns_of(guides)},
+        )
+    )

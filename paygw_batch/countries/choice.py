@@ -1,0 +1,32 @@
+"""Countries as a person names them."""
+
+from collections.abc import Iterable
+
+from paygw_batch.countries.files import nearest
+from paygw_batch.countries.rules import CountryRule, Rules
+from paygw_batch.errors import UsageError
+
+
+def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
+    """Return the rules of the countries that `words` name by code, in whatever case; each once, in that order.
+
+    Raises `UsageError` for a word that is no country's code, telling the nearest, and for a country for which the
+    operation cannot be used.
+    """
+    chosen = {rule.code: rule for rule in (_named(word, rules) for word in words)}
+    for rule in chosen.values():
+        if rule.form is None:
+            raise UsageError(rule.unusable, hint=f"The configuration must say {', '.join(rule.missing_terms)}.")
+    return list(chosen.values())
+
+
+def _named(word: str, rules: Rules) -> CountryRule:
+    code = word.strip().upper()
+    if code in rules:
+        return rules[code]
+    for rule in rules.values():
+        if code in rule.confused_codes:
+            raise UsageError(rule.confused_codes[code], hint=f"Write {rule.code}.")
+        if code == rule.name.upper():
+            raise UsageError(f"{word}: write {rule.code}.", hint="Countries are named by their codes.")
+    raise UsageError(f"{word} is no country that is known; {nearest(code, rules)}", hint="")

@@ -1,0 +1,174 @@
+"""`template`: an empty sheet that validates once it is filled in, that pays nobody as it is, and that is never lost."""
+
+from pathlib import Path
+
+import openpyxl
+import pytest
+from openpyxl.worksheet.worksheet import Worksheet
+from program import Program
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.sheet.guide import ColumnGuide, guides
+
+COUNTRIES = ["BF", "BN", "CI", "EG", "GH", "GN", "KE", "NG", "RW", "SN", "TZ", "UG", "ZA", "ZM"]
+
+
+def examples(workbook: Path) -> list[dict[str, str]]:
+    """Return what the help sheet gives as an example of each country: column -> value."""
+    found: dict[str, dict[str, str]] = {}
+    lines = openpyxl.load_workbook(workbook)["Help"].iter_rows(values_only=True)
+    for column, countries, needed, _, example in list(lines):
+        if needed in {"yes", "no"}:
+            for country in str(countries).split(", "):
+                found.setdefault(country, {})[str(column)] = str(example or "")
+    return list(found.values())
+
+
+def fill(workbook: Path, rows: list[dict[str, str]]) -> None:
+    """Write rows below the headings, as a person does in a spreadsheet: into the cells that are there."""
+    book = openpyxl.load_workbook(workbook)
+    sheet = book["Payees"]
+    assert isinstance(sheet, Worksheet)
+    headings = [str(cell.value) for cell in sheet[1]]
+    for number, row in enumerate(rows, start=2):
+        for at, heading in enumerate(headings, start=1):
+            cell = sheet.cell(number, at)
+            cell.number_format = "@"  # openpyxl does not take a new cell's format from its column; spreadsheets do
+            cell.value = f"PAY-{number}" if heading == "client_orderid" else row.get(heading)
+    book.save(workbook)
+
+
+@pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), ["KE", "TZ"], COUNTRIES], ids="+".join)
+def test_a_template_validates_once_it_is_filled_in_as_its_help_says(program: Program, countries: list[str]):
+    path = program.home / "new.xlsx"
+    made = program.json("template", *countries, "--out", path)
+    assert made["exit_code"] == 0
+    rows = examples(path)
+    assert [row["country"] for row in rows] == countries
+    fill(path, rows)
+    summary = program.json("validate", path)
+    assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
+
+
+def test_a_filled_template_is_paid_in_the_sandbox(program: Program):
+    path = program.home / "new.xlsx"
+    program.run("template", "KE", "TZ", "ZA", "--out", path)
+    fill(path, examples(path))
+    assert program.json("submit", path, "--out", program.home / "out.csv")["states"] == {"paid": 3}
+
+
+@pytest.mark.parametrize("ending", ["xlsx", "csv"])
+def test_a_template_as_it_is_pays_nobody(program: Program, ending: str):
+    path = program.home / f"new.{ending}"
+    assert program.run("template", *COUNTRIES, "--out", path).exit_code == 0
+    result = program.run("submit", path)
+    assert result.exit_code == 3
+    assert "has a header and no row below it" in result.stderr
+    assert program.record() == []
+
+
+def test_a_csv_template_has_the_same_headings_and_tells_the_rules_on_the_screen(program: Program):
+    path = program.home / "new.csv"
+    result = program.run("template", "KE", "--out", path)
+    assert path.read_text() == "country,client_orderid,amount,currency,account_name,account_number,phone,purpose\n"
+    said = " ".join(result.stdout.split())
+    assert "leading zeros" in said
+    assert "KES above zero" in said
+
+
+def test_only_the_columns_of_the_chosen_countries_are_asked_for(program: Program):
+    columns = {
+        code: program.json("template", code, "--out", program.home / f"{code}.csv")["columns"] for code in ("TZ", "ZA")
+    }
+    assert "receiver_email" in columns["TZ"]
+    assert "account_number" not in columns["TZ"]
+    assert "purpose" not in columns["ZA"]
+    both = program.json("template", "za", "TZ", "ZA", "--out", program.home / "both.csv")["columns"]
+    assert set(both) == {*columns["TZ"], *columns["ZA"]}
+
+
+def test_every_cell_is_text_and_countries_are_chosen_from_a_list(program: Program):
+    path = program.home / "new.xlsx"
+    program.run("template", "KE", "TZ", "--out", path)
+    sheet = openpyxl.load_workbook(path)["Payees"]
+    assert isinstance(sheet, Worksheet)
+    assert {dimension.number_format for dimension in sheet.column_dimensions.values()} == {"@"}
+    lists = {str(rule.sqref): rule.formula1 for rule in sheet.data_validations.dataValidation}
+    assert lists["A2:A1048576"] == "Lists!$A$1:$A$2"
+    assert [cell.value for cell in openpyxl.load_workbook(path)["Lists"]["A"]] == ["KE", "TZ"]
+
+
+def test_the_help_is_never_taken_for_a_sheet_of_payees(program: Program):
+    path = program.home / "new.xlsx"
+    program.run("template", "KE", "--out", path)
+    fill(path, examples(path))
+    program.config.write_text(
+        program.config.read_text() + '\n[columns]\n"What to write" = "amount"\n"Needed" = "country"\n'
+    )
+    assert program.json("validate", path)["rows"] == 1
+
+
+def test_a_file_that_is_there_is_never_overwritten(program: Program):
+    path = program.home / "new.xlsx"
+    path.write_text("someone's work")
+    result = program.run("template", "KE", "--out", path)
+    assert result.exit_code == 2
+    assert "exists already" in result.stderr
+    assert path.read_text() == "someone's work"
+
+
+@pytest.mark.parametrize(
+    ("country", "sentence"),
+    [
+        ("KY", "did you mean KE?"),
+        ("BJ", "Benin is written BN"),
+        ("Kenya", "write KE"),
+        ("", "no country"),
+    ],
+)
+def test_an_unknown_country_is_told_with_the_nearest(program: Program, country: str, sentence: str):
+    result = program.run("template", "TZ", country, "--out", program.home / "new.xlsx")
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert not (program.home / "new.xlsx").exists()
+
+
+def test_a_country_that_cannot_be_paid_yet_says_what_the_configuration_lacks(program: Program):
+    result = program.run("template", "BN", "--out", program.home / "new.xlsx", config=False)
+    assert result.exit_code == 2
+    assert "countries.BN.payout.form" in result.stderr
+    fine = program.run("template", "KE", "--out", program.home / "new.csv", config=False)
+    assert fine.exit_code == 0
+    assert "countries.KE.payout.purpose" in fine.stdout
+
+
+@pytest.mark.parametrize("name", ["new.parquet", "new.txt", "new", "missing/new.xlsx"])
+def test_a_template_is_a_workbook_or_csv(program: Program, name: str):
+    assert program.run("template", "KE", "--out", program.home / name).exit_code == 2
+
+
+def test_limits_of_the_configuration_are_told_and_kept_by_the_example(program: Program):
+    program.config.write_text(
+        program.config.read_text().replace(
+            'purpose = "SANDBOX-WALLET-KE"', 'purpose = "SANDBOX-WALLET-KE"\nmin_amount = "2000"\nmax_amount = "250000"'
+        )
+    )
+    path = program.home / "new.xlsx"
+    program.run("template", "KE", "--out", path)
+    assert examples(path)[0]["amount"] == "2000"
+    help_words = [str(row[3]) for row in openpyxl.load_workbook(path)["Help"].iter_rows(values_only=True)]
+    assert any("At least 2000. At most 250000." in words for words in help_words)
+
+
+def test_countries_of_which_the_same_is_said_share_a_line():
+    rules = load_rules("payout", {})
+    told = [guide for guide in guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
+    assert told == [
+        ColumnGuide(
+            "account_name",
+            ("KE", "ZA"),
+            needed=True,
+            words="At most 256 characters, on one line.",
+            example="Example Person",
+        )
+    ]
