@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import settings_of, utc_now
+from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
+from paygw_batch.compose.parts import utc_now
 from paygw_batch.run.approval import approve_plan, read_plan, write_plan
 from paygw_batch.run.summary import ExitCode, Summary
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import journal_to_read, settings_of
+from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.parts import journal_to_read
 from paygw_batch.run.summary import ExitCode, Summary
 
 

@@ -8,10 +8,11 @@ from enum import StrEnum
 
 import click
 
-from paygw_batch.cli.compose import journal_to_read, rules_of, settings_of, utc_now
-from paygw_batch.cli.connect import Connection, gateway_of, signer_key
+from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.connect import Connection, gateway_of, signer_key
+from paygw_batch.compose.parts import journal_to_read, rules_of, utc_now
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, Rules
 from paygw_batch.errors import PaygwError

@@ -7,21 +7,20 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.cli.compose import (
+from paygw_batch.cli.options import settings_of, worksheet_option
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.submission import refused, show_findings
+from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
+from paygw_batch.compose.parts import (
     PAYOUT,
     find_batch,
     journal_or_nothing,
     minor_units_of,
     rules_of,
-    settings_of,
     utc_now,
     validated_sheet,
-    worksheet_option,
 )
-from paygw_batch.cli.render import Screen
-from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.submission import refused, show_findings
-from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.approval import Finding, content_of, make_plan, needs_approval, write_plan

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal.port import Due
 
 PLAIN_LINE_EVERY_S = 10.0
 """Where there is no bar, how often a line says how far the run is."""
@@ -72,7 +73,7 @@ class BarProgress:
         """Show how many rows are due."""
         self._bar.update(self._task, total=due)
 
-    def concluded(self, outcome: Outcome) -> None:
+    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         """Move the bar."""
         self._counts.outcomes[outcome.kind] += 1
         self._bar.update(self._task, completed=self._counts.concluded, counts=self._counts.sentence())
@@ -103,7 +104,7 @@ class PlainProgress:
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
         self.note(f"Sending {due:,} rows.")
 
-    def concluded(self, outcome: Outcome) -> None:
+    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         """Say now and then how far the run is."""
         self._counts.outcomes[outcome.kind] += 1
         if time.monotonic() >= self._next_line_s:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import find_batch, journal_to_read, rules_of, settings_of
+from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import reconcile
+from paygw_batch.compose.parts import find_batch, journal_to_read, rules_of
 from paygw_batch.run.engine import RunEnd
 
 

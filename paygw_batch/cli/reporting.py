@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from paygw_batch.cli.compose import utc_now
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.runlog import RunLog, masked
+from paygw_batch.compose.parts import utc_now
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.run.metrics import metrics_text
 from paygw_batch.run.summary import ExitCode, Summary

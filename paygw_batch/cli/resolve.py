@@ -8,20 +8,12 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import (
-    find_batch,
-    journal_to_read,
-    minor_units_of,
-    rules_of,
-    run_journal,
-    settings_of,
-    utc_now,
-    wait_option,
-)
-from paygw_batch.cli.person import by_option, in_words, person
+from paygw_batch.cli.options import by_option, settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.standing import batch_summary
+from paygw_batch.compose.parts import find_batch, journal_to_read, minor_units_of, rules_of, run_journal, utc_now
+from paygw_batch.compose.person import in_words, person
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import UsageError
@@ -90,7 +82,7 @@ def _by_hand(
     settings: Settings, screen: Screen, batch: str, settlements: Sequence[Settlement], who: str, *, wait: bool
 ) -> Summary:
     rules = rules_of(settings)
-    with run_journal(settings, "resolve", screen, wait=wait) as journal:
+    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
         quarantine_h = settings.submission.quarantine_h
         check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
@@ -123,7 +115,7 @@ def _by_statement(
         if matched.differences and not matching_only:
             return _refused(summary, f"The statement {does}, but {_count(matched)}.")
         return replace(summary, message=f"The statement {does}. Nothing was changed: --yes carries it out.")
-    with run_journal(settings, "resolve", screen, wait=wait) as journal:
+    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
         matched = _match(settings, rules, journal, record, statement)
         _show(screen, matched)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import find_batch, require_complete, rules_of, run_journal, settings_of, wait_option
-from paygw_batch.cli.connect import gateway_of
+from paygw_batch.cli.options import settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.sending import Task, default_out, due_countries, send_and_reconcile
+from paygw_batch.cli.sending import default_out, send_and_reconcile
+from paygw_batch.compose.connect import gateway_of
+from paygw_batch.compose.parts import find_batch, require_complete, rules_of, run_journal
+from paygw_batch.compose.sending import Task, due_countries
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader
 from paygw_batch.sheet.write import check_writable
@@ -33,12 +35,12 @@ def command(invocation: Invocation, *, batch: str | None, out: Path | None, wait
     with (
         reported(settings, "resume", screen) as report,
         gateway_of(settings, rules, os.environ) as connection,
-        run_journal(settings, "resume", screen, wait=wait) as journal,
+        run_journal(settings, "resume", screen.say, wait=wait) as journal,
     ):
         record = find_batch(journal, batch) if batch else _unfinished(journal)
         out = out or default_out(Path(record.sheet_path), record.sheet_name)
         check_writable(out)
-        report.summary = send_and_reconcile(Task(settings, rules, connection, journal, record, out, screen))
+        report.summary = send_and_reconcile(Task(settings, rules, connection, journal, record), out, screen)
     screen.finish(report.summary)
 
 

@@ -6,21 +6,15 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import (
-    find_batch,
-    require_complete,
-    rules_of,
-    run_journal,
-    settings_of,
-    utc_now,
-    wait_option,
-)
-from paygw_batch.cli.connect import gateway_of
-from paygw_batch.cli.person import by_option, person
+from paygw_batch.cli.options import by_option, settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.sending import Task, default_out, send_and_reconcile
+from paygw_batch.cli.sending import default_out, send_and_reconcile
+from paygw_batch.compose.connect import gateway_of
+from paygw_batch.compose.parts import find_batch, require_complete, rules_of, run_journal, utc_now
+from paygw_batch.compose.person import person
+from paygw_batch.compose.sending import Task
 from paygw_batch.core.lifecycle import State
 from paygw_batch.journal.port import BatchRecord, Journal
 from paygw_batch.run.ports import timestamp
@@ -51,7 +45,7 @@ def command(
     with (
         reported(settings, "retry", screen) as report,
         gateway_of(settings, rules, os.environ) as connection,
-        run_journal(settings, "retry", screen, wait=wait) as journal,
+        run_journal(settings, "retry", screen.say, wait=wait) as journal,
     ):
         record = find_batch(journal, batch)
         out = out or default_out(Path(record.sheet_path), record.sheet_name)
@@ -62,7 +56,7 @@ def command(
         require_complete(settings, rules, countries)
         released = _release(settings, journal, record, rows, who)
         screen.say(f"{released:,} rejected rows are released." if released else "There is no rejected row to retry.")
-        summary = send_and_reconcile(Task(settings, rules, connection, journal, record, out, screen))
+        summary = send_and_reconcile(Task(settings, rules, connection, journal, record), out, screen)
         told = summary.message if released else f"Nothing to retry: no row is rejected. {summary.message}"
         report.summary = replace(summary, message=told, further={"released": released})
     screen.finish(report.summary)

@@ -9,21 +9,14 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import (
-    require_complete,
-    rules_of,
-    run_journal,
-    settings_of,
-    utc_now,
-    validated_sheet,
-    wait_option,
-)
-from paygw_batch.cli.connect import gateway_of, signer_key
 from paygw_batch.cli.drop import Claimed, Drop
+from paygw_batch.cli.options import settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import Submission, submit_sheet
+from paygw_batch.compose.connect import gateway_of, signer_key
+from paygw_batch.compose.parts import require_complete, rules_of, run_journal, utc_now, validated_sheet
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, SheetError
 from paygw_batch.journal.port import Journal
@@ -65,7 +58,7 @@ def command(invocation: Invocation, *, folder: Path, settle_s: float, skip_inval
     drop = Drop(folder, settings.endpoint(), settle_s=settle_s, now=utc_now)
     with reported(settings, "run-folder", screen) as report:
         signer_key(settings, os.environ)
-        with run_journal(settings, "run-folder", screen, wait=wait) as journal:
+        with run_journal(settings, "run-folder", screen.say, wait=wait) as journal:
             run = _Run(settings, rules, journal, screen, skip_invalid)
             report.summary = _told(list(_submit_all(drop, run)))
     screen.finish(report.summary)

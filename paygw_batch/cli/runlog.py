@@ -6,7 +6,7 @@ import re
 import secrets
 from pathlib import Path
 
-from paygw_batch.cli.compose import utc_now
+from paygw_batch.compose.parts import utc_now
 from paygw_batch.run.ports import timestamp
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")

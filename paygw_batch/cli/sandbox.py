@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import require_complete, rules_of, settings_of
-from paygw_batch.cli.connect import key_path, sandbox_config, signer_key
+from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.connect import key_path, sandbox_config, signer_key
+from paygw_batch.compose.parts import require_complete, rules_of
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sandbox.server import serve
 

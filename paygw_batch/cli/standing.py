@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from paygw_batch.cli.sending import end_sentence
+from paygw_batch.compose.sending import end_sentence
 from paygw_batch.core.money import from_minor
 from paygw_batch.journal.port import BatchRecord, JournalReader, Tally
 from paygw_batch.run.engine import RunEnd

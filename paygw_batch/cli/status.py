@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
-from paygw_batch.cli.compose import find_batch, journal_to_read, minor_units_of, rules_of, settings_of, utc_now
+from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.standing import batch_summary, states_of, totals_of
 from paygw_batch.cli.watch import follow
+from paygw_batch.compose.parts import find_batch, journal_to_read, minor_units_of, rules_of, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import UsageError

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from paygw_batch.cli.compose import PAYOUT, minor_units_of, utc_now
-from paygw_batch.cli.connect import Connection
-from paygw_batch.cli.person import person
 from paygw_batch.cli.render import Screen
-from paygw_batch.cli.sending import Task, send_and_reconcile
-from paygw_batch.cli.two_people import require_approval
+from paygw_batch.cli.sending import send_and_reconcile
+from paygw_batch.compose.approval import require_approval
+from paygw_batch.compose.connect import Connection
+from paygw_batch.compose.parts import PAYOUT, utc_now
+from paygw_batch.compose.person import person
+from paygw_batch.compose.sending import Task
 from paygw_batch.countries.rules import Rules
 from paygw_batch.journal.port import Journal
-from paygw_batch.run.approval import content_of
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.settings import Settings
@@ -50,10 +50,7 @@ def submit_sheet(
         if submission.rejects is not None:
             write_rejects(planned.validated, submission.rejects)
         return refused(planned)
-    approvals: list[str] = []
-    if planned.existing is None:
-        content = content_of(planned, endpoint=settings.endpoint(), operation=PAYOUT, minor_units=minor_units_of(rules))
-        approvals = require_approval(settings, content, submission.plan, utc_now)
+    approvals = require_approval(settings, rules, planned, submission.plan, utc_now)
     for sentence in approvals:
         screen.say(f"The plan was {sentence}.")
     check_writable(submission.out)
@@ -67,10 +64,8 @@ def submit_sheet(
         by=person(None),
         approvals=approvals,
     )
-    task = Task(
-        settings, rules, connection, journal, batch, submission.out, screen, planned.known_rows, submission.report
-    )
-    return send_and_reconcile(task)
+    task = Task(settings, rules, connection, journal, batch, planned.known_rows)
+    return send_and_reconcile(task, submission.out, screen, report=submission.report)
 
 
 def show_findings(screen: Screen, plan: Plan) -> None:

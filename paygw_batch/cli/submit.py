@@ -8,27 +8,24 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import (
+from paygw_batch.cli.options import settings_of, stated_totals, wait_option, worksheet_option
+from paygw_batch.cli.render import Screen
+from paygw_batch.cli.reporting import reported
+from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.sending import default_out
+from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet
+from paygw_batch.compose.approval import default_plan
+from paygw_batch.compose.connect import gateway_of
+from paygw_batch.compose.parts import (
     PAYOUT,
     journal_or_nothing,
     minor_units_of,
     require_complete,
     rules_of,
     run_journal,
-    settings_of,
-    stated_totals,
     utc_now,
     validated_sheet,
-    wait_option,
-    worksheet_option,
 )
-from paygw_batch.cli.connect import gateway_of
-from paygw_batch.cli.render import Screen
-from paygw_batch.cli.reporting import reported
-from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.sending import default_out
-from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet
-from paygw_batch.cli.two_people import default_plan
 from paygw_batch.core.batch import differences
 from paygw_batch.errors import SheetError
 from paygw_batch.journal.port import JournalReader
@@ -109,7 +106,7 @@ def command(
         )
         with (
             gateway_of(settings, rules, os.environ) as connection,
-            run_journal(settings, "submit", screen, wait=wait) as journal,
+            run_journal(settings, "submit", screen.say, wait=wait) as journal,
         ):
             report.summary = submit_sheet(submission, settings, rules, connection, journal, screen)
     screen.finish(report.summary)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.compose import rules_of, settings_of
+from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.parts import rules_of
 from paygw_batch.countries.choice import chosen_countries
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.guide import GUIDE_HEADINGS, columns_of

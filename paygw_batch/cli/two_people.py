@@ -1,36 +1,18 @@
-"""What plan, approve and submit share: the policy, where a plan lies, and how it is shown."""
+"""What plan and approve share: the policy they need, the key they use, and how a plan is shown."""
 
 import os
 from pathlib import Path
 
 from paygw_batch.cli.render import Screen
-from paygw_batch.errors import ApprovalError, ConfigurationError
-from paygw_batch.run.approval import (
-    ApprovalPolicy,
-    Content,
-    PlanDocument,
-    check_approvals,
-    check_people,
-    needs_approval,
-    read_plan,
-)
+from paygw_batch.compose.approval import policy_of
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.run.approval import ApprovalPolicy, PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
-from paygw_batch.run.ports import Now
 from paygw_batch.settings import Settings
 
 SHOWN_FINDINGS = 20
 """How many findings are listed on a screen."""
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
-
-
-def policy_of(settings: Settings) -> ApprovalPolicy | None:
-    """Return who may approve and what needs it, or None where the configuration asks for no second pair of eyes."""
-    section = settings.approval
-    if not section.approvers:
-        return None
-    policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, section.makers, section.approvers)
-    check_people(policy)
-    return policy
 
 
 def required_policy(settings: Settings) -> ApprovalPolicy:
@@ -47,27 +29,6 @@ def own_key(path: Path) -> ApprovalKey:
     """Return the key of whoever runs this command."""
     passphrase = os.environ.get(PASSPHRASE)
     return load_approval_key(path, None if passphrase is None else passphrase.encode())
-
-
-def default_plan(sheet: Path) -> Path:
-    """Return where the plan of a sheet is looked for: beside it."""
-    return sheet.with_name(f"{sheet.stem}.plan.json")
-
-
-def require_approval(settings: Settings, content: Content, plan: Path, now: Now) -> list[str]:
-    """Return who prepared and approved `content`; empty when it needs no approval.
-
-    Raises `ApprovalError` when the plan in the file `plan` has not enough valid approvals over exactly this.
-    """
-    policy = policy_of(settings)
-    if policy is None or not needs_approval(content, policy):
-        return []
-    if not plan.exists():
-        raise ApprovalError(
-            f"This needs approval, and there is no plan at {plan}.",
-            hint="Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves.",
-        )
-    return check_approvals(read_plan(plan), content, policy, now())
 
 
 def show_plan(screen: Screen, document: PlanDocument, settings: Settings) -> None:

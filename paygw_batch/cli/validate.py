@@ -7,9 +7,10 @@ from typing import Any
 import click
 import polars as pl
 
-from paygw_batch.cli.compose import minor_units_of, rules_of, settings_of, validated_sheet, worksheet_option
+from paygw_batch.cli.options import settings_of, worksheet_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.parts import minor_units_of, rules_of, validated_sheet
 from paygw_batch.run.books import books
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.write import write_rejects

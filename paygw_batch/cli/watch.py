@@ -5,9 +5,9 @@ import time
 from rich.live import Live
 from rich.text import Text
 
-from paygw_batch.cli.compose import find_batch, journal_to_read
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.standing import states_of
+from paygw_batch.compose.parts import find_batch, journal_to_read
 from paygw_batch.core.lifecycle import State
 from paygw_batch.settings import Settings
 

@@ -256,7 +256,7 @@ class Engine:
         except Exception:
             self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
-        self._progress.concluded(verdict.outcome)
+        self._progress.concluded(due, verdict.outcome)
         return verdict
 
     def _heed(self, verdict: Verdict) -> None:

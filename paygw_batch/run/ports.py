@@ -8,6 +8,7 @@ from typing import Protocol
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.outcome import Outcome
 from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.port import Due
 
 
 class Gateway(Protocol):
@@ -33,8 +34,8 @@ class Progress(Protocol):
         """`due` rows may be sent in this run."""
         ...
 
-    def concluded(self, outcome: Outcome) -> None:
-        """An attempt has come to `outcome`, and that is durable."""
+    def concluded(self, due: Due, outcome: Outcome) -> None:
+        """The attempt that was `due` has come to `outcome`, and that is durable."""
         ...
 
     def note(self, sentence: str) -> None:
@@ -48,7 +49,7 @@ class Silent:
     def started(self, due: int) -> None:
         """Nothing to show."""
 
-    def concluded(self, outcome: Outcome) -> None:
+    def concluded(self, due: Due, outcome: Outcome) -> None:
         """Nothing to show."""
 
     def note(self, sentence: str) -> None:

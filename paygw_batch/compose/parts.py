@@ -1,22 +1,15 @@
-"""The composition root: settings become the parts of a run."""
+"""What settings come to: clock, rules, a validated sheet, the journal."""
 
 import hashlib
-import os
 import random
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import click
-
-from paygw_batch.cli.render import Screen
-from paygw_batch.cli.root import Invocation
-from paygw_batch.core.batch import ControlTotals
-from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, JournalHeld, UsageError
@@ -24,13 +17,16 @@ from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
 from paygw_batch.run.ports import World, timestamp
-from paygw_batch.settings import Settings, load_settings
+from paygw_batch.settings import Settings
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.validate import validate
 
 PAYOUT = "payout"
 """The operation of every command so far."""
+
+Tell = Callable[[str], None]
+"""Takes a sentence that a person should read now."""
 
 
 def utc_now() -> datetime:
@@ -43,14 +39,6 @@ def real_world() -> World:
     return World(now=utc_now, nonce=partial(secrets.token_hex, 16), chance=random.random)
 
 
-def settings_of(invocation: Invocation, flags: Mapping[tuple[str, str], object | None] | None = None) -> Settings:
-    """Return the settings of this invocation; flags that were not given (None) change nothing."""
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
-    if invocation.journal is not None:
-        given["journal", "path"] = str(invocation.journal.absolute())
-    return load_settings(invocation.config, environ=os.environ, flags=given)
-
-
 def rules_of(settings: Settings) -> Rules:
     """Return the rules of every country, with the operator's terms."""
     return load_rules(PAYOUT, settings.terms())
@@ -59,9 +47,6 @@ def rules_of(settings: Settings) -> Rules:
 def minor_units_of(rules: Rules) -> Mapping[str, int]:
     """Return how many decimals each currency has."""
     return {rule.currency: rule.minor_units for rule in rules.values()}
-
-
-worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
 
 
 def validated_sheet(
@@ -94,43 +79,28 @@ def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> N
         )
 
 
-def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
-    """Return the control totals that a person stated as `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
-    amounts = {}
-    for text in sums:
-        currency, equals, amount_text = text.partition("=")
-        amount = parse_amount(amount_text, minor_units=4)
-        if not equals or amount is None:
-            raise UsageError(f"--expect-total {text}: write it as KES=125000.50.")
-        amounts[currency.strip().upper()] = amount
-    return ControlTotals(rows, amounts)
-
-
 WAIT_EVERY_S = 0.5
 """How often a run that waits for another one looks whether it has ended."""
 
-wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
-
 
 @contextmanager
-def run_journal(settings: Settings, command: str, screen: Screen, *, wait: bool = False) -> Iterator[Journal]:
+def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = False) -> Iterator[Journal]:
     """Hold the journal for a run: one at a time, and nothing left in flight by the one before.
 
     Raises `JournalHeld` when another run has it, unless asked to `wait`.
     """
-    journal = _opened(settings, command, screen, wait=wait)
+    journal = _opened(settings, command, tell, wait=wait)
     try:
-        screen.notes(journal.notes)
+        for note in journal.notes:
+            tell(f"Note: {note}")
         if interrupted := journal.interrupt(timestamp(utc_now())):
-            screen.say(
-                f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now."
-            )
+            tell(f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now.")
         yield journal
     finally:
         journal.close()
 
 
-def _opened(settings: Settings, command: str, screen: Screen, *, wait: bool) -> SqliteJournal:
+def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:
     has_told = False
     while True:
         try:
@@ -145,7 +115,7 @@ def _opened(settings: Settings, command: str, screen: Screen, *, wait: bool) -> 
             if not wait:
                 raise
             if not has_told:
-                screen.say(f"Waiting: {held.message}")
+                tell(f"Waiting: {held.message}")
                 has_told = True
             time.sleep(WAIT_EVERY_S)
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from paygw_batch.cli.compose import PAYOUT
+from paygw_batch.compose.parts import PAYOUT
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules

@@ -3,14 +3,10 @@
 import os
 import pwd
 
-import click
-
 from paygw_batch.errors import UsageError
 
 MAX_WORDS = 2_000
 """How long an evidence or a name may be, in characters."""
-
-by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
 
 
 def person(name: str | None) -> str:

@@ -1,0 +1,36 @@
+"""Options that commands share, and what they come to."""
+
+import os
+from collections.abc import Mapping
+
+import click
+
+from paygw_batch.cli.root import Invocation
+from paygw_batch.core.batch import ControlTotals
+from paygw_batch.core.money import parse_amount
+from paygw_batch.errors import UsageError
+from paygw_batch.settings import Settings, load_settings
+
+wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
+worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
+by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
+
+
+def settings_of(invocation: Invocation, flags: Mapping[tuple[str, str], object | None] | None = None) -> Settings:
+    """Return the settings of this invocation; flags that were not given (None) change nothing."""
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    if invocation.journal is not None:
+        given["journal", "path"] = str(invocation.journal.absolute())
+    return load_settings(invocation.config, environ=os.environ, flags=given)
+
+
+def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
+    """Return the control totals that a person stated as `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
+    amounts = {}
+    for text in sums:
+        currency, equals, amount_text = text.partition("=")
+        amount = parse_amount(amount_text, minor_units=4)
+        if not equals or amount is None:
+            raise UsageError(f"--expect-total {text}: write it as KES=125000.50.")
+        amounts[currency.strip().upper()] = amount
+    return ControlTotals(rows, amounts)

@@ -1,0 +1,153 @@
+"""Sending what is due in a batch, and telling how it stands: the part of a run that no screen has to do with."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from paygw_batch.compose.connect import Connection
+from paygw_batch.compose.parts import PAYOUT, minor_units_of, real_world, require_complete, utc_now
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import Verdict
+from paygw_batch.countries.load import load_operation
+from paygw_batch.countries.rules import Rules
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.message import Expected, RawReply, TransportFault
+from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.run.books import Books, books
+from paygw_batch.run.engine import Engine, Judge, Pace, RunEnd
+from paygw_batch.run.ports import Progress
+from paygw_batch.run.reconcile import reconciliation
+from paygw_batch.run.summary import Summary, of_states
+from paygw_batch.run.threads import Threads
+from paygw_batch.settings import Settings
+
+Watch = Callable[[Engine], None]
+"""Is given the engine inside its event loop, before it starts: whoever wants to drain it keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A batch to send, and all that sending takes. `known` rows were in the journal before."""
+
+    settings: Settings
+    rules: Rules
+    connection: Connection
+    journal: Journal
+    batch: BatchRecord
+    known: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """How a batch stands: the reconciliation's frame, its books, and the summary."""
+
+    frame: pl.DataFrame
+    books: Books
+    summary: Summary
+
+
+def due_countries(journal: JournalReader, batch: BatchRecord) -> dict[str, int]:
+    """Return how many rows of each country are ready to be sent."""
+    due: dict[str, int] = {}
+    for tally in journal.tallies(batch.number):
+        if tally.state is State.READY:
+            due[tally.country] = due.get(tally.country, 0) + tally.count
+    return due
+
+
+def send(task: Task, progress: Progress, watch: Watch) -> RunEnd:
+    """Send what is due in the batch, in an event loop of its own, and return how that ended.
+
+    Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
+    """
+    due = due_countries(task.journal, task.batch)
+    if not due:
+        return RunEnd(0, None, interrupted=False)
+    require_complete(task.settings, task.rules, set(due))
+    progress.started(sum(due.values()))
+    with Threads() as away, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        end = runner.run(_run(task, away, progress, watch))
+    if end.failure is not None:
+        for order_id, kind in end.unrecorded:
+            progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
+        raise end.failure
+    return end
+
+
+async def _run(task: Task, away: Threads, progress: Progress, watch: Watch) -> RunEnd:
+    submission = task.settings.submission
+    async with task.connection.transport as transport:
+        engine = Engine(
+            journal=task.journal,
+            gateway=transport,
+            prepare=task.connection.prepare,
+            judge=_judge(task.settings),
+            pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
+            world=real_world(),
+            away=away,
+            progress=progress,
+        )
+        watch(engine)
+        return await engine.run(task.batch.number)
+
+
+def _judge(settings: Settings) -> Judge:
+    words, operation = settings.words(), load_operation(PAYOUT)
+
+    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        return classify(came_back, expected, words, operation, now=utc_now())
+
+    return judge
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the faster event loop where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 (an extra)
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0) -> Standings:
+    """Return how the rows of a batch stand after a run's `end`. Nothing is written."""
+    minor_units = minor_units_of(rules)
+    frame = reconciliation(journal, batch, minor_units)
+    counted = books(frame, minor_units)
+    contradictions = len(journal.contradictions(batch.number))
+    summary = Summary(
+        of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions),
+        end_sentence(batch, counted.states, end, contradictions),
+        batch=batch.batch,
+        sheet=batch.sheet_name,
+        rows=batch.rows,
+        states=counted.states,
+        totals=counted.totals,
+        defects=batch.defects,
+        known=known,
+        sent_this_run=end.sent,
+    )
+    return Standings(frame, counted, summary)
+
+
+def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, contradictions: int) -> str:
+    """Return what a run came to, and what a person should do next."""
+    parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
+    if end.stop_reason:
+        parts.append(f"The run stopped early: {end.stop_reason}")
+    if states.get("in_doubt"):
+        parts.append(
+            "Rows in doubt may have been paid and are never sent again by themselves: "
+            f"`paygw-batch status {batch.batch}` says what to do about each."
+        )
+    if contradictions:
+        parts.append(f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them.")
+    if end.interrupted:
+        parts.append("Interrupted: run the same command again to continue.")
+    elif states.get("ready"):
+        parts.append(f"`paygw-batch resume {batch.batch}` sends the rows that are ready.")
+    if states.get("rejected"):
+        parts.append(f"`paygw-batch retry {batch.batch}` gives rejected rows another attempt.")
+    return " ".join(parts)
