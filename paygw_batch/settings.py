@@ -170,6 +170,7 @@ class PayoutTermsSection(_Section):
     min_amount: AmountText | None = None
     max_amount: AmountText | None = None
     form: str | None = None
+    operator: str | None = None
     bank_account_pattern: str | None = None
     ipaddress: str | None = None
     order_desc: str | None = None

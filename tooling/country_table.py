@@ -21,7 +21,8 @@ _HEAD = """\
 
 What each country asks of a {operation}, as the program knows it. The facts are data: `config/countries/` has a file
 for each country, `config/forms/` one for each form, `config/operations/{operation}.toml` the path and the names of the
-reply's fields, and `config/mobile-numbers.toml` the number patterns. A correction is made there, and never in code.
+reply's fields, `config/mobile-numbers.toml` the number patterns, and `config/mobile-operators.toml` which operator a
+number was first given to. A correction is made there, and never in code.
 
 A field of a form is required unless a country omits or relaxes it. The gateway's interface says of one field only that
 it is required (`account_name` in Rwanda); for all others, asking for what its examples show is the careful reading.

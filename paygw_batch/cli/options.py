@@ -13,6 +13,7 @@ from paygw_batch.settings import Settings, load_settings
 
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
 worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
+strict_option = click.option("--strict", is_flag=True, help="Refuse what is only doubtful: warnings are defects.")
 by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.cli.options import settings_of, worksheet_option
+from paygw_batch.cli.options import settings_of, strict_option, worksheet_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import refused, show_findings
@@ -40,6 +40,7 @@ from paygw_batch.sheet.pages import from_pages
 @click.option("--reference", metavar="TEXT", help="As for submit.")
 @click.option("--skip-invalid", is_flag=True, help="As for submit.")
 @click.option("--amend", is_flag=True, help="As for submit.")
+@strict_option
 @click.option("--against", metavar="BATCH", help="The run to compare with. Default: the newest batch of the journal.")
 @click.pass_obj
 def command(
@@ -52,6 +53,7 @@ def command(
     reference: str | None,
     skip_invalid: bool,
     amend: bool,
+    strict: bool,
     against: str | None,
 ) -> None:
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
@@ -67,10 +69,10 @@ def command(
         raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     with journal_or_nothing(settings) as journal:
-        planned = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now)
+        planned = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now, strict=strict)
         show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:
-            screen.finish(refused(planned))
+            screen.finish(refused(planned, strict=strict))
         share = Decimal(str(settings.approval.changed_share))
         findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
     content = content_of(planned, endpoint=settings.endpoint(), operation=PAYOUT, minor_units=minor_units_of(rules))

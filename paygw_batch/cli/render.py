@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 import polars as pl
@@ -13,9 +13,13 @@ from rich.text import Text
 from paygw_batch.cli.root import Invocation
 from paygw_batch.run.books import Books
 from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.sheet.result import Validated
 
 EXAMPLES = 3
 """How many rows of each kind of defect are shown in full on a screen."""
+
+LISTED = 1000
+"""How many defects, or warnings, the JSON summary lists."""
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
@@ -29,6 +33,16 @@ STATE_STYLES = {
     "returned": "red",
     "invalid": "magenta",
 }
+
+
+def listed(found: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the first defects or warnings as the JSON summary has them."""
+    return found.head(LISTED).select("row", "column", "value", "code", "message").to_dicts()
+
+
+def warnings_told(validated: Validated) -> dict[str, Any]:
+    """Return what the JSON summary says of warnings: how many rows, and the first of them."""
+    return {"warnings": validated.warnings["row"].n_unique(), "warning_list": listed(validated.warnings)}
 
 
 class Screen:

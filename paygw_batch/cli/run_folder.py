@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from paygw_batch.cli.drop import Claimed, Drop
-from paygw_batch.cli.options import settings_of, wait_option
+from paygw_batch.cli.options import settings_of, strict_option, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
@@ -36,6 +36,7 @@ class _Run:
     journal: Journal
     screen: Screen
     skip_invalid: bool
+    strict: bool
 
 
 @click.command("run-folder", short_help="Submit the sheets of a folder.")
@@ -44,9 +45,12 @@ class _Run:
     "--settle-s", type=click.FloatRange(0), default=60.0, show_default=True, help="Leave younger files alone."
 )
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
+@strict_option
 @wait_option
 @click.pass_obj
-def command(invocation: Invocation, *, folder: Path, settle_s: float, skip_invalid: bool, wait: bool) -> None:
+def command(
+    invocation: Invocation, *, folder: Path, settle_s: float, skip_invalid: bool, strict: bool, wait: bool
+) -> None:
     """Submit every sheet in FOLDER that nobody has written to for a while, one after the other.
 
     Each is moved to FOLDER/done or FOLDER/refused with its reports. A second start while one is on does nothing.
@@ -59,7 +63,7 @@ def command(invocation: Invocation, *, folder: Path, settle_s: float, skip_inval
     with reported(settings, "run-folder", screen) as report:
         signer_key(settings, os.environ)
         with run_journal(settings, "run-folder", screen.say, wait=wait) as journal:
-            run = _Run(settings, rules, journal, screen, skip_invalid)
+            run = _Run(settings, rules, journal, screen, skip_invalid, strict)
             report.summary = _told(list(_submit_all(drop, run)))
     screen.finish(report.summary)
 
@@ -90,6 +94,7 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
         out=claimed.reconciliation,
         plan=claimed.plan,
         skip_invalid=run.skip_invalid,
+        strict=run.strict,
         rejects=claimed.rejects,
         report=claimed.report,
     )

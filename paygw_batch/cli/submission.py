@@ -1,9 +1,9 @@
 """Submitting one validated sheet to an open journal: what `submit` and `run-folder` have in common."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paygw_batch.cli.render import Screen
+from paygw_batch.cli.render import Screen, warnings_told
 from paygw_batch.cli.sending import send_and_reconcile
 from paygw_batch.compose.approval import require_approval
 from paygw_batch.compose.connect import Connection
@@ -32,6 +32,7 @@ class Submission:
     plan: Path
     skip_invalid: bool = False
     amend: bool = False
+    strict: bool = False
     rejects: Path | None = None
     report: Path | None = None
 
@@ -44,12 +45,19 @@ def submit_sheet(
     A sheet with defects is refused by its summary. Raises `ApprovalError` when a new batch is not approved: nothing has
     been written by then.
     """
-    planned = plan_submission(submission.validated, journal, operation=PAYOUT, amend=submission.amend, now=utc_now)
+    planned = plan_submission(
+        submission.validated,
+        journal,
+        operation=PAYOUT,
+        amend=submission.amend,
+        now=utc_now,
+        strict=submission.strict,
+    )
     show_findings(screen, planned)
     if planned.validated.defects.height and not submission.skip_invalid:
         if submission.rejects is not None:
             write_rejects(planned.validated, submission.rejects)
-        return refused(planned)
+        return refused(planned, strict=submission.strict)
     approvals = require_approval(settings, rules, planned, submission.plan, utc_now)
     for sentence in approvals:
         screen.say(f"The plan was {sentence}.")
@@ -65,7 +73,8 @@ def submit_sheet(
         approvals=approvals,
     )
     task = Task(settings, rules, connection, journal, batch, planned.known_rows)
-    return send_and_reconcile(task, submission.out, screen, report=submission.report)
+    summary = send_and_reconcile(task, submission.out, screen, report=submission.report)
+    return with_warnings_told(summary, planned)
 
 
 def show_findings(screen: Screen, plan: Plan) -> None:
@@ -76,14 +85,22 @@ def show_findings(screen: Screen, plan: Plan) -> None:
         screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
 
 
-def refused(plan: Plan) -> Summary:
-    """Return the summary of a sheet that was refused for its defects."""
+def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
+    """Return the summary with the warnings of a planned sheet, where it has any."""
+    if plan.validated.warnings.is_empty():
+        return summary
+    return replace(summary, further={**summary.further, **warnings_told(plan.validated)})
+
+
+def refused(plan: Plan, *, strict: bool) -> Summary:
+    """Return the summary of a sheet that was refused for its defects; with `strict`, warnings are among them."""
     validated = plan.validated
     bad = validated.defects["row"].n_unique()
-    return Summary(
+    write_out = f"paygw-batch validate {'--strict ' if strict else ''}--rejects FILE"
+    summary = Summary(
         ExitCode.DEFECTS,
         f"{bad:,} of {validated.rows.height:,} rows have defects: nothing was sent. Mend them "
-        "(`paygw-batch validate --rejects FILE` writes them out), or submit with --skip-invalid to pay the others.",
+        f"(`{write_out}` writes them out), or submit with --skip-invalid to pay the others.",
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.rows.height,
@@ -91,3 +108,4 @@ def refused(plan: Plan) -> Summary:
         defects=bad,
         known=plan.known_rows,
     )
+    return with_warnings_told(summary, plan)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.options import settings_of, stated_totals, wait_option, worksheet_option
+from paygw_batch.cli.options import settings_of, stated_totals, strict_option, wait_option, worksheet_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out
-from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet
+from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet, with_warnings_told
 from paygw_batch.compose.approval import default_plan
 from paygw_batch.compose.connect import gateway_of
 from paygw_batch.compose.parts import (
@@ -43,6 +43,7 @@ from paygw_batch.sheet.result import Validated
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
 @click.option("--amend", is_flag=True, help="Let changed rows replace payments that are rejected or were never sent.")
+@strict_option
 @click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json beside it.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing.")
 @click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most.")
@@ -62,6 +63,7 @@ def command(
     reference: str | None,
     skip_invalid: bool,
     amend: bool,
+    strict: bool,
     plan: Path | None,
     dry_run: bool,
     concurrency: int | None,
@@ -89,21 +91,16 @@ def command(
 
     if dry_run:
         with journal_or_nothing(settings) as reader:
-            planned = plan_submission(read(), reader, operation=PAYOUT, amend=amend, now=utc_now)
+            planned = plan_submission(read(), reader, operation=PAYOUT, amend=amend, now=utc_now, strict=strict)
             show_findings(screen, planned)
             is_refused = planned.validated.defects.height and not skip_invalid
-            summary = refused(planned) if is_refused else _previewed(planned, reader, minor_units_of(rules), screen)
+            units = minor_units_of(rules)
+            summary = refused(planned, strict=strict) if is_refused else _previewed(planned, reader, units, screen)
         screen.finish(replace(summary, seconds=time.monotonic() - started_s))
     with reported(settings, "submit", screen) as report:
         validated = read()
-        submission = Submission(
-            sheet,
-            validated,
-            out or default_out(sheet, validated.sheet.name),
-            plan or default_plan(sheet),
-            skip_invalid,
-            amend,
-        )
+        out = out or default_out(sheet, validated.sheet.name)
+        submission = Submission(sheet, validated, out, plan or default_plan(sheet), skip_invalid, amend, strict)
         with (
             gateway_of(settings, rules, os.environ) as connection,
             run_journal(settings, "submit", screen.say, wait=wait) as journal,
@@ -119,7 +116,7 @@ def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int
     sums = ", ".join(
         f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state
     )
-    return Summary(
+    summary = Summary(
         of_states({state: count for state, count in counted.states.items() if state != "ready"}),
         f"Dry run: {ready:,} rows would be sent ({sums or 'nothing'}). Nothing was sent or written.",
         batch=plan.validated.batch,
@@ -130,3 +127,4 @@ def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int
         defects=plan.validated.defects["row"].n_unique(),
         known=plan.known_rows,
     )
+    return with_warnings_told(summary, plan)

@@ -2,21 +2,18 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 import polars as pl
 
-from paygw_batch.cli.options import settings_of, worksheet_option
-from paygw_batch.cli.render import Screen
+from paygw_batch.cli.options import settings_of, strict_option, worksheet_option
+from paygw_batch.cli.render import Screen, listed, warnings_told
 from paygw_batch.cli.root import Invocation
 from paygw_batch.compose.parts import minor_units_of, rules_of, validated_sheet
 from paygw_batch.run.books import books
 from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.sheet.validate import warnings_as_defects
 from paygw_batch.sheet.write import write_rejects
-
-LISTED_DEFECTS = 1000
-"""How many defects the JSON summary lists."""
 
 
 @click.command("validate", short_help="Check a sheet.")
@@ -24,9 +21,16 @@ LISTED_DEFECTS = 1000
 @worksheet_option
 @click.option("--rejects", type=click.Path(path_type=Path), help="Write the refused rows here, with what is wrong.")
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
+@strict_option
 @click.pass_obj
 def command(
-    invocation: Invocation, *, sheet: Path, worksheet: str | None, rejects: Path | None, reference: str | None
+    invocation: Invocation,
+    *,
+    sheet: Path,
+    worksheet: str | None,
+    rejects: Path | None,
+    reference: str | None,
+    strict: bool,
 ) -> None:
     """Read SHEET, hold every row against its country's rules, and say in plain words what is wrong."""
     started_s = time.monotonic()
@@ -34,6 +38,8 @@ def command(
     settings = settings_of(invocation)
     rules = rules_of(settings)
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
+    if strict:
+        validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
     screen.findings("Defects", validated.defects)
     screen.findings("Warnings", validated.warnings)
@@ -63,10 +69,6 @@ def command(
             totals=counted.totals,
             defects=bad,
             seconds=time.monotonic() - started_s,
-            further={"defect_list": _defect_list(validated.defects)},
+            further={"defect_list": listed(validated.defects), **warnings_told(validated)},
         )
     )
-
-
-def _defect_list(defects: pl.DataFrame) -> list[dict[str, Any]]:
-    return defects.head(LISTED_DEFECTS).select("row", "column", "value", "code", "message").to_dicts()

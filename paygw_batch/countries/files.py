@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError, model_validator
 
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
@@ -132,6 +132,12 @@ class NumbersData(_Data):
         return self
 
 
+class OperatorsData(RootModel[dict[str, list[_Digits]]]):
+    """One country of config/mobile-operators.toml."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
 def pattern_problem(pattern: str) -> str:
     """Return what is wrong with a regular expression that Python and polars must read alike, or the empty text."""
     if found := _NOT_PORTABLE.search(pattern):
@@ -177,6 +183,12 @@ def read_numbers(root: Path) -> Mapping[str, NumbersData]:
     return {code: _checked(f"{name}: {code}", table, NumbersData) for code, table in _parsed(root, name).items()}
 
 
+def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
+    """Read config/mobile-operators.toml: by country code, how the numbers of each operator begin."""
+    name = "mobile-operators.toml"
+    return {code: _checked(f"{name}: {code}", table, OperatorsData).root for code, table in _parsed(root, name).items()}
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown `word`: the nearest of the known ones, and all of them."""
     words = sorted(known)
@@ -195,7 +207,7 @@ def _stems(root: Path, folder: str) -> list[str]:
     return sorted(file.stem for file in (root / folder).glob("*.toml"))
 
 
-_Model = TypeVar("_Model", bound=_Data)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:

@@ -60,12 +60,13 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     root = data or config_dir()
     read = files.read_operation(root, operation)
     forms, countries, numbers = files.read_forms(root), files.read_countries(root), files.read_numbers(root)
+    operators = files.read_operators(root)
     problems = [_unknown_country(code, countries) for code in terms if code not in countries]
     rules: dict[str, CountryRule] = {}
     for code, country in countries.items():
         if operation not in country.operations or code not in numbers:
             raise ConfigurationError(f"config: {code} lacks its {operation} table or its mobile numbers.")
-        case = _Case(code, country, operation, read, forms, terms.get(code, _NO_TERMS))
+        case = _Case(code, country, operation, read, forms, operators.get(code, {}), terms.get(code, _NO_TERMS))
         case.check_data()
         problems += _wrong_terms(case)
         rules[code] = _rule(case, numbers[code])
@@ -90,6 +91,8 @@ class _Case:
     operation: str
     read: files.OperationData
     forms: Mapping[str, files.FormData]
+    operators: Mapping[str, list[str]]
+    """Mobile operators, and how their numbers begin."""
     terms: OperatorTerms
 
     @property
@@ -167,12 +170,14 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
             pattern=numbers.pattern,
             national_lengths=tuple(numbers.national_lengths),
             example=numbers.example,
+            operators=MappingProxyType({start: name for name, starts in case.operators.items() for start in starts}),
         ),
         form=form,
         unusable="" if usable else case.asks.unusable,
         required=frozenset(sent) - frozenset(case.asks.relaxed),
         omitted=frozenset(case.asks.omitted),
         purpose=case.terms.purpose,
+        operator=case.terms.operator,
         missing_terms=tuple(f"{case.key}.{name}" for name in case.missing),
         defaults=MappingProxyType(defaults),
         min_amount=case.terms.min_amount,
@@ -193,6 +198,7 @@ def _wrong_terms(case: _Case) -> Iterator[str]:
     yield from _wrong_form(case)
     yield from _wrong_values(case)
     yield from _wrong_amounts(case)
+    yield from _wrong_operator(case)
     pattern = case.terms.bank_account_pattern
     if pattern is not None:
         key = f"{case.key}.bank_account_pattern"
@@ -225,6 +231,16 @@ def _wrong_values(case: _Case) -> Iterator[str]:
             yield f"{key}: must be a text of one line that neither is blank nor begins or ends with a blank."
         elif name == "ipaddress" and not _is_ipv4(value):
             yield f"{key}: {value!r} is no IPv4 address."
+
+
+def _wrong_operator(case: _Case) -> Iterator[str]:
+    operator = case.terms.operator
+    if operator is None:
+        return
+    if "purpose" in case.asks.omitted:
+        yield f"{case.key}.operator: {case.country.name} takes no purpose that could stand for an operator; remove it."
+    elif operator not in case.operators:
+        yield f"{case.key}.operator: no operator is called {operator!r}; {files.nearest(operator, case.operators)}"
 
 
 def _wrong_amounts(case: _Case) -> Iterator[str]:

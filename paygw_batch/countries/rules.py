@@ -80,6 +80,8 @@ class MobileNumbers:
     national_lengths: tuple[int, ...]
     example: str
     """A valid national significant number."""
+    operators: Mapping[str, str] = field(default_factory=dict)
+    """How a national significant number begins -> the operator it was first given to. The longest beginning counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class OperatorTerms:
     max_amount: Decimal | None = None
     form: str | None = None
     """Enables an operation that the interface does not document for this country."""
+    operator: str | None = None
+    """The mobile operator whose wallets `purpose` stands for, as config/mobile-operators.toml calls it."""
     bank_account_pattern: str | None = None
     """A regular expression over the whole of `account_number`, where money also goes to banks."""
     ipaddress: str | None = None
@@ -105,6 +109,7 @@ class CountryRule:
     `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
     `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
     `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`).
+    `operator` is the mobile operator whose wallets `purpose` stands for, where the configuration says so.
     `bank_account_pattern` is the operator's, grouped: it must match the whole of an account number.
     `notes` are sentences about the country that a person should know ("Egypt is paid out in cash only").
     `confused_codes` maps a code that is often written for this country by mistake to the sentence that says so.
@@ -122,6 +127,7 @@ class CountryRule:
     required: frozenset[str]
     omitted: frozenset[str]
     purpose: str | None
+    operator: str | None
     missing_terms: tuple[str, ...]
     defaults: Mapping[str, str]
     min_amount: Decimal | None

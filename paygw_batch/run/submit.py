@@ -23,7 +23,7 @@ from paygw_batch.run.ports import Now, timestamp
 from paygw_batch.sheet.pages import to_pages
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.schema import hold_to_contract
-from paygw_batch.sheet.validate import with_defects, with_warnings
+from paygw_batch.sheet.validate import warnings_as_defects, with_defects, with_warnings
 
 LOOK_ALIKE_DAYS = 7
 """How far back the same payee and amount under another order id is worth a warning."""
@@ -48,12 +48,17 @@ class Plan:
         return self.validated.instructions.height if self.existing else len(self.known)
 
 
-def plan_submission(validated: Validated, journal: JournalReader, *, operation: str, amend: bool, now: Now) -> Plan:
+def plan_submission(
+    validated: Validated, journal: JournalReader, *, operation: str, amend: bool, now: Now, strict: bool = False
+) -> Plan:
     """Hold a validated sheet against the journal.
 
     A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
-    paid; a row that pays like another one lately gets a warning.
+    paid; a row that pays like another one lately gets a warning. With `strict`, whatever is worth a warning is a
+    defect: those rows are left out of the batch, which may with that be one that the journal has already.
     """
+    if strict:
+        validated = warnings_as_defects(validated)
     if existing := _batch(journal, validated.batch):
         return Plan(validated, existing, (), ())
     instructions = validated.instructions
@@ -70,7 +75,10 @@ def plan_submission(validated: Validated, journal: JournalReader, *, operation: 
         operation, new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows(), since=since
     )
     if look_alikes:
-        validated = with_warnings(validated, _look_alike_warnings(look_alikes, new))
+        found = _look_alike_warnings(look_alikes, new)
+        validated = with_defects(validated, found) if strict else with_warnings(validated, found)
+        if strict and (existing := _batch(journal, validated.batch)):
+            return Plan(validated, existing, (), ())
     return Plan(validated, None, known, amendments)
 
 

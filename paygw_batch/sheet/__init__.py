@@ -6,7 +6,8 @@
   (a column is missing) and `UsageError` (the reference cannot be part of an order id).
 - `validate.with_defects(validated, defects) -> Validated`, `validate.with_warnings(validated, warnings) -> Validated`:
   further findings, as frames with the columns `row` (UInt32), `column, value, code, message` (String). With defects,
-  their rows are no longer valid and the batch is another one.
+  their rows are no longer valid and the batch is another one. `validate.warnings_as_defects(validated) -> Validated`
+  does so with the warnings that were found.
 - `write.write_frame(frame, path)`, `write.check_writable(path)`, `write.rejects(validated) -> DataFrame`,
   `write.write_rejects(validated, path)`. Raise `OutputError`.
 - `pages.to_pages(frame) -> Iterator[bytes]`, `pages.from_pages(pages) -> DataFrame`.

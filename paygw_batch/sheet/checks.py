@@ -31,6 +31,13 @@ _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = rf"^{_OCTET}(?:\.{_OCTET}){{3}}$"
 
+_DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
+_NO_NAME = (
+    r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|none|null|nil|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto|idem|dito)[.?!]*$"
+)
+"""What people write where a name is due: nothing with a letter in it, or a word that is nobody's name. Words that are
+somewhere a name (`Na`, `No`, `Yes`) are not among them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -319,16 +326,49 @@ def warnings_of(rule: CountryRule) -> tuple[ColumnChecks, ...]:
 
 
 def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
-    for field in rule.form.fields if rule.form is not None else ():
+    fields = rule.form.fields if rule.form is not None else ()
+    numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in rule.omitted]
+    # What is paid is the account, and the phone of a form that has no account.
+    payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
+    for field in fields:
         name = field.name
-        if field.kind in NUMBER_KINDS and name not in rule.omitted:
+        if field in numbers:
             column = NumberColumn.of(rule, name, field.kind)
-            lost = column.lost_its_zero.fill_null(value=False)
-            read = pl.format(
-                "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(name), column.wire
-            )
-            yield ColumnChecks(name, ~lost, (Check(f"{name}.zero_restored", lost, read),))
+            checks = [_zero_restored(column)]
+            if field is payee and rule.operator is not None and rule.purpose is not None:
+                checks.append(_other_operator(column, rule, rule.operator))
         elif name in PAYEE_NAMES:
-            digits = pl.col(name).str.contains(r"^[0-9 +.-]+$").fill_null(value=False)
-            message = pl.format("{}: the name has digits only. Are two columns swapped?", shown(name))
-            yield ColumnChecks(name, ~digits, (Check(f"{name}.digits", digits, message),))
+            checks = list(_doubtful_names(name))
+        else:
+            continue
+        yield ColumnChecks(name, ~pl.any_horizontal(check.fails for check in checks), tuple(checks))
+
+
+def _zero_restored(column: NumberColumn) -> Check:
+    lost = column.lost_its_zero.fill_null(value=False)
+    read = pl.format(
+        "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(column.name), column.wire
+    )
+    return Check(f"{column.name}.zero_restored", lost, read)
+
+
+def _other_operator(column: NumberColumn, rule: CountryRule, operator: str) -> Check:
+    fails, owner = column.of_another_operator(operator)
+    message = pl.format(
+        "{} begins like a number of {}, and the purpose {} pays to {}: make sure that it was taken there.",
+        shown(column.name),
+        owner,
+        pl.lit(rule.purpose),
+        pl.lit(operator),
+    )
+    return Check(f"{column.name}.operator", fails, message)
+
+
+def _doubtful_names(name: str) -> Iterator[Check]:
+    text = pl.col(name)
+    digits = text.str.contains(_DIGITS_ALONE).fill_null(value=False)
+    message = pl.format("{}: the name has digits only. Are two columns swapped?", shown(name))
+    yield Check(f"{name}.digits", digits, message)
+    nobody = (text.str.contains(_NO_NAME) & ~digits).fill_null(value=False)
+    message = pl.format("{} is no name: make sure who is paid.", shown(name))
+    yield Check(f"{name}.placeholder", nobody, message)

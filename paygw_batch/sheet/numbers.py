@@ -75,6 +75,15 @@ class NumberColumn:
         )
         return reduce(or_, ways) & ~self.is_bank_account if ways else pl.lit(value=False)
 
+    def of_another_operator(self, operator: str) -> tuple[pl.Expr, pl.Expr]:
+        """Return whether a valid mobile number was first given to another operator, and to which one."""
+        operators = self.numbers.operators
+        # Rust takes the first alternative that fits: the longest ones stand first.
+        starts = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
+        start = self._national.str.extract(f"^({starts})")
+        owner = start.replace_strict(dict(operators), default=None, return_dtype=pl.String)
+        return (owner != operator).fill_null(value=False) & ~self.is_bank_account, owner
+
     @property
     def _national(self) -> pl.Expr:
         """The national significant number of a valid mobile number."""

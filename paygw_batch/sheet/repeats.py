@@ -46,10 +46,49 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
     ).match_to_schema(DEFECT_SCHEMA)
 
 
-def look_alikes(instructions: pl.DataFrame) -> pl.DataFrame:
-    """Return a warning for every instruction that pays the same payee the same amount as another one."""
-    keys = ["payee", "currency", "minor"]
-    groups = _groups(instructions.select("row", "client_orderid", *keys), keys)
+def doubtful_payees(instructions: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+    """Return a warning for every instruction that pays like another one, or pays the same account under another name.
+
+    `lines` as `Validated.rows`, of which the names are taken. Only accounts that stand twice are looked at closely.
+    """
+    keys = ["currency", "payee"]
+    candidates = _candidates(instructions.select("row", "client_orderid", "minor", *keys), keys)
+    if not candidates.height:
+        return no_defects()
+    names = lines.select("row", "account_name").filter(pl.col("row").is_in(candidates["row"].implode()))
+    return pl.concat([_look_alikes(candidates, [*keys, "minor"]), _two_names(candidates.join(names, on="row"), keys)])
+
+
+def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return a warning for every row whose account is paid under different names."""
+    # Case, accents, blanks, punctuation and the order of names are no other name.
+    letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
+    named = paid.drop_nulls("account_name").with_columns(
+        name=letters.str.extract_all(r"[\pL\pN]+").list.sort().list.join(" ")
+    )
+    groups = named.group_by(keys).agg(
+        names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_ROWS_NAMED).str.join(", ")
+    )
+    several = named.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
+    if not several.height:
+        return no_defects()
+    return several.select(
+        "row",
+        column=pl.lit("account_name"),
+        value=pl.col("account_name").str.slice(0, 60),
+        code=pl.lit("account_name.two_names"),
+        message=pl.format(
+            "{}: the same account is paid under {} different names (rows {}): make sure whose it is.",
+            pl.col("account_name").str.slice(0, 60),
+            "names",
+            "rows",
+        ),
+    ).match_to_schema(DEFECT_SCHEMA)
+
+
+def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return a warning for every row that pays the same payee the same amount as another one."""
+    groups = _groups(paid, keys)
     if not groups.height:
         return no_defects()
     other = (

@@ -55,7 +55,7 @@ class Sheet:
     exactly the parsed bytes.
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
     (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
-    spreadsheet has already cut.
+    spreadsheet has already cut; `warnings` (`DEFECT_SCHEMA`) are what it shows of rows that may well be good.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Sheet:
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
     defects: pl.DataFrame = field(default_factory=no_defects)
+    warnings: pl.DataFrame = field(default_factory=no_defects)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class Table:
     headings: Headings
     notes: tuple[str, ...] = ()
     defects: pl.DataFrame = field(default_factory=no_defects)
+    warnings: pl.DataFrame = field(default_factory=no_defects)
     worksheet: str | None = None
 
 
@@ -54,8 +55,13 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
         headers={name: headings.sender[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
         notes=(*table.notes, _OURS_DROPPED) if headings.ours else table.notes,
-        defects=table.defects.filter(pl.col("row").is_in(frame["row"].implode())),
+        defects=_of_rows(table.defects, frame),
+        warnings=_of_rows(table.warnings, frame),
     )
+
+
+def _of_rows(found: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
+    return found.filter(pl.col("row").is_in(frame["row"].implode())) if found.height else found
 
 
 def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:

@@ -21,7 +21,7 @@ from paygw_batch.sheet.clean import trimmed
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.judge import LINE_COLUMNS, Judge, explained
 from paygw_batch.sheet.order_ids import derived_ids
-from paygw_batch.sheet.repeats import look_alikes, repeated_ids
+from paygw_batch.sheet.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet, Validated
 
 _ROWS_AT_ONCE = 100_000
@@ -55,13 +55,15 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
         lines = lines.with_columns(lines["client_orderid"].scatter(lines["valid"].arg_true(), ids))
     defects = _ordered(pl.concat([defects, _total_rows(sheet.frame, defects)]))
     rows = _rows(lines, defects, sheet)
+    # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
+    of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
     return Validated(
         sheet=sheet,
         batch=batch_id(rows, sheet.frame),
         rows=rows,
         instructions=instructions,
         defects=defects,
-        warnings=_ordered(pl.concat([warnings, look_alikes(instructions)])),
+        warnings=_ordered(pl.concat([of_file, warnings, doubtful_payees(instructions, lines)])),
         totals=_totals(rows, rules),
     )
 
@@ -90,6 +92,11 @@ def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
     return replace(
         validated, warnings=_ordered(pl.concat([validated.warnings, warnings.match_to_schema(DEFECT_SCHEMA)]))
     )
+
+
+def warnings_as_defects(validated: Validated) -> Validated:
+    """Return `validated` with every warning as a defect, under the same code."""
+    return with_defects(validated, validated.warnings) if validated.warnings.height else validated
 
 
 def _demand_columns(sheet: Sheet, rules: Rules, reference: str | None) -> None:

@@ -39,7 +39,8 @@ def read_workbook(
     """Return the rows of the one worksheet that looks like a sheet of payees, or of the one that is named.
 
     A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
-    (`COLUMN.formula`, `COLUMN.digits`); hidden rows and worksheets become notes. Raises `SheetError`.
+    (`COLUMN.formula`, `COLUMN.digits`), a hidden row is a warning (`row.hidden`); hidden worksheets become notes.
+    Raises `SheetError`.
     """
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     part, notes, is_one_of_several = _chosen(workbook, aliases, file=file, sheet_name=sheet_name)
@@ -54,16 +55,12 @@ def read_workbook(
         below[str(at)].alias(name) if str(at) in below.columns else pl.lit(None, pl.String).alias(name)
         for at, name in enumerate(headings.names, start=1)
     ]
-    if content.hidden_rows:
-        notes.append(
-            f"{len(content.hidden_rows)} rows are hidden in the spreadsheet (the first is row "
-            f"{content.hidden_rows[0]}); they are read like all others."
-        )
     return Table(
         below.select("row", *columns),
         headings,
         tuple(notes),
         _defects(content, headings),
+        _hidden(content.hidden_rows),
         part.name if is_one_of_several else None,
     )
 
@@ -140,6 +137,13 @@ def _content(workbook: Workbook, part: WorksheetPart, aliases: Mapping[str, str]
             (row.number, column, doubt, row.texts[column]) for row in some for column, doubt in row.doubts.items()
         )
     return content
+
+
+def _hidden(rows: Sequence[int]) -> pl.DataFrame:
+    """Return a warning for each hidden row: whoever looked the workbook through has not seen it."""
+    sentence = "The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it."
+    lines = [(row, "row", None, "row.hidden", sentence) for row in rows]
+    return pl.DataFrame(lines, schema=DEFECT_SCHEMA, orient="row")
 
 
 def _defects(content: _Content, headings: Headings) -> pl.DataFrame:

@@ -22,6 +22,7 @@ def data(tmp_path: Path) -> Path:
     for part in ("countries", "forms", "operations"):
         shutil.copytree(config_dir() / part, copy / part)
     shutil.copy(config_dir() / "mobile-numbers.toml", copy)
+    shutil.copy(config_dir() / "mobile-operators.toml", copy)
     return copy
 
 

@@ -36,8 +36,9 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_file_is_what_the_script_writes(generator: ModuleType) -> None:
-    assert (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8") == generator.document()
+def test_the_files_are_what_the_script_writes(generator: ModuleType) -> None:
+    assert (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8") == generator.numbers_document()
+    assert (config_dir() / "mobile-operators.toml").read_text(encoding="utf-8") == generator.operators_document()
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))

@@ -1,0 +1,74 @@
+"""Warnings and `--strict`, as a user and a cron job have them."""
+
+from program import HEADING, Program, kenyan_rows, read_csv
+
+DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
+
+
+def test_warnings_are_grouped_for_a_person_and_listed_for_a_program(program: Program):
+    sheet = program.sheet([*kenyan_rows(2), *(DOUBTFUL.replace("9", str(n)) for n in range(3, 8))])
+    told = program.run("validate", sheet)
+    assert told.exit_code == 0
+    assert "account_name.placeholder: 5 rows" in told.stdout
+    assert "Row 4, account_name: OK is no name" in told.stdout
+    assert "... and 2 more." in told.stdout
+    summary = program.json("validate", sheet)
+    assert summary["exit_code"] == 0
+    assert summary["warnings"] == 5
+    assert summary["defects"] == 0
+    assert {warning["code"] for warning in summary["warning_list"]} == {"account_name.placeholder"}
+    assert set(summary["warning_list"][0]) == {"row", "column", "value", "code", "message"}
+
+
+def test_validate_strict_refuses_and_writes_the_rows_out(program: Program):
+    sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
+    rejects = program.home / "rejects.csv"
+    summary = program.json("validate", sheet, "--strict", "--rejects", rejects)
+    assert summary["exit_code"] == 3
+    assert summary["warnings"] == 0
+    assert [defect["code"] for defect in summary["defect_list"]] == ["account_name.placeholder"]
+    (line,) = read_csv(rejects)
+    assert line["client_orderid"] == "PAY-9"
+
+
+def test_submit_strict_sends_nothing_of_a_doubtful_sheet(program: Program):
+    sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
+    for options in (["--strict"], ["--strict", "--dry-run"]):
+        summary = program.json("submit", sheet, *options)
+        assert summary["exit_code"] == 3
+        assert "validate --strict --rejects" in summary["message"]
+    assert not program.record()
+    paid = program.json("submit", sheet)
+    assert (paid["exit_code"], paid["states"], paid["warnings"]) == (0, {"paid": 3}, 1)
+
+
+def test_submit_strict_with_skip_invalid_pays_the_others_and_can_be_run_again(program: Program):
+    sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
+    first = program.json("submit", sheet, "--strict", "--skip-invalid")
+    again = program.json("submit", sheet, "--strict", "--skip-invalid")
+    assert first["states"] == again["states"] == {"paid": 2, "invalid": 1}
+    assert (first["exit_code"], again["exit_code"]) == (4, 4)
+    assert first["batch"] == again["batch"]
+    assert again["sent_this_run"] == 0
+
+
+def test_strict_also_refuses_what_the_journal_shows_to_be_doubtful_and_can_be_run_again(program: Program):
+    program.json("submit", program.sheet(kenyan_rows(2)))
+    rows = [*kenyan_rows(1, prefix="NEW"), "KE,NEW-7,77,KES,Jane Wanjiku,254712345777,+254712345777"]
+    sheet = program.sheet(rows, "second.csv")
+    lax = program.json("submit", sheet, "--dry-run")
+    assert [warning["code"] for warning in lax["warning_list"]] == ["row.look_alike"]
+    assert program.json("submit", sheet, "--strict")["exit_code"] == 3
+    first = program.json("submit", sheet, "--strict", "--skip-invalid")
+    again = program.json("submit", sheet, "--strict", "--skip-invalid")
+    assert first["states"] == again["states"] == {"paid": 1, "invalid": 1}
+    assert first["batch"] == again["batch"]
+    assert len(program.record()) == 3
+
+
+def test_an_operator_that_nobody_knows_is_refused_with_the_nearest(program: Program):
+    text = program.config.read_text()
+    program.config.write_text(text.replace("[countries.KE.payout]\n", '[countries.KE.payout]\noperator = "Safricom"\n'))
+    result = program.run("validate", program.sheet(kenyan_rows(1), heading=HEADING))
+    assert result.exit_code == 2
+    assert "did you mean Safaricom?" in result.stderr

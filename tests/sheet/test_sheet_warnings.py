@@ -1,0 +1,127 @@
+"""Warnings: what is doubtful about rows that are valid, and what `--strict` makes of it."""
+
+import pytest
+from sheet_values import KENYAN, TANZANIAN, codes, of_rows
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms, Rules
+from paygw_batch.sheet.validate import validate, warnings_as_defects
+
+OTHER = "254712000000"
+
+
+def kenyan(order_id: str, **changes: str) -> dict[str, str | None]:
+    return {**KENYAN, "client_orderid": order_id, **changes}
+
+
+def test_good_rows_have_no_warning(rules: Rules):
+    assert not validate(of_rows(KENYAN, TANZANIAN), rules).warnings.height
+
+
+@pytest.mark.parametrize("name", ["OK", "ok.", "n/a", "N/A", "-", "...", "Test", "null", "XXX", "same as above", "?"])
+def test_a_word_that_is_nobodys_name_is_a_warning(rules: Rules, name: str):
+    assert codes(validate(of_rows(kenyan("A", account_name=name)), rules).warnings) == [(2, "account_name.placeholder")]
+
+
+@pytest.mark.parametrize(
+    "name", ["Na", "No Yes", "Okello", "Testimony Oke", "X", "محمد", "Nullah", "O'Kay", "Ditto B."]
+)
+def test_a_name_that_somebody_may_have_is_none(rules: Rules, name: str):
+    assert not validate(of_rows(kenyan("A", account_name=name)), rules).warnings.height
+
+
+@pytest.mark.parametrize("name", ["0712345678", "+254 712", "1.0"])
+def test_a_name_of_digits_is_one_warning_and_not_two(rules: Rules, name: str):
+    assert codes(validate(of_rows(kenyan("A", account_name=name)), rules).warnings) == [(2, "account_name.digits")]
+
+
+def test_the_names_of_the_receiver_form_are_looked_at_too(rules: Rules):
+    sheet = of_rows({**TANZANIAN, "receiver_first_name": "OK", "receiver_last_name": "123"})
+    assert codes(validate(sheet, rules).warnings) == [
+        (2, "receiver_first_name.placeholder"),
+        (2, "receiver_last_name.digits"),
+    ]
+
+
+def test_one_account_under_two_names_is_a_warning_for_each_row(rules: Rules):
+    rows = [
+        kenyan("A", amount="10"),
+        kenyan("B", amount="20", account_number=OTHER),
+        kenyan("C", amount="30", account_name="John Otieno", account_number="0712345678"),
+    ]
+    warnings = validate(of_rows(*rows), rules).warnings
+    assert codes(warnings) == [(2, "account_name.two_names"), (4, "account_name.two_names")]
+    assert "2 different names (rows 2, 4)" in warnings["message"][0]
+
+
+@pytest.mark.parametrize("other", ["KAMAU, Wanjiru", "wanjiru  kamau", "Wánjirú Kamau", "Wanjiru-Kamau"])
+def test_the_same_name_written_otherwise_is_no_other_name(rules: Rules, other: str):
+    rows = [kenyan("A", amount="10"), kenyan("B", amount="20", account_name=other)]
+    assert not validate(of_rows(*rows), rules).warnings.height
+
+
+def test_one_name_with_two_accounts_is_normal(rules: Rules):
+    assert not validate(of_rows(kenyan("A"), kenyan("B", account_number=OTHER)), rules).warnings.height
+
+
+def test_the_receivers_phone_is_an_account_like_any_other(rules: Rules):
+    rows = [{**TANZANIAN, "amount": "10000"}, {**TANZANIAN, "client_orderid": "B", "receiver_first_name": "Juma"}]
+    assert set(codes(validate(of_rows(*rows), rules).warnings)) == {
+        (2, "account_name.two_names"),
+        (3, "account_name.two_names"),
+    }
+
+
+def operator_rules(code: str, operator: str | None) -> Rules:
+    return load_rules("payout", {code: OperatorTerms(purpose="WALLET", operator=operator)})
+
+
+@pytest.mark.parametrize(
+    ("number", "warned"),
+    [
+        ("254712345678", False),  # 71 is Safaricom's
+        ("0733123456", True),  # 73 is Airtel's
+        ("254757123456", False),  # 75 is Airtel's, 757 Safaricom's: the longest counts
+        ("254750123456", True),
+        ("254744123456", True),  # a longer start than Safaricom's own 74
+    ],
+)
+def test_a_number_of_another_operator_than_the_purposes_is_a_warning(number: str, warned: bool):
+    sheet = of_rows(kenyan("A", account_number=number, phone="+254733123456"))
+    warnings = validate(sheet, operator_rules("KE", "Safaricom")).warnings
+    found = [code for code in warnings["code"] if code.endswith(".operator")]
+    assert found == (["account_number.operator"] if warned else [])
+    assert not any("operator" in code for code in validate(sheet, operator_rules("KE", None)).warnings["code"])
+
+
+def test_the_sentence_names_both_operators():
+    sheet = of_rows(kenyan("A", account_number="254733123456"))
+    (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
+    assert "like a number of Airtel, and the purpose WALLET pays to Safaricom" in message
+
+
+def test_a_form_without_an_account_is_judged_by_its_phone():
+    rules = operator_rules("TZ", "Airtel")
+    assert codes(validate(of_rows({**TANZANIAN, "receiver_phone": "0621234567"}), rules).warnings) == [
+        (2, "receiver_phone.operator")
+    ]
+    assert not validate(of_rows({**TANZANIAN, "receiver_phone": "0681234567"}), rules).warnings.height
+
+
+def test_a_bank_account_has_no_operator():
+    terms = OperatorTerms(purpose="W", operator="MTN", bank_account_pattern="[0-9]{10}")
+    row = kenyan("A", country="NG", account_number="8021234567", phone="+2348031234567")
+    assert not validate(of_rows(row), load_rules("payout", {"NG": terms})).warnings.height
+
+
+def test_strict_makes_every_warning_a_defect_with_the_same_code(rules: Rules):
+    sheet = of_rows(kenyan("A"), kenyan("B", account_name="OK", account_number=OTHER), kenyan("C", phone="712345678"))
+    lax = validate(sheet, rules)
+    strict = warnings_as_defects(lax)
+    assert codes(strict.defects) == codes(lax.warnings)
+    assert not strict.warnings.height
+    assert set(strict.rows.filter("valid")["row"]).isdisjoint(lax.warnings["row"])
+    assert strict.totals == lax.totals
+    assert strict.batch != lax.batch
+    clean = validate(of_rows(KENYAN), rules)
+    assert warnings_as_defects(clean).batch == clean.batch
