@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import config_dir, load_operation, load_rules
 from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.endpoint import operation_url
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.prepare import Signer
@@ -54,7 +55,7 @@ class Merchant:
         return Signer(
             url=self.url(base_url),
             consumer_key="benchmark",
-            callback_url="https://merchant.example/paygw/callback",
+            supplies=Supplies({"server_callback_url": "https://merchant.example/paygw/callback"}),
             profile=SignatureProfile.JSON_PARAMS,
             key=load_private_key(self.key),
         )

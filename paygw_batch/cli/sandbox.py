@@ -34,7 +34,7 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
     config = sandbox_config(settings, rules, key)
 
     def ready(base_url: str) -> None:
-        screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {config.record_path}.")
+        screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {config.served[0].record_path}.")
         screen.say(
             "To submit to it from another terminal, with the same configuration and a journal of its own:\n"
             f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_path(settings)))} "

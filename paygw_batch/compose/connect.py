@@ -10,14 +10,14 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.encode import encode_body
+from paygw_batch.gateway.encode import Supplies, encode_body
 from paygw_batch.gateway.endpoint import Connections, TransportSettings, operation_url
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, load_private_key
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.run.ports import Prepare
-from paygw_batch.sandbox.app import SandboxConfig
+from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
 from paygw_batch.sandbox.key import sandbox_key
 from paygw_batch.sandbox.server import running_sandbox
@@ -75,7 +75,7 @@ def signer_of(settings: Settings, key: PrivateKey, base_url: str) -> Signer:
     return Signer(
         url=operation_url(base_url, load_operation(PAYOUT), gateway.endpoint_id or ""),
         consumer_key=gateway.consumer_key or "",
-        callback_url=gateway.server_callback_url,
+        supplies=Supplies({"server_callback_url": gateway.server_callback_url}),
         profile=SignatureProfile(gateway.signature_profile or ""),
         key=key,
     )
@@ -89,9 +89,7 @@ def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey) -> Sandbox
         consumer_key=gateway.consumer_key or "",
         public_key_pem=key.public_key_pem(),
         profile=gateway.signature_profile or "",
-        rules=rules,
-        operation=load_operation(PAYOUT),
-        record_path=settings.journal_path().parent / RECORD_NAME,
+        served=(Served(load_operation(PAYOUT), rules, settings.journal_path().parent / RECORD_NAME),),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
     )
 
@@ -116,7 +114,7 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
 
         def base_string(instruction: Instruction, nonce: str, timestamp_s: int) -> str:
             rule, order_id = rules[instruction.country], instruction.client_orderid
-            encoded = encode_body(rule, instruction, order_id=order_id, callback_url=signer.callback_url)
+            encoded = encode_body(rule, instruction, order_id=order_id, supplies=signer.supplies)
             return signer.base_string(encoded, nonce=nonce, timestamp_s=timestamp_s)
 
         yield Connection(prepare, transport, base_string)

@@ -68,7 +68,7 @@ def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> N
     used = [rules[code] for code in sorted(countries) if code in rules]
     missing = settings.missing_to_send()
     fields = {field.kind for rule in used if rule.form is not None for field in rule.form.fields}
-    if FieldKind.CALLBACK_URL in fields and not settings.gateway.server_callback_url:
+    if FieldKind.OPERATOR_URL in fields and not settings.gateway.server_callback_url:
         missing.append("gateway.server_callback_url")
     missing += [key for rule in used if rule.form is not None for key in rule.missing_terms]
     if missing:

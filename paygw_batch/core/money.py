@@ -34,6 +34,14 @@ def from_minor(minor: int, *, minor_units: int) -> str:
     return format(Decimal(minor).scaleb(-minor_units, _EXACT), "f")
 
 
+def with_two_decimals(text: str) -> str:
+    """Return the amount `text` (`AMOUNT_PATTERN`) with exactly two decimals; `InternalError` when it has more."""
+    whole, _, decimals = text.partition(".")
+    if len(decimals) > 2:  # noqa: PLR2004 (two decimals)
+        raise InternalError("an amount has more than two decimals where two are to be written")
+    return f"{whole}.{decimals:0<2}"
+
+
 def add_up(sums: Iterable[tuple[str, Decimal]]) -> Mapping[str, Decimal]:
     """Return the exact sum per currency of (currency, amount) pairs."""
     totals: dict[str, Decimal] = {}

@@ -25,6 +25,7 @@ class Outcome:
 
     `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
     `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.
+    `customer_url` is where the customer of a collection goes to pay, where the gateway named such a page.
     """
 
     kind: OutcomeKind
@@ -35,6 +36,7 @@ class Outcome:
     error_code: str | None = None
     message: str | None = None
     conflict: bool = False
+    customer_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

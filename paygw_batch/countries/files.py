@@ -13,10 +13,10 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError, model_validator
 
-from paygw_batch.countries.rules import FieldKind
+from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
 
-SuppliedName = Literal["purpose", "ipaddress", "order_desc"]
+SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]
 """A field of a form that an operator's terms can hold a value for."""
 SUPPLIED_NAMES: tuple[SuppliedName, ...] = get_args(SuppliedName)
 
@@ -36,24 +36,33 @@ class _Data(BaseModel):
 
 
 class FieldData(_Data):
-    """One `[[fields]]` of a form. `default` is sent where neither sheet nor operator says anything."""
+    """One `[[fields]]` of a form. `default` is sent where neither sheet nor operator says anything.
+
+    A field that is not sent `everywhere` is sent where a country's file asks for it: as `further`.
+    """
 
     name: _FieldName
     kind: Annotated[FieldKind, Field(strict=False)]  # strict would refuse the text that a file holds
     from_sheet: bool = True
     default: _Text | None = None
+    everywhere: bool = True
 
 
 class FormData(_Data):
-    """A file of config/forms/."""
+    """A file of config/forms/. `shown`: a column of the reconciliation -> the form's fields that it shows."""
 
     fields: Annotated[list[FieldData], Field(min_length=1)]
+    shown: dict[
+        Literal["account_name", "account_number", "phone"], Annotated[list[_FieldName], Field(min_length=1)]
+    ] = {}
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise ValueError("a field stands twice")
+        if strange := sorted({name for shown in self.shown.values() for name in shown} - set(names)):
+            raise ValueError(f"shown speaks of {strange[0]}, which is no field")
         return self
 
 
@@ -66,11 +75,19 @@ class ReplyData(_Data):
     reference_fields: list[_Text]
     error_code_fields: list[_Text]
     message_fields: list[_Text]
+    customer_url_fields: list[_Text] = []
 
 
 class OperationData(_Data):
-    """A file of config/operations/. `operator_supplies`: what no country can be paid without, where its form has it."""
+    """A file of config/operations/. `operator_supplies`: what no country can do without, where its form has it.
 
+    `one_purpose`: currencies all of whose countries have the same purpose.
+    """
+
+    command: Annotated[str, StringConstraints(pattern=r"^[a-z-]+$")]
+    columns: Annotated[list[_FieldName], Field(min_length=1)]
+    amount_forms: Annotated[list[Annotated[AmountForm, Field(strict=False)]], Field(min_length=1)]
+    one_purpose: list[_Text] = []
     path: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._-]+)+/\{endpoint_id\}$")]
     default_form: _Text
     operator_supplies: list[SuppliedName]
@@ -81,14 +98,17 @@ class CountryOperationData(_Data):
     """`[operations.NAME]` of a country: only what differs from the operation's default form, all fields required.
 
     `required` names fields that the interface itself states as required: they can be neither omitted nor relaxed.
+    `further` names those fields of the form that are not sent everywhere, and are sent here.
     `unusable` says why the operation cannot be used until the operator's terms name a form.
     """
 
     form: _Text | None = None
     required: list[_FieldName] = []
+    further: list[_FieldName] = []
     omitted: list[_FieldName] = []
     relaxed: list[_FieldName] = []
     unusable: str = ""
+    notes: list[_Text] = []
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -151,10 +171,15 @@ def pattern_problem(pattern: str) -> str:
 
 def read_operation(root: Path, name: str) -> OperationData:
     """Read config/operations/NAME.toml; an unknown name is a `ConfigurationError` that tells the nearest."""
-    known = _stems(root, "operations")
+    known = operations(root)
     if name not in known:
         raise ConfigurationError(f"no operation is called {name!r}; {nearest(name, known)}")
     return _read(root, f"operations/{name}.toml", OperationData)
+
+
+def operations(root: Path) -> list[str]:
+    """Return the names of the operations, in alphabetical order."""
+    return _stems(root, "operations")
 
 
 def read_forms(root: Path) -> Mapping[str, FormData]:

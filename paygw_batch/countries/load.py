@@ -39,14 +39,29 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
     read = files.read_operation(data or config_dir(), operation)
     return Operation(
         name=operation,
+        command=read.command,
         path=read.path,
+        columns=tuple(read.columns),
+        amount_forms=tuple(read.amount_forms),
         echo_order_id=read.reply.echo_order_id,
         echo_amount=read.reply.echo_amount,
         echo_currency=read.reply.echo_currency,
         reference_fields=tuple(read.reply.reference_fields),
         error_code_fields=tuple(read.reply.error_code_fields),
         message_fields=tuple(read.reply.message_fields),
+        customer_url_fields=tuple(read.reply.customer_url_fields),
     )
+
+
+def operation_names(*, data: Path | None = None) -> tuple[str, ...]:
+    """Return the names of all operations, the one that sends money first."""
+    return tuple(sorted(files.operations(data or config_dir()), reverse=True))
+
+
+def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
+    """Return how many decimals each currency has: nothing that an operator could change."""
+    countries = files.read_countries(data or config_dir())
+    return {country.currency: country.minor_units for country in countries.values()}
 
 
 def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path | None = None) -> Rules:
@@ -70,6 +85,7 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
         case.check_data()
         problems += _wrong_terms(case)
         rules[code] = _rule(case, numbers[code])
+    problems += _several_purposes(operation, read, rules)
     if problems:
         raise ConfigurationError("\n".join(problems), hint="Correct these keys in the configuration file.")
     return MappingProxyType(rules)
@@ -116,11 +132,18 @@ class _Case:
         return self.documented_form or self.terms.form or ""
 
     @property
+    def omitted(self) -> frozenset[str]:
+        """The fields of the form that are never sent for this country."""
+        fields = self.forms[self.form_name].fields if self.form_name in self.forms else []
+        not_asked = {field.name for field in fields if not field.everywhere} - set(self.asks.further)
+        return frozenset(not_asked) | frozenset(self.asks.omitted)
+
+    @property
     def sent(self) -> Mapping[str, files.FieldData]:
         """The fields that are sent for this country, by name; none while there is no form."""
         if self.form_name not in self.forms:
             return {}
-        return {field.name: field for field in self.forms[self.form_name].fields if field.name not in self.asks.omitted}
+        return {field.name: field for field in self.forms[self.form_name].fields if field.name not in self.omitted}
 
     @property
     def supplied(self) -> Mapping[str, str]:
@@ -142,7 +165,7 @@ class _Case:
             raise ConfigurationError(f"config: no form is called {form!r}; {files.nearest(form, self.forms)}")
         if self.form_name in self.forms:
             have = {field.name for field in self.forms[self.form_name].fields}
-            for name in (*self.asks.required, *self.asks.omitted, *self.asks.relaxed):
+            for name in (*self.asks.required, *self.asks.further, *self.asks.omitted, *self.asks.relaxed):
                 if name not in have:
                     raise ConfigurationError(
                         f"config/countries/{self.code}.toml: the {self.form_name} form has no field {name!r}; "
@@ -155,7 +178,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
     form = _form(case.form_name, case.forms[case.form_name]) if usable and case.form_name in case.forms else None
     sent = case.sent if form is not None else {}
     defaults = {name: field.default for name, field in sent.items() if field.default is not None}
-    defaults |= {name: value for name, value in case.supplied.items() if name in defaults}
+    defaults |= {name: value for name, value in case.supplied.items() if name in sent and name != "purpose"}
     pattern = case.terms.bank_account_pattern
     return CountryRule(
         code=case.code,
@@ -175,7 +198,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         form=form,
         unusable="" if usable else case.asks.unusable,
         required=frozenset(sent) - frozenset(case.asks.relaxed),
-        omitted=frozenset(case.asks.omitted),
+        omitted=case.omitted,
         purpose=case.terms.purpose,
         operator=case.terms.operator,
         missing_terms=tuple(f"{case.key}.{name}" for name in case.missing),
@@ -184,13 +207,23 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         max_amount=case.terms.max_amount,
         # Grouped, so that whoever anchors it anchors every alternative.
         bank_account_pattern=None if pattern is None else f"(?:{pattern})",
-        notes=tuple(case.country.notes),
+        notes=(*case.country.notes, *case.asks.notes),
         confused_codes=MappingProxyType(dict(case.country.confused_codes)),
     )
 
 
 def _form(name: str, read: files.FormData) -> Form:
-    return Form(name, tuple(FormField(field.name, field.kind, field.from_sheet) for field in read.fields))
+    fields = tuple(FormField(field.name, field.kind, field.from_sheet) for field in read.fields)
+    return Form(name, fields, tuple((column, tuple(names)) for column, names in read.shown.items()))
+
+
+def _several_purposes(operation: str, read: files.OperationData, rules: Rules) -> Iterator[str]:
+    """Yield a sentence for each currency whose countries must have one purpose, and were given several."""
+    for currency in read.one_purpose:
+        given = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
+        if len(set(given.values())) > 1:
+            keys = ", ".join(f"countries.{code}.{operation}.purpose" for code in given)
+            yield f"{keys}: the gateway has one code for all countries that use {currency}; write the same in each."
 
 
 def _wrong_terms(case: _Case) -> Iterator[str]:
@@ -223,7 +256,7 @@ def _wrong_form(case: _Case) -> Iterator[str]:
 def _wrong_values(case: _Case) -> Iterator[str]:
     for name, value in case.supplied.items():
         key = f"{case.key}.{name}"
-        if name in case.asks.omitted:
+        if name in case.omitted:
             yield f"{key}: {name} is never sent for {case.country.name}; remove it."
         elif case.sent and name not in case.sent:
             yield f"{key}: the {case.form_name} form has no {name}; remove it."

@@ -16,6 +16,8 @@ class FieldKind(StrEnum):
     PURPOSE = "purpose"
     INTERNATIONAL_PHONE = "international_phone"
     """`+` and the dialling code first."""
+    MASKED_PHONE = "masked_phone"
+    """`+` and the dialling code first; of the digits after it some may be hidden, each by a `*`."""
     LOCAL_PHONE = "local_phone"
     """As dialled inside the country."""
     WALLET = "wallet"
@@ -23,7 +25,21 @@ class FieldKind(StrEnum):
     COUNTRY = "country"
     EMAIL = "email"
     IPV4 = "ipv4"
-    CALLBACK_URL = "callback_url"
+    POSTAL_CODE = "postal_code"
+    """Letters, digits, blanks and hyphens."""
+    OPERATOR_URL = "operator_url"
+    """An address of the operator's own, the same for every row: the configuration has it, under the field's name."""
+    CONTROL = "control"
+    """The hash over order id, amount and currency that a collection carries."""
+
+
+class AmountForm(StrEnum):
+    """How `amount` stands in a body."""
+
+    NUMBER = "number"
+    """A JSON number with the sheet's own digits."""
+    TWO_DECIMALS = "two-decimals"
+    """A text of digits, with two decimals in every currency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +54,14 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The body shape of an operation; `fields` in wire order. Source: sections 2.1 and 2.2 of the interface."""
+    """The body shape of an operation; `fields` in wire order. Source: sections 2.1 and 2.2 of the interface.
+
+    `shown` says from which fields the reconciliation fills those of its columns that the form has no field for.
+    """
 
     name: str
     fields: tuple[FormField, ...]
+    shown: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +70,24 @@ class Operation:
 
     `path` follows the base address and has one place to fill, `{endpoint_id}` (section 4 of the gateway's interface).
     The interface shows no field of a reply but `status`: the echoes are the request's own names, and the tuples list
-    names that may occur, the first one present being the one that counts.
+    names that may occur, the first one present being the one that counts. `command` is the one that runs a sheet of it,
+    `columns` what such a sheet may have, in the order in which a row's defects are told. `amount_forms` are those that
+    the interface shows: where there are several, the operator's configuration names one.
     """
 
     name: str
+    command: str
     path: str
+    columns: tuple[str, ...]
+    amount_forms: tuple[AmountForm, ...]
     echo_order_id: str
     echo_amount: str
     echo_currency: str
     reference_fields: tuple[str, ...]
     error_code_fields: tuple[str, ...]
     message_fields: tuple[str, ...]
+    customer_url_fields: tuple[str, ...]
+    """Where a reply may say which page the customer goes to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +113,7 @@ class MobileNumbers:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTerms:
-    """What the operator's configuration adds to a country: `[countries.KE.payout]`. Everything may be absent."""
+    """What the operator's configuration adds to a country: `[countries.KE.payout]`. All may be absent."""
 
     purpose: str | None = None
     min_amount: Decimal | None = None
@@ -99,6 +126,10 @@ class OperatorTerms:
     """A regular expression over the whole of `account_number`, where money also goes to banks."""
     ipaddress: str | None = None
     order_desc: str | None = None
+    address1: str | None = None
+    city: str | None = None
+    zip_code: str | None = None
+    merchant_data: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from paygw_batch.gateway.message import Expected, FaultKind, RawReply, Transport
 STATUS_FIELD = "status"
 """The one reply field that the interface shows (section 4, rule 5)."""
 MAX_EVIDENCE_CHARACTERS = 200
+MAX_URL_CHARACTERS = 2000
+"""A longer address is left out: cut short, it would lead nowhere."""
 MAX_NESTING = 32
 MAX_PAUSE_S = 900.0
 """However long the gateway asks for, a run rests no longer at a time."""
@@ -30,6 +32,7 @@ UNSTATED_PAUSE_S = 60.0
 
 _ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
 _NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
+_URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _REST_ASKED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
@@ -54,7 +57,7 @@ def classify(
     if isinstance(members, str):
         outcome = Outcome(OutcomeKind.UNKNOWN, cause=members, http_status=reply.http_status)
     else:
-        outcome = _with_evidence(_of_object(reply, members, expected, words, operation), members, operation)
+        outcome = _with_evidence(_of_object(reply, members, expected, words, operation), members, expected, operation)
     if (cause := _cause_by_http(reply.http_status)) is not None and not outcome.conflict:
         outcome = replace(outcome, kind=OutcomeKind.UNKNOWN, cause=cause)
     return Verdict(outcome, _advice(reply, outcome, now))
@@ -206,14 +209,24 @@ def _inside(value: object) -> list[object]:
 # Evidence: the gateway's own words, fit to be kept and shown.
 
 
-def _with_evidence(outcome: Outcome, members: Mapping[str, Any], operation: Operation) -> Outcome:
+def _with_evidence(outcome: Outcome, members: Mapping[str, Any], expected: Expected, operation: Operation) -> Outcome:
     return replace(
         outcome,
         gateway_status=_evidence(members.get(STATUS_FIELD)),
         gateway_reference=_first(members, operation.reference_fields),
         error_code=_first(members, operation.error_code_fields),
         message=_first(members, operation.message_fields),
+        customer_url=None if outcome.conflict else _customer_url(members, expected, operation),
     )
+
+
+def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Operation) -> str | None:
+    """Return the first address for the customer, whole or not at all; one of our own that is repeated is none."""
+    for name in operation.customer_url_fields:
+        value = members.get(name)
+        if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
+            return value
+    return None
 
 
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:

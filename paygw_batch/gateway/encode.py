@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paygw_batch.core.instruction import Instruction
-from paygw_batch.core.money import AMOUNT_PATTERN
-from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
+from paygw_batch.core.money import AMOUNT_PATTERN, with_two_decimals
+from paygw_batch.countries.rules import AmountForm, CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.gateway.control import ControlProfile
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)
 _quoted = json.encoder.encode_basestring
@@ -24,12 +26,24 @@ class EncodedBody:
     params: tuple[tuple[str, str], ...] = field(repr=False)
 
 
-def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, callback_url: str | None) -> EncodedBody:
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What the operator's configuration supplies to every body of an operation.
+
+    `urls`: the operator's own addresses, by the name of their field. `control` is None where no form has a control.
+    """
+
+    urls: Mapping[str, str | None]
+    amount_form: AmountForm = AmountForm.NUMBER
+    control: ControlProfile | None = None
+
+
+def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, supplies: Supplies) -> EncodedBody:
     """Return the JSON object of the country's form for `instruction`, as UTF-8.
 
     Fields stand in the form's order, without those that the country omits and those that are optional and absent.
-    `amount` is a JSON number with the sheet's own digits: it goes from text to text and is never a float. Source:
-    section 2.2 of the gateway's interface.
+    `amount` is a JSON number with the sheet's own digits, or a text with two decimals: it goes from text to text and is
+    never a float. Source: sections 2.1 and 2.2 of the gateway's interface.
 
     Raises `ConfigurationError` when the country is not configured for sending, or for another form than the one the
     instruction was validated for; `InternalError` when the instruction lacks what its form requires.
@@ -37,13 +51,15 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, c
     form = _form(rule, instruction)
     if _AMOUNT.fullmatch(instruction.amount) is None:
         raise InternalError("an instruction reached the gateway with an amount that is not plain digits")
+    is_number = supplies.amount_form is AmountForm.NUMBER
+    amount = instruction.amount if is_number else with_two_decimals(instruction.amount)
     supplied = {
         FieldKind.ORDER_ID: order_id,
-        FieldKind.AMOUNT: instruction.amount,
+        FieldKind.AMOUNT: amount,
         FieldKind.CURRENCY: instruction.currency,
         FieldKind.PURPOSE: rule.purpose,
         FieldKind.COUNTRY: rule.code,
-        FieldKind.CALLBACK_URL: callback_url,
+        FieldKind.CONTROL: _control(rule, instruction, order_id, amount, supplies.control),
     }
     params = []
     members = []
@@ -51,13 +67,30 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, c
         name, kind = wanted.name, wanted.kind
         if name in rule.omitted:
             continue
-        value = supplied[kind] if kind in supplied else instruction.fields.get(name)
+        if kind is FieldKind.OPERATOR_URL:
+            value = supplies.urls.get(name)
+        else:
+            value = supplied[kind] if kind in supplied else instruction.fields.get(name)
         if not value:
             _may_be_absent(rule, wanted)
             continue
         params.append((name, value))
-        members.append(f"{_quoted(name)}:{value if kind is FieldKind.AMOUNT else _quoted(value)}")
+        members.append(f"{_quoted(name)}:{value if kind is FieldKind.AMOUNT and is_number else _quoted(value)}")
     return EncodedBody(_utf8("{" + ",".join(members) + "}"), tuple(params))
+
+
+def _control(
+    rule: CountryRule, instruction: Instruction, order_id: str, amount_sent: str, profile: ControlProfile | None
+) -> str | None:
+    if profile is None:
+        return None
+    return profile.control(
+        order_id=order_id,
+        amount=instruction.amount,
+        amount_sent=amount_sent,
+        currency=instruction.currency,
+        minor_units=rule.minor_units,
+    )
 
 
 def _form(rule: CountryRule, instruction: Instruction) -> Form:
@@ -65,7 +98,7 @@ def _form(rule: CountryRule, instruction: Instruction) -> Form:
     if rule.form is None:
         raise ConfigurationError(rule.unusable)
     if rule.missing_terms:
-        raise ConfigurationError(f"{rule.name} cannot be paid out to yet: {', '.join(rule.missing_terms)} is not set.")
+        raise ConfigurationError(f"{rule.name} cannot be used yet: {', '.join(rule.missing_terms)} is not set.")
     if (instruction.country, instruction.currency) != (rule.code, rule.currency):
         raise InternalError(f"an instruction was held against the rule of {rule.name}, to which it does not belong")
     if instruction.form != rule.form.name:
@@ -81,7 +114,7 @@ def _may_be_absent(rule: CountryRule, wanted: FormField) -> None:
     if wanted.name not in rule.required:
         return
     if not wanted.from_sheet:
-        raise ConfigurationError(f"{rule.name} cannot be paid out to yet: gateway.{wanted.name} is not set.")
+        raise ConfigurationError(f"{rule.name} cannot be used yet: {wanted.name} is not set.")
     raise InternalError(f"an instruction for {rule.name} reached the gateway without {wanted.name}")
 
 

@@ -12,6 +12,8 @@ class Expected:
     order_id: str
     amount: Decimal
     currency: str
+    own_urls: tuple[str, ...] = ()
+    """The operator's own addresses that were sent along: repeated in a reply, they are no page for the customer."""
 
 
 @dataclass(frozen=True, slots=True)

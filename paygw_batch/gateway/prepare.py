@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
-from paygw_batch.gateway.encode import EncodedBody, encode_body
+from paygw_batch.gateway.encode import EncodedBody, Supplies, encode_body
 from paygw_batch.gateway.message import Expected, PreparedRequest
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, authorization, base_string, oauth_parameters
 
@@ -20,7 +20,7 @@ class Signer:
 
     url: str
     consumer_key: str
-    callback_url: str | None
+    supplies: Supplies
     profile: SignatureProfile
     key: PrivateKey = field(repr=False)
 
@@ -28,7 +28,7 @@ class Signer:
         self, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
     ) -> PreparedRequest:
         """Return the request of one attempt, signed. Raises what `encode_body` raises."""
-        encoded = encode_body(rule, instruction, order_id=order_id, callback_url=self.callback_url)
+        encoded = encode_body(rule, instruction, order_id=order_id, supplies=self.supplies)
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
         signature = self.key.sign(base_string(self.profile, self.url, encoded, oauth))
         return PreparedRequest(
@@ -39,7 +39,12 @@ class Signer:
             nonce=nonce,
             timestamp_s=timestamp_s,
             purpose=next((value for name, value in encoded.params if name == "purpose"), None),
-            expected=Expected(order_id, Decimal(instruction.amount), instruction.currency),
+            expected=Expected(
+                order_id,
+                Decimal(instruction.amount),
+                instruction.currency,
+                tuple(url for url in self.supplies.urls.values() if url),
+            ),
         )
 
     def base_string(self, encoded: EncodedBody, *, nonce: str, timestamp_s: int) -> str:

@@ -98,6 +98,8 @@ def _outcome_details(outcome: Outcome) -> str:
     parts = [f'"cause":{_quoted(outcome.cause)}'] if outcome.cause else []
     if outcome.conflict:
         parts.append('"conflict":true')
+    if outcome.customer_url is not None:
+        parts.append(f'"customer_url":{_quoted(outcome.customer_url)}')
     if outcome.error_code is not None:
         parts.append(f'"error_code":{_quoted(outcome.error_code)}')
     if outcome.gateway_reference is not None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
 from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
+from paygw_batch.sandbox.expects import Expects
 from paygw_batch.sandbox.message import Order, Refusal, Request
 from paygw_batch.sandbox.record import Record, RecordLine
 from paygw_batch.sandbox.reply import BARE_500, GARBAGE, Headers, Reply, answer_reply, refusal_reply
@@ -28,17 +29,34 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """An operation that the sandbox serves. `rules` carry the operator's purposes; what it accepts is written down."""
+
+    operation: Operation
+    rules: Rules
+    record_path: Path
+    expects: Expects = Expects()  # noqa: RUF009 (frozen)
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """All that the sandbox has to know. `profile` is a `signature_profile`; `rules` carry the operator's purposes."""
+    """All that the sandbox has to know. `profile` is a `signature_profile`; `served` has at least one operation."""
 
     endpoint_id: str
     consumer_key: str
     public_key_pem: bytes = field(repr=False)
     profile: str
-    rules: Rules
-    operation: Operation
-    record_path: Path
+    served: tuple[Served, ...]
     behaviour: Behaviour
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Where the orders of one operation are verified and written down."""
+
+    operation: Operation
+    record: Record
+    verifier: Verifier
 
 
 class SandboxApp:
@@ -47,25 +65,35 @@ class SandboxApp:
     Raises `ConfigurationError` when `config` cannot be used. One event loop only.
     """
 
-    def __init__(self, config: SandboxConfig, record: Record, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, config: SandboxConfig, records: Mapping[str, Record], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`records` are open, by the name of the operation whose orders they hold."""
         try:
             profile = SignatureProfile(config.profile)
         except ValueError:
             known = ", ".join(SignatureProfile)
             raise ConfigurationError(f"The sandbox knows no signature_profile {config.profile}: {known}.") from None
-        self._operation = config.operation
-        self._record = record
         self._clock = clock
         self._choice = AnswerChoice(config.behaviour)
-        self._verifier = Verifier(
-            endpoint_id=config.endpoint_id,
-            operation=config.operation,
-            rules=config.rules,
-            authenticator=Authenticator(
-                consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
-            ),
-            clock=clock,
+        authenticator = Authenticator(
+            consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )
+        self._desks = [
+            _Desk(
+                served.operation,
+                records[served.operation.name],
+                Verifier(
+                    endpoint_id=config.endpoint_id,
+                    operation=served.operation,
+                    rules=served.rules,
+                    authenticator=authenticator,
+                    clock=clock,
+                    expects=served.expects,
+                ),
+            )
+            for served in config.served
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. What never arrived whole is not looked at."""
@@ -79,35 +107,35 @@ class SandboxApp:
         body = await _read_body(receive)
         if body is None:
             return
+        request = _request(scope, body)
+        desk = next((each for each in self._desks if each.verifier.is_asked(request)), self._desks[0])
         if len(body) > MAX_BODY_BYTES:
             refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
-            await _send(send, refusal_reply(self._operation, refusal), extra=(("Connection", "close"),))
+            await _send(send, refusal_reply(desk.operation, refusal), extra=(("Connection", "close"),))
             return
-        verdict = self._verifier.verify(_request(scope, body))
+        verdict = desk.verifier.verify(request)
         if isinstance(verdict, Refusal):
-            await _send(send, refusal_reply(self._operation, verdict))
+            await _send(send, refusal_reply(desk.operation, verdict))
             return
-        await self._answer(verdict, scope, receive, send)
+        await self._answer(desk, verdict, scope, receive, send)
 
-    async def _answer(self, order: Order, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, desk: "_Desk", order: Order, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._choice.choose(order)
         reference = secrets.token_hex(8)
         try:
             # Before a byte of the answer leaves: what the record does not hold was never taken.
-            self._record.append(self._line(order, answer, reference))
+            desk.record.append(self._line(order, answer, reference))
         except OutputError as problem:
             _log.error("%s", problem.message)
             await _send(send, BARE_500)
             return
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
-        await self._reply(order, answer, reference, scope, receive, send)
-
-    async def _reply(
-        self, order: Order, answer: Answer, reference: str, scope: Scope, receive: Receive, send: Send
-    ) -> None:
         order_id = f"{order.order_id}-other" if answer.fault is Fault.WRONG_ECHO else order.order_id
-        reply = answer_reply(self._operation, order, answer, order_id=order_id, reference=reference)
+        reply = answer_reply(desk.operation, order, answer, order_id=order_id, reference=reference)
+        await self._reply(reply, answer, scope, receive, send)
+
+    async def _reply(self, reply: Reply, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         match answer.fault:
             case None | Fault.WRONG_ECHO:
                 await _send(send, reply)

@@ -1,6 +1,6 @@
-"""What is to be paid: the fields of a body held against the form of their country.
+"""What is to be paid, or collected: the fields of a body held against the form of their country.
 
-Source: sections 2.2 to 2.4 of the gateway's interface, as the data under `config/` states them.
+Source: sections 2.1 to 2.4 of the gateway's interface, as the data under `config/` states them.
 """
 
 import ipaddress
@@ -12,19 +12,27 @@ from urllib.parse import urlsplit
 
 from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField, Rules
+from paygw_batch.errors import InternalError
 from paygw_batch.sandbox.body import Digits, order_id_of, shown_name
+from paygw_batch.sandbox.expects import Expects, amount_form_problem, is_control
 from paygw_batch.sandbox.message import Order, Refusal
 
 _MAX_TEXT = 1024
 _MAX_ORDER_ID = 128
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_POSTAL_CODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 -]{0,30}[A-Za-z0-9])?")
+_SHA256 = re.compile("[0-9a-f]{64}")
+_PAYEE_KINDS = (FieldKind.WALLET, FieldKind.LOCAL_PHONE, FieldKind.INTERNATIONAL_PHONE, FieldKind.MASKED_PHONE)
+"""What tells who is paid, or pays: the first that a body has."""
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(?:\.[^@\s.]+)+")
 
 
 class FormCheck:
     """Holds bodies against the rules of one operation."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, expects: Expects = Expects()) -> None:  # noqa: B008 (frozen)
+        self._expects = expects
+        self._by_code = rules
         self._by_currency: defaultdict[str, list[CountryRule]] = defaultdict(list)
         for rule in rules.values():
             self._by_currency[rule.currency].append(rule)
@@ -36,23 +44,48 @@ class FormCheck:
         if isinstance(rule, str):
             return Refusal(422, "currency", rule, order_id)
         if rule.form is None:
-            return Refusal(422, "currency", f"currency: {rule.name} cannot be paid out to here.", order_id)
+            return Refusal(422, "currency", f"currency: {rule.name} cannot be used here.", order_id)
         wrong = _wrong_names(rule, rule.form, fields)
         if wrong is not None:
             return Refusal(422, wrong[0], wrong[1], order_id)
         for form_field in rule.form.fields:
             if form_field.name in fields:
-                problem = _problem(rule, form_field, fields[form_field.name])
+                problem = self._problem(rule, form_field, fields)
                 if problem:
                     return Refusal(422, form_field.name, f"{form_field.name} {problem}.", order_id)
         return _order(rule, rule.form, fields)
 
+    def _problem(self, rule: CountryRule, form_field: FormField, fields: Mapping[str, str]) -> str:
+        """Return what is wrong with a field, to stand after its name, or an empty text."""
+        value = fields[form_field.name]
+        is_number = isinstance(value, Digits)
+        if form_field.kind is FieldKind.AMOUNT:
+            problem = amount_form_problem(self._expects, value, is_number=is_number)
+            digits = value.removesuffix(".00") if self._expects.amount_is_text and not rule.minor_units else value
+            return problem or _amount_problem(rule, digits)
+        if is_number:
+            return "must be text, not a number"
+        if form_field.kind is FieldKind.CONTROL:
+            return self._control_problem(rule, fields)
+        return _value_problem(rule, form_field, value)
+
+    def _control_problem(self, rule: CountryRule, fields: Mapping[str, str]) -> str:
+        if not _SHA256.fullmatch(fields["control"]):
+            return "must be a SHA-256 hash in lower-case hex"
+        if self._expects.control is None:
+            return "cannot be checked: no control is agreed"
+        if _is_plain(fields) and is_control(self._expects.control, fields, minor_units=rule.minor_units):
+            return ""
+        return "is not the hash over this order id, amount and currency"
+
     def _rule_of(self, fields: Mapping[str, str]) -> CountryRule | str:
         """Return the rule of the country a body is about, or a sentence.
 
-        A body of the account form names no country: its currency tells, and where countries share a currency, the
+        A body of a payout names no country: its currency tells, and where countries share a currency, the
         dialling code of its phone, or of its account where it has no phone.
         """
+        if (named := self._by_code.get(fields.get("country", ""))) is not None:
+            return named
         candidates = self._by_currency.get(fields.get("currency", ""), [])
         if not candidates:
             return "currency is missing or unknown here."
@@ -77,38 +110,32 @@ def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tu
     return None
 
 
-def _problem(rule: CountryRule, form_field: FormField, value: str) -> str:  # noqa: C901 (one line for every kind)
+def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:  # noqa: C901 (a line for every kind)
     """Return what is wrong with a field's value, to stand after its name, or an empty text."""
-    if isinstance(value, Digits) != (form_field.kind is FieldKind.AMOUNT):
-        return "must be a number, not text" if form_field.kind is FieldKind.AMOUNT else "must be text, not a number"
     match form_field.kind:
-        case FieldKind.AMOUNT:
-            return _amount_problem(rule, value)
-        case FieldKind.TEXT:
-            return (
-                ""
-                if _is_text(value, _MAX_TEXT)
-                else f"must be 1 to {_MAX_TEXT} characters, none of them a control character, no blank at an end"
-            )
-        case FieldKind.ORDER_ID:
-            return (
-                ""
-                if _is_text(value, _MAX_ORDER_ID)
-                else f"must be 1 to {_MAX_ORDER_ID} characters, none of them a control character, no blank at an end"
-            )
+        case FieldKind.AMOUNT | FieldKind.CONTROL:
+            raise InternalError("an amount or a control was looked at by itself")
+        case FieldKind.TEXT | FieldKind.ORDER_ID:
+            longest = _MAX_TEXT if form_field.kind is FieldKind.TEXT else _MAX_ORDER_ID
+            wrong = f"must be 1 to {longest} characters, none of them a control character, no blank at an end"
+            return "" if _is_text(value, longest) else wrong
         case FieldKind.CURRENCY:
             return "" if value == rule.currency else f"must be {rule.currency}"
         case FieldKind.COUNTRY:
             return "" if value == rule.code else f"must be {rule.code}"
         case FieldKind.PURPOSE:
-            return "" if value == rule.purpose else f"is not the code that {rule.name} is paid out through"
-        case FieldKind.INTERNATIONAL_PHONE | FieldKind.LOCAL_PHONE | FieldKind.WALLET:
+            return "" if value == rule.purpose else f"is not the code that {rule.name} is reached through"
+        case FieldKind.MASKED_PHONE if "*" in value:
+            return _masked_problem(rule, value)
+        case FieldKind.INTERNATIONAL_PHONE | FieldKind.LOCAL_PHONE | FieldKind.WALLET | FieldKind.MASKED_PHONE:
             return _number_problem(rule, form_field.kind, value)
         case FieldKind.EMAIL:
             return "" if _EMAIL.fullmatch(value) else "must be an e-mail address"
         case FieldKind.IPV4:
             return "" if _is_ipv4(value) else "must be an IPv4 address"
-        case FieldKind.CALLBACK_URL:
+        case FieldKind.POSTAL_CODE:
+            return "" if _POSTAL_CODE.fullmatch(value) else "must be a postal code of letters, digits and hyphens"
+        case FieldKind.OPERATOR_URL:
             return "" if _is_url(value) else "must be an http or https URL"
         case _:
             assert_never(form_field.kind)
@@ -121,9 +148,9 @@ def _amount_problem(rule: CountryRule, digits: str) -> str:
     if amount == 0:
         return "must be above zero"
     if rule.min_amount is not None and amount < rule.min_amount:
-        return "is below the least that may be paid out"
+        return "is below the least that may be sent"
     if rule.max_amount is not None and amount > rule.max_amount:
-        return "is above the most that may be paid out"
+        return "is above the most that may be sent"
     return ""
 
 
@@ -133,12 +160,25 @@ def _number_problem(rule: CountryRule, kind: FieldKind, value: str) -> str:
         return ""
     prefix = {
         FieldKind.INTERNATIONAL_PHONE: f"+{numbers.dialling_code}",
+        FieldKind.MASKED_PHONE: f"+{numbers.dialling_code}",
         FieldKind.WALLET: numbers.dialling_code,
         FieldKind.LOCAL_PHONE: numbers.trunk_prefix,
     }[kind]
     if value.startswith(prefix) and re.fullmatch(numbers.pattern, value.removeprefix(prefix)):
         return ""
     return f"must be a mobile number of {rule.name}" + (f" written with {prefix} first" if prefix else "")
+
+
+def _masked_problem(rule: CountryRule, value: str) -> str:
+    prefix = f"+{rule.numbers.dialling_code}"
+    rest = value.removeprefix(prefix)
+    fits = len(rest) in rule.numbers.national_lengths and set(rest) <= set("0123456789*") and set(rest) != {"*"}
+    return "" if value.startswith(prefix) and fits else f"must be a number of {rule.name}, partly hidden by * at most"
+
+
+def _is_plain(fields: Mapping[str, str]) -> bool:
+    """Whether the amount is one that a control can be computed over: other defects have their own refusal."""
+    return parse_amount(fields["amount"], minor_units=4) is not None
 
 
 def _is_text(value: str, longest: int) -> bool:
@@ -162,9 +202,8 @@ def _is_url(value: str) -> bool:
 
 
 def _order(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> Order:
-    payee = next(
-        (fields[each.name] for each in form.fields if each.kind in {FieldKind.WALLET, FieldKind.LOCAL_PHONE}), ""
-    )
+    names = [each.name for kind in _PAYEE_KINDS for each in form.fields if each.kind is kind]
+    payee = next((fields[name] for name in names if name in fields), "")
     return Order(
         order_id=fields["client_orderid"],
         country=rule.code,

@@ -11,6 +11,8 @@ from paygw_batch.sandbox.message import Order, Refusal
 Headers = tuple[tuple[str, str], ...]
 
 _JSON: Headers = (("Content-Type", "application/json"),)
+CUSTOMER_PAGE = "https://sandbox.example/pay/"
+"""Where a customer would pay, if the sandbox had any; the sandbox's own number of the order follows."""
 _REFUSAL_HEADERS: Mapping[int, Headers] = {401: (("WWW-Authenticate", "OAuth"),), 405: (("Allow", "POST"),)}
 """What RFC 9110 asks to go with these statuses."""
 
@@ -51,6 +53,8 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
         operation.echo_currency: order.currency,
         operation.reference_fields[0]: reference,
     }
+    if operation.customer_url_fields and answer.commits:
+        said[operation.customer_url_fields[0]] = CUSTOMER_PAGE + reference
     if answer.error_code is not None:
         said[operation.error_code_fields[0]] = answer.error_code
     if answer.message is not None:

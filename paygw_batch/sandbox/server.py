@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 import uvicorn
@@ -42,8 +42,9 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
     nothing. At the end every connection that is still open is cut. Raises `ConfigurationError` (a port in use, a record
     or key that cannot be used).
     """
-    with Record(config.record_path) as record:
-        app = SandboxApp(config, record)
+    with ExitStack() as stack:
+        records = {each.operation.name: stack.enter_context(Record(each.record_path)) for each in config.served}
+        app = SandboxApp(config, records)
         listener = _listen(port)
         server = _server(app)
         thread = threading.Thread(target=server.run, args=([listener],), name="paygw-sandbox", daemon=True)

@@ -1,7 +1,7 @@
-"""Whether a request is a payment: the one door everything has to come through.
+"""Whether a request is a payment or a collection: the one door everything has to come through.
 
 What is asked, and where it is written: sections 4 and 5 of the gateway's interface (POST, the path, the three headers),
-RFC 5849 (the signature), sections 2.2 to 2.4 (the form).
+RFC 5849 (the signature), sections 2.1 to 2.4 (the form), section 5 (the control).
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.sandbox.authorization import Authenticator
 from paygw_batch.sandbox.body import order_id_of, parse_body
+from paygw_batch.sandbox.expects import Expects
 from paygw_batch.sandbox.form import FormCheck
 from paygw_batch.sandbox.message import Order, Refusal, Request
 
@@ -19,7 +20,7 @@ _JSON_HEADERS = (("content-type", 415), ("accept", 406))
 
 
 class Verifier:
-    """Tells payments from everything else. Keeps the nonces it has seen; one thread only."""
+    """Tells the requests of one operation from everything else. Its authenticator keeps the nonces; one thread only."""
 
     def __init__(
         self,
@@ -29,13 +30,18 @@ class Verifier:
         rules: Rules,
         authenticator: Authenticator,
         clock: Callable[[], float],
+        expects: Expects = Expects(),  # noqa: B008 (frozen)
     ) -> None:
         """`clock` returns the seconds since 1970 that timestamps are held against."""
         self._path_stem = operation.path.format(endpoint_id="")
         self._path = operation.path.format(endpoint_id=endpoint_id)
-        self._form_check = FormCheck(rules)
+        self._form_check = FormCheck(rules, expects)
         self._authenticator = authenticator
         self._clock = clock
+
+    def is_asked(self, request: Request) -> bool:
+        """Whether the request's path is this operation's, whatever the endpoint in it."""
+        return request.path.startswith(self._path_stem)
 
     def verify(self, request: Request) -> Order | Refusal:
         """Return the order to pay, or a refusal (an HTTP status from 400 to 422): then nothing may be paid."""

@@ -10,7 +10,7 @@ from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.numbers import NUMBER_KINDS, NumberColumn
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
-_FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.IPV4, FieldKind.CALLBACK_URL})
+_FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.IPV4, FieldKind.OPERATOR_URL})
 """What the rules and the configuration say better than a person: not asked for."""
 
 

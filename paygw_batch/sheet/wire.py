@@ -28,7 +28,7 @@ WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
 """What a valid row's own country makes of it, beside `SHOWN_COLUMNS`."""
 
 _OF_EVERY_FORM = frozenset(
-    {FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY, FieldKind.PURPOSE, FieldKind.CALLBACK_URL}
+    {FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY, FieldKind.PURPOSE, FieldKind.OPERATOR_URL}
 )
 """What an instruction holds beside its `fields`, or what only the configuration knows."""
 _MINOR_DIGITS = 19

@@ -25,7 +25,7 @@ ACCOUNT = Form(
         FormField("currency", FieldKind.CURRENCY, from_sheet=True),
         FormField("phone", FieldKind.INTERNATIONAL_PHONE, from_sheet=True),
         FormField("purpose", FieldKind.PURPOSE, from_sheet=True),
-        FormField("server_callback_url", FieldKind.CALLBACK_URL, from_sheet=False),
+        FormField("server_callback_url", FieldKind.OPERATOR_URL, from_sheet=False),
     ),
 )
 RECEIVER = Form(
@@ -43,6 +43,7 @@ RECEIVER = Form(
         FormField("receiver_last_name", FieldKind.TEXT, from_sheet=True),
         FormField("receiver_phone", FieldKind.LOCAL_PHONE, from_sheet=True),
     ),
+    (("account_name", ("receiver_first_name", "receiver_last_name")), ("phone", ("receiver_phone",))),
 )
 
 

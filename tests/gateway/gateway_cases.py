@@ -14,6 +14,7 @@ from oauthlib.oauth1.rfc5849.utils import parse_authorization_header, unescape
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import CountryRule, OperatorTerms
+from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.endpoint import gateway_origin, operation_url
 from paygw_batch.gateway.http1 import payout_request
 from paygw_batch.gateway.message import PreparedRequest
@@ -28,6 +29,7 @@ BASE_URL = "https://gateway.example"
 ENDPOINT_ID = "1234"
 CONSUMER_KEY = "merchant-login"
 CALLBACK_URL = "https://merchant.example/paygw/callback?from=gateway&n=1"
+SUPPLIES = Supplies({"server_callback_url": CALLBACK_URL})
 NONCE = "00112233445566778899aabbccddeeff"
 TIMESTAMP_S = 1_790_000_000
 OPERATION = load_operation("payout")
@@ -100,7 +102,7 @@ def throw_away_key(directory: Path) -> PrivateKey:
 
 def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Signer:
     """Return a signer whose every other part is fixed."""
-    return Signer(url=url, consumer_key=CONSUMER_KEY, callback_url=CALLBACK_URL, profile=profile, key=key)
+    return Signer(url=url, consumer_key=CONSUMER_KEY, supplies=SUPPLIES, profile=profile, key=key)
 
 
 def prepared(key: PrivateKey, profile: SignatureProfile, country: str) -> PreparedRequest:

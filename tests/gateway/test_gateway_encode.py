@@ -3,23 +3,21 @@
 import json
 
 import pytest
-from gateway_cases import CALLBACK_URL, RULES, instruction_for, rule_for
+from gateway_cases import RULES, SUPPLIES, instruction_for, rule_for
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import ConfigurationError, InternalError
-from paygw_batch.gateway.encode import EncodedBody, encode_body
+from paygw_batch.gateway.encode import EncodedBody, Supplies, encode_body
 
 AMOUNTS = st.from_regex(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 
 
-def encode(country: str, rule: CountryRule | None = None, callback_url: str | None = CALLBACK_URL, **changes: object):
+def encode(country: str, rule: CountryRule | None = None, supplies: Supplies = SUPPLIES, **changes: object):
     instruction = instruction_for(country, **changes)
-    return encode_body(
-        rule or RULES[country], instruction, order_id=instruction.client_orderid, callback_url=callback_url
-    )
+    return encode_body(rule or RULES[country], instruction, order_id=instruction.client_orderid, supplies=supplies)
 
 
 def read(encoded: EncodedBody) -> list[tuple[str, str]]:
@@ -54,7 +52,7 @@ def test_an_amount_that_is_not_plain_digits_never_reaches_the_wire(amount: str):
 @given(name=TEXTS, order_id=TEXTS)
 def test_any_text_comes_back_from_the_body_as_it_went_in(name: str, order_id: str):
     instruction = instruction_for("KE", fields={**instruction_for("KE").fields, "account_name": name})
-    encoded = encode_body(RULES["KE"], instruction, order_id=order_id, callback_url=CALLBACK_URL)
+    encoded = encode_body(RULES["KE"], instruction, order_id=order_id, supplies=SUPPLIES)
     pairs = dict(read(encoded))
     assert (pairs["account_name"], pairs["client_orderid"]) == (name, order_id)
 
@@ -104,9 +102,9 @@ def test_an_instruction_without_what_its_form_requires_is_an_error_of_ours_and_n
 
 
 def test_a_missing_callback_address_is_named_as_the_setting_it_is():
-    with pytest.raises(ConfigurationError, match=r"gateway\.server_callback_url"):
-        encode("KE", callback_url=None)
-    assert b"callback" not in encode("TZ", callback_url=None).body
+    with pytest.raises(ConfigurationError, match="server_callback_url"):
+        encode("KE", supplies=Supplies({}))
+    assert b"callback" not in encode("TZ", supplies=Supplies({})).body
 
 
 def test_a_country_that_is_not_configured_sends_nothing_and_says_what_is_missing():
@@ -121,7 +119,7 @@ def test_a_country_that_cannot_be_used_sends_nothing_and_says_why():
 
 def test_an_instruction_of_another_country_or_currency_is_never_encoded():
     with pytest.raises(InternalError):
-        encode_body(RULES["UG"], instruction_for("KE"), order_id="1", callback_url=CALLBACK_URL)
+        encode_body(RULES["UG"], instruction_for("KE"), order_id="1", supplies=SUPPLIES)
     with pytest.raises(InternalError):
         encode("KE", currency="UGX")
 

@@ -103,7 +103,7 @@ def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str):
 def test_the_base_string_that_is_shown_is_the_one_that_is_signed(key: PrivateKey, profile: SignatureProfile):
     instruction = instruction_for("KE")
     made = signer(key, profile)
-    encoded = encode_body(RULES["KE"], instruction, order_id="PAY-KE-0001", callback_url=made.callback_url)
+    encoded = encode_body(RULES["KE"], instruction, order_id="PAY-KE-0001", supplies=made.supplies)
     shown = made.base_string(encoded, nonce=NONCE, timestamp_s=TIMESTAMP_S)
     sent = dict(oauth_of(prepared(key, profile, "KE").authorization))
     assert key.sign(shown) == sent["oauth_signature"]

@@ -9,7 +9,7 @@ from sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, MakeConfig, MakeV
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sandbox.app import SandboxConfig
+from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
 from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
 from paygw_batch.sandbox.verify import Verifier
@@ -61,9 +61,7 @@ def make_config(merchant_key: RSAPrivateKey, rules: Rules) -> MakeConfig:
             consumer_key=CONSUMER_KEY,
             public_key_pem=Merchant(merchant_key).public_key_pem(),
             profile=profile,
-            rules=rules,
-            operation=load_operation("payout"),
-            record_path=record_path,
+            served=(Served(load_operation("payout"), rules, record_path),),
             behaviour=parse_behaviour(behaviour, name="behaviour.toml") if behaviour else shipped_behaviour(),
         )
 

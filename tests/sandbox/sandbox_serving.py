@@ -6,7 +6,7 @@ from pathlib import Path
 from sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 
 from paygw_batch.countries.load import load_operation
-from paygw_batch.sandbox.app import SandboxConfig
+from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import shipped_behaviour
 from paygw_batch.sandbox.server import serve
 
@@ -22,9 +22,7 @@ if __name__ == "__main__":
         consumer_key=CONSUMER_KEY,
         public_key_pem=Path(sys.argv[1]).read_bytes(),
         profile="json-params",
-        rules=payout_rules(),
-        operation=load_operation("payout"),
-        record_path=Path(sys.argv[2]),
+        served=(Served(load_operation("payout"), payout_rules(), Path(sys.argv[2])),),
         behaviour=shipped_behaviour(),
     )
     serve(config, 0, ready=say)

@@ -63,7 +63,7 @@ def test_the_other_profile_is_spoken_when_it_is_configured(make_config: MakeConf
         refused, _ = post(merchant, base_url, payout("RAW-2"))
 
     assert (approved.status, refused.status) == (200, 401)
-    assert [line.client_orderid for line in read_record(config.record_path)] == ["RAW-1"]
+    assert [line.client_orderid for line in read_record(config.served[0].record_path)] == ["RAW-1"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_delay_passes_between_taking_the_order_and_answering(
         socket.create_connection(address_of(base_url), timeout=SOON_S) as client,
     ):
         client.sendall(raw_request(merchant, base_url, payout("LATER")))
-        wait_for_record(config.record_path, "LATER")
+        wait_for_record(config.served[0].record_path, "LATER")
         client.setblocking(False)
         with pytest.raises(BlockingIOError):
             client.recv(1)
@@ -290,7 +290,7 @@ def test_a_delayed_answer_does_not_hold_up_the_end(make_config: MakeConfig, merc
     with running_sandbox(config) as base_url:
         client = socket.create_connection(address_of(base_url), timeout=SOON_S)
         client.sendall(raw_request(merchant, base_url, payout("NEVER")))
-        wait_for_record(config.record_path, "NEVER")
+        wait_for_record(config.served[0].record_path, "NEVER")
     client.close()
 
     assert set(threading.enumerate()) == threads_before
@@ -324,11 +324,11 @@ def test_a_record_that_cannot_be_written_is_no_payment(
 ):
     config = make_config(tmp_path / "record.csv")
     with running_sandbox(config) as base_url:
-        make_unwritable(config.record_path)
+        make_unwritable(config.served[0].record_path)
         reply, body = post(merchant, base_url, payout("LOST"))
 
     assert (reply.status, body) == (500, b"Internal Server Error")
-    assert read_record(config.record_path) == []
+    assert read_record(config.served[0].record_path) == []
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "LOST" not in caplog.text
 

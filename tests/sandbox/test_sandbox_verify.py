@@ -27,6 +27,7 @@ from sandbox_merchant import (
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import PrivateKey
 from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
@@ -304,7 +305,7 @@ def test_what_the_client_signs_is_what_the_sandbox_verifies(
     signer = Signer(
         url=f"http://127.0.0.1:8080{PATH}",
         consumer_key=merchant.consumer_key,
-        callback_url="https://merchant.example/paygw?a=b&c=ü",
+        supplies=Supplies({"server_callback_url": "https://merchant.example/paygw?a=b&c=ü"}),
         profile=GatewayProfile(profile),
         key=PrivateKey(merchant_key),
     )
