@@ -11,6 +11,7 @@ import click
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.compose.connect import Connection, gateway_of, signer_key
 from paygw_batch.compose.parts import journal_to_read, rules_of, utc_now
 from paygw_batch.core.instruction import Instruction
@@ -142,12 +143,11 @@ async def _probe(connection: Connection) -> TransportFault | None:
 def _show_sample(connection: Connection, rule: CountryRule, form: Form, screen: Screen) -> None:
     """Show what an invented payout would be signed over: what an integrator compares with the gateway's own."""
     instruction = _invented(rule, form)
-    nonce, timestamp_s = "0" * 32, 1_700_000_000
-    order_id = instruction.client_orderid
-    request = connection.prepare(instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
-    screen.say(f"A sample payout to {rule.name}, with an invented payee, would be signed over this base string:")
-    screen.say(connection.base_string(instruction, nonce, timestamp_s))
-    screen.say(f"and carry this header:\nAuthorization: {request.authorization}")
+    explanation = connection.signing.explain(
+        instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S
+    )
+    screen.say(f"A sample payout to {rule.name}, with an invented payee, as `paygw-batch sign --explain` shows it:")
+    show_steps(screen, explanation, "base_string", "authorization")
 
 
 def _invented(rule: CountryRule, form: Form) -> Instruction:

@@ -28,6 +28,7 @@ COMMANDS = {
     "verify": "Replay and check the whole journal.",
     "backup": "Copy the journal, also while a run is on.",
     "sandbox": "Run the built-in gateway on loopback.",
+    "sign": "Show how a row is signed, step by step.",
     "doctor": "Check configuration, key, clock, journal and reachability.",
 }
 

@@ -1,6 +1,6 @@
 """The way to the gateway: the configured one, or the built-in one for the duration of a run."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +10,13 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.encode import Supplies, encode_body
+from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.endpoint import Connections, TransportSettings, operation_url
+from paygw_batch.gateway.explain import Explanation, explain
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, load_private_key
 from paygw_batch.gateway.transport import PayoutTransport
-from paygw_batch.run.ports import Prepare
 from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
 from paygw_batch.sandbox.key import sandbox_key
@@ -25,19 +25,34 @@ from paygw_batch.settings import Settings, passphrase
 
 RECORD_NAME = "sandbox-record.csv"
 """What the built-in gateway accepted, beside the journal."""
+SANDBOX_URL = "http://127.0.0.1"
+"""The built-in gateway's address where none is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """Signs requests by the rules of their countries, and explains what it signs. Sends nothing."""
+
+    signer: Signer
+    rules: Rules
+
+    def prepare(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+        """Return the request of one attempt."""
+        rule = self.rules[instruction.country]
+        return self.signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+
+    def explain(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> Explanation:
+        """Return the same request, taken apart."""
+        rule = self.rules[instruction.country]
+        return explain(self.signer, rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a run needs of the gateway: `prepare` signs, `transport` sends, inside the run's event loop.
+    """What a run needs of the gateway: `signing` prepares requests, `transport` sends, inside the run's event loop."""
 
-    `base_string` tells what a payout would be signed over.
-    """
-
-    prepare: Prepare
+    signing: Signing
     transport: PayoutTransport
-    base_string: Callable[[Instruction, str, int], str]
-    """Of an instruction, a nonce and a timestamp."""
 
 
 def key_path(settings: Settings) -> Path:
@@ -94,6 +109,15 @@ def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey) -> Sandbox
     )
 
 
+def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
+    """Return what signs for the gateway, without a way to it. The settings must be complete.
+
+    The built-in gateway is not started: it stands at another port each time, so it is signed for at `SANDBOX_URL`.
+    """
+    base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
+    return Signing(signer_of(settings, signer_key(settings, environ), base_url), rules)
+
+
 @contextmanager
 def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[Connection]:
     """Yield the way to the gateway; with `base_url = "sandbox"` the built-in one runs as long as the context lasts.
@@ -105,16 +129,5 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
         base_url = settings.gateway.base_url or ""
         if settings.uses_sandbox:
             base_url = stack.enter_context(running_sandbox(sandbox_config(settings, rules, key)))
-        signer = signer_of(settings, key, base_url)
-        transport = PayoutTransport(transport_settings(settings, base_url))
-
-        def prepare(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
-            rule = rules[instruction.country]
-            return signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
-
-        def base_string(instruction: Instruction, nonce: str, timestamp_s: int) -> str:
-            rule, order_id = rules[instruction.country], instruction.client_orderid
-            encoded = encode_body(rule, instruction, order_id=order_id, supplies=signer.supplies)
-            return signer.base_string(encoded, nonce=nonce, timestamp_s=timestamp_s)
-
-        yield Connection(prepare, transport, base_string)
+        signing = Signing(signer_of(settings, key, base_url), rules)
+        yield Connection(signing, PayoutTransport(transport_settings(settings, base_url)))

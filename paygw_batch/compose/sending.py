@@ -82,7 +82,7 @@ async def _run(task: Task, away: Threads, progress: Progress, watch: Watch) -> R
         engine = Engine(
             journal=task.journal,
             gateway=transport,
-            prepare=task.connection.prepare,
+            prepare=task.connection.signing.prepare,
             judge=_judge(task.settings),
             pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
             world=real_world(),

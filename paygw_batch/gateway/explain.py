@@ -1,0 +1,132 @@
+"""Explains a signature step by step: what another implementation is compared with when the gateway says 403.
+
+Nothing here encodes or joins by itself: the request is the one that would be sent, and the parameters are read back
+from the very text that was signed, so that what is shown cannot differ from what is done.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.rules import CountryRule
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.encode import encode_body
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.sign import SignatureProfile, percent_encode
+
+METHOD = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedParameter:
+    """A parameter that is signed: name and value as they are, and `name=value` percent-encoded."""
+
+    name: str
+    value: str
+    encoded: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step on the way to the header: what it is, in a sentence, and what it came to."""
+
+    name: str
+    told: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A signed request taken apart. `parameters` stand in the order in which they are signed.
+
+    It holds a payee's data and a signature that is good, so it is left out of every representation.
+    """
+
+    profile: SignatureProfile
+    url: str
+    body: bytes = field(repr=False)
+    parameters: tuple[SignedParameter, ...] = field(repr=False)
+    base_string: str = field(repr=False)
+    key_bits: int
+    key_fingerprint: str
+    signature: str = field(repr=False)
+    authorization: str = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the base string, in hex: what the key signs."""
+        return hashlib.sha256(self.base_string.encode()).hexdigest()
+
+    def steps(self) -> list[Step]:
+        """Return every step in the order in which another implementation would take them."""
+        body_too = " Then comes the body, encoded." if self.profile is SignatureProfile.RAW_BODY else ""
+        return [
+            Step("body", f"the {len(self.body)} bytes that are sent and signed, UTF-8", self.body.decode()),
+            Step("body_sha256", "SHA-256 of the body", hashlib.sha256(self.body).hexdigest()),
+            Step(
+                "parameters",
+                "percent-encoded (RFC 3986), sorted by encoded name, then value",
+                "\n".join(parameter.encoded for parameter in self.parameters),
+            ),
+            Step(
+                "base_string",
+                f"{METHOD}, the URL and the parameters joined by &, each encoded once more.{body_too}",
+                self.base_string,
+            ),
+            Step("digest", "SHA-256 of the base string", self.digest),
+            Step(
+                "key_fingerprint",
+                f"SHA-256 of the public key (SubjectPublicKeyInfo, DER), RSA, {self.key_bits} bits",
+                self.key_fingerprint,
+            ),
+            Step("signature", "RSASSA-PKCS1-v1_5 over the digest, base64", self.signature),
+            Step("authorization", "the header, as sent", f"Authorization: {self.authorization}"),
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the documented JSON object; published test vectors have the same keys."""
+        return {
+            "profile": self.profile.value,
+            "method": METHOD,
+            "url": self.url,
+            "body": self.body.decode(),
+            "body_sha256": hashlib.sha256(self.body).hexdigest(),
+            "parameters": [{"name": one.name, "value": one.value, "encoded": one.encoded} for one in self.parameters],
+            "base_string": self.base_string,
+            "digest": self.digest,
+            "key_fingerprint": self.key_fingerprint,
+            "signature": self.signature,
+            "authorization": self.authorization,
+        }
+
+
+def explain(
+    signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
+) -> Explanation:
+    """Return the request that `signer` would send for `instruction`, taken apart. Raises what `encode_body` raises."""
+    request = signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+    encoded = encode_body(rule, instruction, order_id=order_id, supplies=signer.supplies)
+    text = signer.base_string(encoded, nonce=nonce, timestamp_s=timestamp_s)
+    signature = signer.key.sign(text)
+    if encoded.body != request.body or f'oauth_signature="{percent_encode(signature)}"' not in request.authorization:
+        raise InternalError("what is explained is not what would be sent")
+    return Explanation(
+        profile=signer.profile,
+        url=request.url,
+        body=request.body,
+        parameters=_parameters(text),
+        base_string=text,
+        key_bits=signer.key.bits,
+        key_fingerprint=signer.key.fingerprint(),
+        signature=signature,
+        authorization=request.authorization,
+    )
+
+
+def _parameters(base_string: str) -> tuple[SignedParameter, ...]:
+    """Return the parameters that a base string holds, in its order."""
+    _, _, normalised, *_ = base_string.split("&")
+    pairs = [encoded.partition("=") for encoded in unquote(normalised).split("&")]
+    return tuple(SignedParameter(unquote(name), unquote(value), f"{name}={value}") for name, _, value in pairs)

@@ -1,0 +1,123 @@
+"""The published signature vectors: what the code does, what the page says, and what others make of it."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
+from vector_cases import CASES, PAGE, VECTORS, as_text, vectors
+
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+
+FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
+EVERY = [pytest.param(vector, id=vector["name"]) for vector in FILE["vectors"]]
+ON_THE_PAGE = ("json-params/latin", "raw-body/latin")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where openssl finds the published keys."""
+    place = tmp_path_factory.mktemp("keys")
+    for name in ("private", "public"):
+        (place / f"{name}.pem").write_text(FILE[f"{name}_key_pem"])
+    return place
+
+
+def rfc_3986(text: str) -> str:
+    return quote(text, safe="-._~")
+
+
+def base_string_by_the_page(vector: dict[str, Any]) -> str:
+    """Follow the page with the standard library alone: from body, URL and the five parameters."""
+    oauth = {
+        "oauth_consumer_key": FILE["consumer_key"],
+        "oauth_nonce": FILE["nonce"],
+        "oauth_signature_method": "RSA-SHA256",
+        "oauth_timestamp": FILE["timestamp"],
+        "oauth_version": "1.0",
+    }
+    fields = json.loads(vector["body"], parse_int=str, parse_float=str)
+    signed = {**oauth, **fields} if vector["profile"] == "json-params" else oauth
+    pairs = sorted((rfc_3986(name), rfc_3986(value)) for name, value in signed.items())
+    parts = [vector["url"], "&".join(f"{name}={value}" for name, value in pairs)]
+    if vector["profile"] == "raw-body":
+        parts.append(vector["body"])
+    return "&".join(["POST", *map(rfc_3986, parts)])
+
+
+def test_the_file_is_what_the_code_makes_to_the_byte(key: PrivateKey):
+    assert VECTORS.read_text(encoding="utf-8") == as_text(vectors(key))
+
+
+def test_every_case_is_there_under_both_profiles():
+    names = [f"{profile.value}/{name}" for profile in SignatureProfile for name, _, _ in CASES]
+    assert [vector["name"] for vector in FILE["vectors"]] == names
+    assert (FILE["consumer_key"], FILE["nonce"], FILE["timestamp"]) == (CONSUMER_KEY, NONCE, str(TIMESTAMP_S))
+
+
+@pytest.mark.parametrize("vector", EVERY)
+def test_the_standard_library_comes_to_the_same_text(vector: dict[str, Any]):
+    assert base_string_by_the_page(vector) == vector["base_string"]
+    assert hashlib.sha256(vector["base_string"].encode()).hexdigest() == vector["digest"]
+    assert hashlib.sha256(vector["body"].encode()).hexdigest() == vector["body_sha256"]
+
+
+@pytest.mark.parametrize("vector", EVERY)
+def test_oauthlib_comes_to_the_same_text_and_reads_the_header(vector: dict[str, Any]):
+    header = dict(oauth_of(vector["authorization"]))
+    assert header.pop("oauth_signature") == vector["signature"]
+    signed = list(header.items())
+    if vector["profile"] == "json-params":
+        signed += json.loads(vector["body"], parse_int=str, parse_float=str).items()
+        assert base_string_by_oauthlib(signed) == vector["base_string"]
+    else:
+        assert vector["base_string"] == f"{base_string_by_oauthlib(signed)}&{rfc_3986(vector['body'])}"
+
+
+@pytest.mark.parametrize("vector", EVERY)
+def test_the_parameters_are_those_of_the_base_string_in_its_order(vector: dict[str, Any]):
+    encoded = [one["encoded"] for one in vector["parameters"]]
+    assert rfc_3986("&".join(encoded)) == vector["base_string"].split("&")[2]
+    assert encoded == [f"{rfc_3986(one['name'])}={rfc_3986(one['value'])}" for one in vector["parameters"]]
+    assert encoded == sorted(encoded, key=lambda text: tuple(text.split("=")))
+
+
+@pytest.mark.parametrize("vector", EVERY)
+def test_openssl_accepts_the_signature_and_no_other_text(vector: dict[str, Any], keys: Path, tmp_path: Path):
+    signature = tmp_path / "signature"
+    signature.write_bytes(base64.b64decode(vector["signature"], validate=True))
+    verify = ["openssl", "dgst", "-sha256", "-verify", keys / "public.pem", "-signature", signature]
+    text = vector["base_string"].encode()
+    assert subprocess.run(verify, input=text, capture_output=True, check=False).returncode == 0
+    assert subprocess.run(verify, input=text + b" ", capture_output=True, check=False).returncode != 0
+
+
+def test_openssl_comes_to_the_same_key_fingerprint(keys: Path):
+    der = ["openssl", "pkey", "-pubin", "-in", keys / "public.pem", "-outform", "DER"]
+    fingerprint = hashlib.sha256(subprocess.run(der, capture_output=True, check=True).stdout).hexdigest()
+    assert {vector["key_fingerprint"] for vector in FILE["vectors"]} == {fingerprint}
+
+
+@pytest.mark.parametrize("name", ON_THE_PAGE)
+def test_the_page_shows_the_vector_whole(name: str):
+    (vector,) = (one for one in FILE["vectors"] if one["name"] == name)
+    blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    shown = {key: vector[key] for key in ("body", "base_string", "digest", "signature")}
+    shown["parameters"] = "\n".join(one["encoded"] for one in vector["parameters"])
+    shown["header"] = f"Authorization: {vector['authorization']}"
+    for what, text in shown.items():
+        assert text in blocks, f"{name}: {what}"
+
+
+def test_the_pages_command_signs_what_the_vectors_hold(keys: Path):
+    (command,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for vector in FILE["vectors"]:
+        environ = {"BASE_STRING": vector["base_string"], "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(["sh", "-c", command], cwd=keys, env=environ, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == vector["signature"]
