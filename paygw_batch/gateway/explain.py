@@ -5,18 +5,19 @@ from the very text that was signed, so that what is shown cannot differ from wha
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.encode import encode_body
+from paygw_batch.gateway.encode import EncodedBody, encode_body
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import SignatureProfile, percent_encode
 
 METHOD = "POST"
+SECRET_SHOWN = "<secret>"  # noqa: S105 (what stands for one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,14 @@ class SignedParameter:
     name: str
     value: str
     encoded: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedControl:
+    """The control hash of a collection, and the text it is taken over; `SECRET_SHOWN` stands for a secret in it."""
+
+    text: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,8 @@ class Explanation:
     key_fingerprint: str
     signature: str = field(repr=False)
     authorization: str = field(repr=False)
+    control: ExplainedControl | None = field(default=None, repr=False)
+    """None where the operation has no control."""
 
     @property
     def digest(self) -> str:
@@ -62,7 +73,20 @@ class Explanation:
     def steps(self) -> list[Step]:
         """Return every step in the order in which another implementation would take them."""
         body_too = " Then comes the body, encoded." if self.profile is SignatureProfile.RAW_BODY else ""
+        control = (
+            []
+            if self.control is None
+            else [
+                Step(
+                    "control_text",
+                    f"what the control is taken over; {SECRET_SHOWN} stands for a secret",
+                    self.control.text,
+                ),
+                Step("control", "SHA-256 of it, put into the body before that is signed", self.control.value),
+            ]
+        )
         return [
+            *control,
             Step("body", f"the {len(self.body)} bytes that are sent and signed, UTF-8", self.body.decode()),
             Step("body_sha256", "SHA-256 of the body", hashlib.sha256(self.body).hexdigest()),
             Step(
@@ -87,10 +111,12 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented JSON object; published test vectors have the same keys."""
+        control = None if self.control is None else {"text": self.control.text, "value": self.control.value}
         return {
             "profile": self.profile.value,
             "method": METHOD,
             "url": self.url,
+            **({"control": control} if control else {}),
             "body": self.body.decode(),
             "body_sha256": hashlib.sha256(self.body).hexdigest(),
             "parameters": [{"name": one.name, "value": one.value, "encoded": one.encoded} for one in self.parameters],
@@ -122,7 +148,24 @@ def explain(
         key_fingerprint=signer.key.fingerprint(),
         signature=signature,
         authorization=request.authorization,
+        control=_control(signer, rule, instruction, order_id, encoded),
     )
+
+
+def _control(
+    signer: Signer, rule: CountryRule, instruction: Instruction, order_id: str, encoded: EncodedBody
+) -> ExplainedControl | None:
+    sent = dict(encoded.params)
+    if (profile := signer.supplies.control) is None or "control" not in sent:
+        return None
+    text = replace(profile, secret=SECRET_SHOWN).text(
+        order_id=order_id,
+        amount=instruction.amount,
+        amount_sent=sent["amount"],
+        currency=instruction.currency,
+        minor_units=rule.minor_units,
+    )
+    return ExplainedControl(text, sent["control"])
 
 
 def _parameters(base_string: str) -> tuple[SignedParameter, ...]:

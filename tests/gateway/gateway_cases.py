@@ -141,7 +141,7 @@ def oauth_of(authorization: str) -> list[tuple[str, str]]:
     return [(name, unescape(value)) for name, value in parse_authorization_header(authorization)]
 
 
-def base_string_by_oauthlib(params: Iterable[tuple[str, str]]) -> str:
-    """Return what RFC 5849 has signed for a POST to `URL` with `params`, as oauthlib encodes, sorts and joins it."""
+def base_string_by_oauthlib(params: Iterable[tuple[str, str]], url: str = URL) -> str:
+    """Return what RFC 5849 has signed for a POST to `url` with `params`, as oauthlib encodes, sorts and joins it."""
     normalised = normalize_parameters(list(params))  # type: ignore[arg-type]  # its stub says dict, its code takes pairs
-    return str(signature_base_string("POST", base_string_uri(URL), normalised))
+    return str(signature_base_string("POST", base_string_uri(url), normalised))

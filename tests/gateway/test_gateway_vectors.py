@@ -5,14 +5,16 @@ import hashlib
 import json
 import re
 import subprocess
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
-from vector_cases import CASES, PAGE, VECTORS, as_text, vectors
+from vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors
 
+from paygw_batch.gateway.explain import SECRET_SHOWN
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
@@ -33,6 +35,12 @@ def rfc_3986(text: str) -> str:
     return quote(text, safe="-._~")
 
 
+def fields_of(vector: dict[str, Any]) -> dict[str, str]:
+    """Return the body's fields, numbers with their own digits."""
+    fields: dict[str, str] = json.loads(vector["body"], parse_int=str, parse_float=str)
+    return fields
+
+
 def base_string_by_the_page(vector: dict[str, Any]) -> str:
     """Follow the page with the standard library alone: from body, URL and the five parameters."""
     oauth = {
@@ -42,7 +50,7 @@ def base_string_by_the_page(vector: dict[str, Any]) -> str:
         "oauth_timestamp": FILE["timestamp"],
         "oauth_version": "1.0",
     }
-    fields = json.loads(vector["body"], parse_int=str, parse_float=str)
+    fields = fields_of(vector)
     signed = {**oauth, **fields} if vector["profile"] == "json-params" else oauth
     pairs = sorted((rfc_3986(name), rfc_3986(value)) for name, value in signed.items())
     parts = [vector["url"], "&".join(f"{name}={value}" for name, value in pairs)]
@@ -56,7 +64,8 @@ def test_the_file_is_what_the_code_makes_to_the_byte(key: PrivateKey):
 
 
 def test_every_case_is_there_under_both_profiles():
-    names = [f"{profile.value}/{name}" for profile in SignatureProfile for name, _, _ in CASES]
+    cases = [*(name for name, _, _ in CASES), *(case.name for case in COLLECTIONS)]
+    names = [f"{profile.value}/{name}" for profile in SignatureProfile for name in cases]
     assert [vector["name"] for vector in FILE["vectors"]] == names
     assert (FILE["consumer_key"], FILE["nonce"], FILE["timestamp"]) == (CONSUMER_KEY, NONCE, str(TIMESTAMP_S))
 
@@ -68,16 +77,27 @@ def test_the_standard_library_comes_to_the_same_text(vector: dict[str, Any]):
     assert hashlib.sha256(vector["body"].encode()).hexdigest() == vector["body_sha256"]
 
 
+@pytest.mark.parametrize("vector", [one for one in FILE["vectors"] if "control" in one], ids=lambda one: one["name"])
+def test_the_standard_library_comes_to_the_same_control(vector: dict[str, Any]):
+    profile, fields = vector["control_profile"], fields_of(vector)
+    amount = {"as-sent": fields["amount"], "minor-units": str(int(Decimal(fields["amount"]) * 100))}[profile["amount"]]
+    parts = {**fields, "amount": amount, "secret": profile["secret"]}
+    text = profile["separator"].join(parts[part] for part in profile["order"])
+    assert hashlib.sha256(text.encode()).hexdigest() == vector["control"]["value"] == fields["control"]
+    assert vector["control"]["text"].replace(SECRET_SHOWN, profile["secret"]) == text
+    assert not profile["secret"] or profile["secret"] not in vector["control"]["text"]
+
+
 @pytest.mark.parametrize("vector", EVERY)
 def test_oauthlib_comes_to_the_same_text_and_reads_the_header(vector: dict[str, Any]):
     header = dict(oauth_of(vector["authorization"]))
     assert header.pop("oauth_signature") == vector["signature"]
     signed = list(header.items())
     if vector["profile"] == "json-params":
-        signed += json.loads(vector["body"], parse_int=str, parse_float=str).items()
-        assert base_string_by_oauthlib(signed) == vector["base_string"]
+        signed += fields_of(vector).items()
+        assert base_string_by_oauthlib(signed, vector["url"]) == vector["base_string"]
     else:
-        assert vector["base_string"] == f"{base_string_by_oauthlib(signed)}&{rfc_3986(vector['body'])}"
+        assert vector["base_string"] == f"{base_string_by_oauthlib(signed, vector['url'])}&{rfc_3986(vector['body'])}"
 
 
 @pytest.mark.parametrize("vector", EVERY)
@@ -102,6 +122,10 @@ def test_openssl_comes_to_the_same_key_fingerprint(keys: Path):
     der = ["openssl", "pkey", "-pubin", "-in", keys / "public.pem", "-outform", "DER"]
     fingerprint = hashlib.sha256(subprocess.run(der, capture_output=True, check=True).stdout).hexdigest()
     assert {vector["key_fingerprint"] for vector in FILE["vectors"]} == {fingerprint}
+
+
+def test_the_page_says_how_many_vectors_there_are():
+    assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ON_THE_PAGE)

@@ -1,13 +1,15 @@
 """The published signature vectors: what they are made of. `write_vectors.py` writes them, the tests hold them."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gateway_cases import (
+    BASE_URL,
     CALLBACK_URL,
     CONSUMER_KEY,
+    ENDPOINT_ID,
     KEY_FILE,
     NONCE,
     RULES,
@@ -17,9 +19,22 @@ from gateway_cases import (
 )
 
 from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.load import load_operation, load_rules
+from paygw_batch.countries.rules import AmountForm, CountryRule, OperatorTerms
+from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.endpoint import operation_url
 from paygw_batch.gateway.explain import explain
+from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
 
+PAYIN_RULES = load_rules("payin", {code: OperatorTerms(purpose=f"OPERATOR-{code}") for code in ("KE", "GH")})
+PAYIN_URL = operation_url(BASE_URL, load_operation("payin"), ENDPOINT_ID)
+OWN_URLS = {
+    "redirect_url": "https://shop.example/thanks",
+    "server_callback_url": CALLBACK_URL,
+    "site_url": "https://shop.example",
+}
 VECTORS = Path(__file__).resolve().parents[2] / "docs" / "signing-vectors.json"
 PAGE = VECTORS.with_name("signing.md")
 
@@ -28,6 +43,26 @@ def named(country: str, name: str, **changes: Any) -> Instruction:
     """Return a good instruction whose payee is called `name`."""
     made = instruction_for(country, **changes)
     return replace(made, fields={**made.fields, "account_name": name})
+
+
+def customer(country: str, **changes: str) -> Instruction:
+    """Return a good collection, by hand."""
+    rule = PAYIN_RULES[country]
+    number = f"+{rule.numbers.dialling_code}700123456"
+    fields = {
+        "address1": "12 Ngong Road",
+        "cell_phone": number,
+        "city": "Nairobi",
+        "email": "customer@example.com",
+        "first_name": "Zoë",
+        "last_name": "O'Brien",
+        "ipaddress": "127.0.0.1",
+        "order_desc": "Invoice 7/2026",
+        "phone": number,
+        "zip_code": "00100-A",
+        **changes,
+    }
+    return Instruction(f"COLLECT-{country}-1", country, rule.currency, "1500.5", "customer", fields)
 
 
 CASES: tuple[tuple[str, str, Instruction], ...] = (
@@ -48,20 +83,67 @@ CASES: tuple[tuple[str, str, Instruction], ...] = (
 """Name, what it shows, and the instruction."""
 
 
+@dataclass(frozen=True)
+class Collection:
+    """A collection that is signed: its control profile, and how it writes the amount."""
+
+    name: str
+    shows: str
+    instruction: Instruction
+    control: ControlProfile
+    amount_form: AmountForm
+
+    def signer(self, key: PrivateKey, profile: SignatureProfile) -> Signer:
+        return replace(signer(key, profile, url=PAYIN_URL), supplies=Supplies(OWN_URLS, self.amount_form, self.control))
+
+    @property
+    def control_profile(self) -> dict[str, Any]:
+        """What another implementation must be told."""
+        control = self.control
+        return {
+            "order": [part.value for part in control.order],
+            "separator": control.separator,
+            "amount": control.amount.value,
+            "secret": control.secret,
+        }
+
+
+_ID_AMOUNT_CURRENCY = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
+COLLECTIONS = (
+    Collection(
+        "collection",
+        "A collection: its control is part of the body that is signed.",
+        customer("KE", merchant_data="tag"),
+        ControlProfile(_ID_AMOUNT_CURRENCY, "", ControlAmount.AS_SENT),
+        AmountForm.NUMBER,
+    ),
+    Collection(
+        "collection-with-secret",
+        "The amount as text with two decimals, its control in minor units, with a secret; a phone partly hidden.",
+        customer("GH", phone="+2337*****456"),
+        ControlProfile((*_ID_AMOUNT_CURRENCY, ControlPart.SECRET), "|", ControlAmount.MINOR_UNITS, "published"),
+        AmountForm.TWO_DECIMALS,
+    ),
+)
+
+
+def _explained(made: Signer, rule: CountryRule, instruction: Instruction) -> dict[str, Any]:
+    order_id = instruction.client_orderid
+    return explain(made, rule, instruction, order_id=order_id, nonce=NONCE, timestamp_s=TIMESTAMP_S).as_json()
+
+
 def vectors(key: PrivateKey) -> dict[str, Any]:
     """Return the published file: everything another implementation needs, and what it must come to."""
-    made = []
+    made: list[dict[str, Any]] = []
     for profile in SignatureProfile:
         for name, shows, instruction in CASES:
-            explanation = explain(
-                signer(key, profile),
-                RULES[instruction.country],
-                instruction,
-                order_id=instruction.client_orderid,
-                nonce=NONCE,
-                timestamp_s=TIMESTAMP_S,
-            )
-            made.append({"name": f"{profile.value}/{name}", "shows": shows, **explanation.as_json()})
+            explained = _explained(signer(key, profile), RULES[instruction.country], instruction)
+            made.append({"name": f"{profile.value}/{name}", "shows": shows, "operation": "payout", **explained})
+        for case in COLLECTIONS:
+            rule = PAYIN_RULES[case.instruction.country]
+            explained = _explained(case.signer(key, profile), rule, case.instruction)
+            about = {"name": f"{profile.value}/{case.name}", "shows": case.shows, "operation": "payin"}
+            made.append({**about, "control_profile": case.control_profile, **explained})
     return {
         "about": "Test vectors for docs/signing.md. The key is published here, so it protects nothing: never use it.",
         "consumer_key": CONSUMER_KEY,
