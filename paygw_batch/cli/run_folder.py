@@ -85,7 +85,7 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
     try:
         validated = validated_sheet(run.settings, run.rules, claimed.path, reference=None)
         run.screen.notes(validated.sheet.notes)
-        require_complete(run.settings, run.rules, set(validated.instructions["country"].unique()))
+        require_complete(run.settings, run.rules, set(validated.rows.filter("valid")["country"].unique()))
     except (SheetError, ConfigurationError) as error:
         return _refusal(claimed, run, error)
     submission = Submission(

@@ -86,7 +86,7 @@ def command(
         screen.notes(validated.sheet.notes)
         if wrong := differences(stated, validated.totals):
             raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-        require_complete(settings, rules, set(validated.instructions["country"].unique()))
+        require_complete(settings, rules, set(validated.rows.filter("valid")["country"].unique()))
         return validated
 
     if dry_run:

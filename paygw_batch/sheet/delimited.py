@@ -18,6 +18,8 @@ from paygw_batch.sheet.headers import HEADER_ROWS, Headings, is_header, known_na
 from paygw_batch.sheet.table import Table
 
 DELIMITERS = (",", ";", "\t", "|")
+_FEW_QUOTED = 8
+"""Up to one line in so many with quotation marks, looking at these alone is cheaper than looking at all."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
@@ -48,7 +50,7 @@ def read_delimited(data: bytes, aliases: Mapping[str, str], *, file: str) -> Tab
         frame = _parse(_without_lines(data, start, ragged), start, headings)
     if frame is None or frame.height != lines:
         raise SheetError(f"{file} cannot be read as rows: its {lines} lines below the header merge.", hint=_QUOTES)
-    if b"'" in data:
+    if any(before + b"'" in data for before in (start.delimiter.encode(), b"\n", b'"')):  # else no field begins with it
         frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=start.row + 1)
     if ragged is None:
@@ -116,12 +118,32 @@ def _parse(data: bytes, start: _Start, headings: Headings) -> pl.DataFrame | Non
 def _counts_agree(data: bytes, start: _Start, lines: int) -> bool:
     """Return whether counting alone tells that no line has a field too few, so that lines need not be looked at.
 
-    There must be no quotation mark. polars then refuses a line with a field too many, so that the right number of
-    delimiters leaves no room for a line with one too few, nor for a blank one.
+    Lines with quotation marks are few, and are looked at one by one. polars refuses a line with a field too many, so
+    that the right number of delimiters in all the others leaves no room for a line with one too few, nor for a blank
+    one.
     """
-    if data.find(b'"', start.offset) >= 0:
+    quoted = _quoted_lines(data, start.offset, most=lines // _FEW_QUOTED)
+    if quoted is None:
         return False
-    return data.count(start.delimiter.encode(), start.offset) == (len(start.cells) - 1) * lines
+    delimiter, needed = start.delimiter.encode(), len(start.cells) - 1
+    of_quoted = sum(line.count(delimiter) for line in quoted)
+    if data.count(delimiter, start.offset) - of_quoted != needed * (lines - len(quoted)):
+        return False
+    texts = pl.Series("line", [line.decode().removesuffix("\r") for line in quoted], pl.String).to_frame()
+    sound = pl.col("line").str.contains(_line_pattern(start)) & (_delimiters_outside(start) == needed)
+    return bool(texts.select(sound.all()).item())
+
+
+def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
+    """Return the lines from `offset` on that hold a quotation mark, or None when they are more than `most`."""
+    lines: list[bytes] = []
+    at = data.find(b'"', offset)
+    while at >= 0 and len(lines) <= most:
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        lines.append(data[data.rfind(b"\n", 0, at) + 1 : end])
+        at = data.find(b'"', end)
+    return lines if at < 0 else None
 
 
 def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:
@@ -137,19 +159,29 @@ def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:
     _check_quotes(quoted, start, file)
     fields = line.str.count_matches(d, literal=True) + 1
     bare = below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
-    outside = line.str.replace_all(r'"(?:[^"]|"")*"', "").str.count_matches(d, literal=True) + 1
     ragged = [
         bare.filter(pl.col("fields") != len(start.cells)).collect(engine="streaming"),
-        quoted.with_columns(fields=outside).filter(pl.col("fields") != len(start.cells)),
+        quoted.with_columns(fields=_delimiters_outside(start) + 1).filter(pl.col("fields") != len(start.cells)),
     ]
     return pl.concat(ragged).sort("index").rechunk()
 
 
-def _check_quotes(quoted: pl.DataFrame, start: _Start, file: str) -> None:
+def _delimiters_outside(start: _Start) -> pl.Expr:
+    """Return how many delimiters a `line` has outside its quotation marks."""
+    outside = pl.col("line").str.replace_all(r'"(?:[^"]|"")*"', "")
+    return outside.str.count_matches(start.delimiter, literal=True)
+
+
+def _line_pattern(start: _Start) -> str:
+    """Return the pattern of a line whose quotation marks open and close whole fields."""
     d = re.escape(start.delimiter)
     # Beside the two fields of RFC 4180, ="0712": how people make a spreadsheet keep a leading zero.
     one = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
-    wrong = quoted.filter(~pl.col("line").str.contains(rf"^{one}(?:{d}{one})*$"))["index"].sort()
+    return f"^{one}(?:{d}{one})*$"
+
+
+def _check_quotes(quoted: pl.DataFrame, start: _Start, file: str) -> None:
+    wrong = quoted.filter(~pl.col("line").str.contains(_line_pattern(start)))["index"].sort()
     if wrong.len():
         raise SheetError(
             f"{file}, row {start.row + 1 + wrong[0]}: a quotation mark does not close the field it opens on the same "

@@ -1,7 +1,7 @@
 """Judging a piece of a sheet, country by country: which rows are sound, and what is wrong with the others."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -12,7 +12,14 @@ from paygw_batch.sheet.checks import Check, ColumnChecks, checks_of, checks_with
 from paygw_batch.sheet.clean import prepared
 from paygw_batch.sheet.result import no_defects
 from paygw_batch.sheet.table import rows_of
-from paygw_batch.sheet.wire import SHOWN_COLUMNS, WIRE_COLUMNS, instructions_of, shown_as_written, wire_columns
+from paygw_batch.sheet.wire import (
+    SHOWN_COLUMNS,
+    WIRE_COLUMNS,
+    instructions_of,
+    shown_as_written,
+    shown_columns,
+    wire_columns,
+)
 
 _WIRE_SCHEMA = {
     "row": pl.UInt32(),
@@ -38,12 +45,11 @@ LINE_COLUMNS = (
 class Judged:
     """What some rows come to.
 
-    `lines` for all, with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), and `instructions` for the valid
-    ones, as in `Validated`, both ordered by row. `unsound` and `doubtful` wait for `explained` to become sentences.
+    `lines` with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `unsound` and `doubtful`
+    wait for `explained` to become sentences.
     """
 
     lines: pl.DataFrame
-    instructions: pl.DataFrame
     unsound: Sequence["Unsound"]
     doubtful: Sequence["Unsound"]
 
@@ -95,24 +101,37 @@ class Judge:
     def piece(self, raw: pl.DataFrame) -> Judged:
         """Judge some rows of a sheet's frame."""
         frame = prepared(raw).with_columns(refused=raw["row"].is_in(self._refused))
-        codes = [code for code in frame["country"].unique().sort() if code in self._rules]
-        parts = [(self._country(code), pl.col("country") == code) for code in codes]
-        parts.append((self._country(""), ~pl.col("country").is_in(codes).fill_null(value=False)))
-        judged = [
-            country.judge(part)
-            for country, rows in parts
-            if (part := rows_of(frame.select(country.needs), frame.select(rows).to_series())).height
-        ]
+        judged = [country.judge(part) for country, part in self._parts(frame, lambda country: country.needs)]
         shown = pl.concat([part.shown for part in judged]).sort("row")
         if not shown["row"].equals(raw["row"]):
             raise InternalError(f"{raw.height} rows were judged, and {shown.height} others came back")
-        lines = self._lines(frame, shown, raw)
         return Judged(
-            lines,
-            instructions_of(lines, pl.concat([part.wire for part in judged]).sort("row")),
+            self._lines(frame, shown, raw),
             [found for part in judged for found in part.unsound],
             [found for part in judged for found in part.doubtful],
         )
+
+    def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+        """Return the instructions (as in `Validated`) of some rows of a sheet's frame that `piece` made `lines` of."""
+        good = prepared(raw) if lines["valid"].all() else prepared(rows_of(raw, lines["valid"]))
+        wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
+        for country, part in self._parts(good, lambda country: country.wire_needs):
+            if not country.wire:
+                raise InternalError("a row without a country or a form was taken for valid")
+            wire.append(part.lazy().select(country.wire).collect())  # lazily: what the columns share is done once
+        return instructions_of(lines, pl.concat(wire).sort("row"))
+
+    def _parts(
+        self, frame: pl.DataFrame, needs: "Callable[[_CountryJudge], Sequence[str]]"
+    ) -> "Iterator[tuple[_CountryJudge, pl.DataFrame]]":
+        """Yield the prepared rows of each country with the columns that it needs; rows of no country come last."""
+        codes = [code for code in frame["country"].unique().sort() if code in self._rules]
+        parts = [(self._country(code), pl.col("country") == code) for code in codes]
+        parts.append((self._country(""), ~pl.col("country").is_in(codes).fill_null(value=False)))
+        for country, is_of_country in parts:
+            rows = frame.select(is_of_country).to_series()
+            if rows.any():
+                yield country, rows_of(frame.select(needs(country)), rows)
 
     def _lines(self, frame: pl.DataFrame, shown: pl.DataFrame, raw: pl.DataFrame) -> pl.DataFrame:
         """Return the lines: what was judged, and what the rules fill in.
@@ -150,15 +169,15 @@ def _equal(text: pl.Series, other: pl.Series) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What the rows of one country come to.
-
-    `shown`: for every row `row, valid` and `SHOWN_COLUMNS`; `wire`: for every valid row `row` and `WIRE_COLUMNS`.
-    """
+    """What the rows of one country come to. `shown`: for every row `row`, `SHOWN_COLUMNS` and `valid`."""
 
     shown: pl.DataFrame
-    wire: pl.DataFrame
     unsound: Sequence[Unsound]
     doubtful: Sequence[Unsound]
+
+
+def _roots(expressions: Iterable[pl.Expr]) -> set[str]:
+    return {name for expression in expressions for name in expression.meta.root_names()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +188,11 @@ class _CountryJudge:
     rule: CountryRule | None
     columns: tuple[ColumnChecks, ...]
     warnings: tuple[ColumnChecks, ...]
+    shown: tuple[pl.Expr, ...]
     wire: tuple[pl.Expr, ...]
     needs: tuple[str, ...]
     """The columns that are looked at: copying the others for every country would cost more than the checks."""
+    wire_needs: tuple[str, ...]
 
     @classmethod
     def of(cls, code: str, rules: Rules, *, derive: bool) -> "_CountryJudge":
@@ -179,11 +200,13 @@ class _CountryJudge:
         checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
         used = tuple(column for column in checks if not (derive and column.column == "client_orderid"))
         warnings = () if rule is None else warnings_of(rule)
-        wire = () if rule is None or rule.form is None else tuple(wire_columns(rule, rule.form))
-        own = (*wire, *shown_as_written(rule))
-        needs = {"row", "refused"} | {name for expression in own for name in expression.meta.root_names()}
+        shown: tuple[pl.Expr, ...] = ()
+        wire: tuple[pl.Expr, ...] = ()
+        if rule is not None and rule.form is not None:
+            shown, wire = tuple(shown_columns(rule, rule.form)), tuple(wire_columns(rule, rule.form))
+        needs = {"row", "refused", *_roots(shown), *_roots(shown_as_written(rule))}
         needs |= {name for column in (*used, *warnings) for name in column.needs}
-        return cls(code, rule, used, warnings, wire, tuple(sorted(needs)))
+        return cls(code, rule, used, warnings, shown, wire, tuple(sorted(needs)), tuple(sorted(_roots(wire))))
 
     def judge(self, part: pl.DataFrame) -> _Part:
         """Judge prepared rows that are all of this country."""
@@ -192,12 +215,11 @@ class _CountryJudge:
         good, bad = (part, part.clear()) if valid.all() else (rows_of(part, valid), rows_of(part, ~valid))
         shown = bad.select(shown_as_written(self.rule)).with_columns(valid=pl.lit(value=False))
         if not good.height:
-            return _Part(shown, pl.DataFrame(schema=_WIRE_SCHEMA), unsound, [])
-        if not self.wire:
+            return _Part(shown, unsound, [])
+        if not self.shown:
             raise InternalError("a row without a country or a form was taken for valid")
-        sent = good.lazy().select(self.wire).collect()  # lazily: what the columns share is done once
-        shown = pl.concat([shown, sent.select("row", *SHOWN_COLUMNS, valid=pl.lit(value=True))])
-        return _Part(shown, sent.select("row", *WIRE_COLUMNS), unsound, self._asked(good, self.warnings)[1])
+        sent = good.lazy().select(*self.shown, valid=pl.lit(value=True)).collect()
+        return _Part(pl.concat([shown, sent]), unsound, self._asked(good, self.warnings)[1])
 
     def _asked(self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...]) -> tuple[pl.Series, list[Unsound]]:
         """Return which rows are sound in all columns, and column by column those that are not."""

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.result import DEFECT_SCHEMA, no_defects
 
 _ROWS_NAMED = 6
@@ -46,17 +47,20 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
     ).match_to_schema(DEFECT_SCHEMA)
 
 
-def doubtful_payees(instructions: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a warning for every instruction that pays like another one, or pays the same account under another name.
+def doubtful_payees(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return a warning for every valid row that pays like another one, or the same account under another name.
 
-    `lines` as `Validated.rows`, of which the names are taken. Only accounts that stand twice are looked at closely.
+    `rows` as `Validated.rows`. Only accounts that stand twice are looked at closely.
     """
     keys = ["currency", "payee"]
-    candidates = _candidates(instructions.select("row", "client_orderid", "minor", *keys), keys)
+    valid = rows if rows["valid"].all() else rows.filter("valid")
+    account = valid["account_number"]
+    payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
+    paid = valid.select("row", "client_orderid", "currency", "amount", "account_name", payee.alias("payee"))
+    candidates = _candidates(paid, keys).with_columns(value=readable_amount("amount"))
     if not candidates.height:
         return no_defects()
-    names = lines.select("row", "account_name").filter(pl.col("row").is_in(candidates["row"].implode()))
-    return pl.concat([_look_alikes(candidates, [*keys, "minor"]), _two_names(candidates.join(names, on="row"), keys)])
+    return pl.concat([_look_alikes(candidates, [*keys, "value"]), _two_names(candidates, keys)])
 
 
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

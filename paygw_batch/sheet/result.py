@@ -1,7 +1,8 @@
 """What reading and validating a sheet comes to. Frames throughout: no Python object per row."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import polars as pl
 
@@ -68,6 +69,22 @@ class Sheet:
     warnings: pl.DataFrame = field(default_factory=no_defects)
 
 
+class Instructions:
+    """The instructions of valid rows, made when they are first asked for: a sheet that is only looked at needs none."""
+
+    def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
+        self._make = make
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """One line for every valid row, as `Validated.instructions`."""
+        return self._make()
+
+    def without(self, rows: pl.Series) -> "Instructions":
+        """Return the instructions of all other rows."""
+        return Instructions(lambda: self.frame.filter(~pl.col("row").is_in(rows.implode())))
+
+
 @dataclass(frozen=True, slots=True)
 class Validated:
     """A sheet held against the rules.
@@ -85,7 +102,12 @@ class Validated:
     sheet: Sheet
     batch: str
     rows: pl.DataFrame
-    instructions: pl.DataFrame
+    made: Instructions
     defects: pl.DataFrame
     warnings: pl.DataFrame
     totals: ControlTotals
+
+    @property
+    def instructions(self) -> pl.DataFrame:
+        """One line for every valid row: what is sent for it."""
+        return self.made.frame

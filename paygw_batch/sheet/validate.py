@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 
 import polars as pl
 
@@ -22,7 +23,7 @@ from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.judge import LINE_COLUMNS, Judge, explained
 from paygw_batch.sheet.order_ids import derived_ids
 from paygw_batch.sheet.repeats import doubtful_payees, repeated_ids
-from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet, Validated
+from paygw_batch.sheet.result import DEFECT_SCHEMA, Instructions, Sheet, Validated
 
 _ROWS_AT_ONCE = 100_000
 _THREADS = 4
@@ -44,28 +45,35 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     judge = Judge(rules, pl.concat(found)["row"].unique(), derive=derive)
     with ThreadPoolExecutor(min(pl.thread_pool_size(), _THREADS)) as pool:  # polars lets go of the interpreter's lock
         pieces = list(pool.map(judge.piece, _pieces(sheet.frame)))
-    lines = pl.concat([piece.lines for piece in pieces])
-    instructions = pl.concat([piece.instructions for piece in pieces])
-    defects = pl.concat([*found, explained(unsound for piece in pieces for unsound in piece.unsound)])
-    warnings = explained(doubtful for piece in pieces for doubtful in piece.doubtful)
-    del pieces
-    if derive:
-        ids = derived_ids(instructions["content"], reference or "")
-        instructions = instructions.with_columns(client_orderid=ids)
-        lines = lines.with_columns(lines["client_orderid"].scatter(lines["valid"].arg_true(), ids))
-    defects = _ordered(pl.concat([defects, _total_rows(sheet.frame, defects)]))
-    rows = _rows(lines, defects, sheet)
+        lines = pl.concat([piece.lines for piece in pieces])
+        defects = pl.concat([*found, explained(unsound for piece in pieces for unsound in piece.unsound)])
+        warnings = explained(doubtful for piece in pieces for doubtful in piece.doubtful)
+        del pieces
+        made = Instructions(partial(_instructions, judge, sheet, lines))
+        if derive:
+            ids = derived_ids(made.frame["content"], reference or "")
+            made = Instructions(partial(made.frame.with_columns, client_orderid=ids))
+            lines = lines.with_columns(lines["client_orderid"].scatter(lines["valid"].arg_true(), ids))
+        defects = _ordered(pl.concat([defects, _total_rows(sheet.frame, defects)]))
+        rows = _rows(lines, defects, sheet)
+        batch, payees = pool.submit(batch_id, rows, sheet.frame), pool.submit(doubtful_payees, rows)
+        totals = _totals(rows, rules)
     # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
     of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
     return Validated(
         sheet=sheet,
-        batch=batch_id(rows, sheet.frame),
+        batch=batch.result(),
         rows=rows,
-        instructions=instructions,
+        made=made,
         defects=defects,
-        warnings=_ordered(pl.concat([of_file, warnings, doubtful_payees(instructions, lines)])),
-        totals=_totals(rows, rules),
+        warnings=_ordered(pl.concat([of_file, warnings, payees.result()])),
+        totals=totals,
     )
+
+
+def _instructions(judge: Judge, sheet: Sheet, lines: pl.DataFrame) -> pl.DataFrame:
+    with ThreadPoolExecutor(min(pl.thread_pool_size(), _THREADS)) as pool:
+        return pl.concat(pool.map(judge.instructions, _pieces(sheet.frame), _pieces(lines)))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
@@ -74,16 +82,17 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     The batch is another one then, because fewer rows are to be paid; the rows themselves are shown as before.
     """
     every = _ordered(pl.concat([validated.defects, defects.match_to_schema(DEFECT_SCHEMA)]))
-    refused = defects["row"].unique().implode()
-    lines = validated.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~pl.col("row").is_in(refused))
+    refused = defects["row"].unique()
+    is_refused = pl.col("row").is_in(refused.implode())
+    lines = validated.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
     rows = _rows(lines, every, validated.sheet)
     return replace(
         validated,
         batch=batch_id(rows, validated.sheet.frame),
         rows=rows,
-        instructions=validated.instructions.filter(~pl.col("row").is_in(refused)),
+        made=validated.made.without(refused),
         defects=every,
-        warnings=validated.warnings.filter(~pl.col("row").is_in(refused)),
+        warnings=validated.warnings.filter(~is_refused),
     )
 
 

@@ -40,20 +40,27 @@ _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
 _RECEIVER_NAME = pl.concat_str("receiver_first_name", "receiver_last_name", separator=" ", ignore_nulls=True)
 
 
-def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return the expressions that turn valid, prepared rows of one country into what is sent and shown.
+def shown_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
+    """Return the expressions for `row` and `SHOWN_COLUMNS` of valid, prepared rows of one country: as they are sent."""
+    return [pl.col("row"), *_shown(rule, form, {field.name: field for field in _own_fields(rule, form)})]
 
-    Result: `row` (UInt32), `SHOWN_COLUMNS`, and `WIRE_COLUMNS` (`minor` Int64), the rest String.
+
+def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
+    """Return the expressions that turn valid, prepared rows of one country into what is sent.
+
+    Result: `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String).
     """
-    fields = [field for field in form.fields if field.kind not in _OF_EVERY_FORM and field.name not in rule.omitted]
     minor = minor_value("amount", rule.minor_units)
     return [
         pl.col("row"),
-        *_shown(rule, form, {field.name: field for field in fields}),
         minor.alias("minor"),
         pl.lit(form.name).alias("form"),
-        *_fields_and_content(rule, form, fields, minor),
+        *_fields_and_content(rule, form, _own_fields(rule, form), minor),
     ]
+
+
+def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
+    return [field for field in form.fields if field.kind not in _OF_EVERY_FORM and field.name not in rule.omitted]
 
 
 def _value(rule: CountryRule, field: FormField) -> pl.Expr:
