@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
@@ -15,11 +14,10 @@ from paygw_batch.countries.load import config_dir, load_operation, load_rules
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.endpoint import operation_url
-from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import SignatureProfile, load_private_key
 from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
-from paygw_batch.run.ports import Prepare, timestamp
+from paygw_batch.run.ports import timestamp
 from paygw_batch.settings import Settings, load_settings
 
 KEY_BITS = 2048
@@ -59,17 +57,6 @@ class Merchant:
             profile=SignatureProfile.JSON_PARAMS,
             key=load_private_key(self.key),
         )
-
-    def prepare(self, base_url: str) -> Prepare:
-        """Return what turns an instruction into a signed request for this gateway."""
-        return partial(_prepare, self.rules, self.signer(base_url))
-
-
-def _prepare(
-    rules: Rules, signer: Signer, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
-) -> PreparedRequest:
-    rule = rules[instruction.country]
-    return signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
 
 
 def instruction(row: int) -> Instruction:

@@ -1,4 +1,4 @@
-"""The engine as the program composes it: signing threads, journal on disk, transport, uvloop where it is installed."""
+"""The engine as the program composes it: signers, journal on disk, transport, uvloop where it is installed."""
 
 import asyncio
 import random
@@ -19,13 +19,15 @@ from benchmarks.merchant import Merchant, open_batch
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.endpoint import Connections, TransportSettings
+from paygw_batch.gateway.prepare import Preparer
+from paygw_batch.gateway.signers import signers_for
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.store import open_journal
 from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Silent, World, timestamp
-from paygw_batch.run.threads import Threads
+from paygw_batch.run.threads import JournalThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,13 @@ def _journal(trial: Trial) -> Iterator[Journal]:
 
 async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
-    with Threads() as away:
+    signer = merchant.signer(trial.base_url)
+    with JournalThread() as away, signers_for(signer.key, trial.rows) as signers:
         async with PayoutTransport(reached) as transport:
             engine = Engine(
                 journal=journal,
                 gateway=transport,
-                prepare=merchant.prepare(trial.base_url),
+                prepare=Preparer(merchant.rules, signer, signers),
                 judge=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
                 pace=Pace(trial.concurrency),
                 world=World(lambda: datetime.now(UTC), partial(secrets.token_hex, 16), random.random),

@@ -26,6 +26,12 @@ class InternalError(PaygwError):
     default_hint = "Nothing was lost: run the same command again, and report this."
 
 
+class SigningFailed(PaygwError):
+    """What signs requests has ended; no new row was started."""
+
+    default_hint = "Nothing was lost: run the same command again. The system may have run out of memory."
+
+
 class UsageError(PaygwError):
     """The command cannot be understood."""
 

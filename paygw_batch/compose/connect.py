@@ -13,9 +13,9 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.endpoint import Connections, TransportSettings, operation_url
 from paygw_batch.gateway.explain import Explanation, explain
-from paygw_batch.gateway.message import PreparedRequest
-from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.prepare import Preparer, Signer
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, load_private_key
+from paygw_batch.gateway.signers import Signers
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
@@ -36,10 +36,9 @@ class Signing:
     signer: Signer
     rules: Rules
 
-    def prepare(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
-        """Return the request of one attempt."""
-        rule = self.rules[instruction.country]
-        return self.signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+    def preparer(self, signers: Signers) -> Preparer:
+        """Return what a run prepares its requests with."""
+        return Preparer(self.rules, self.signer, signers)
 
     def explain(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> Explanation:
         """Return the same request, taken apart."""

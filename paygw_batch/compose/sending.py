@@ -14,13 +14,14 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Expected, RawReply, TransportFault
+from paygw_batch.gateway.signers import signers_for
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.books import Books, books
 from paygw_batch.run.engine import Engine, Judge, Pace, RunEnd
-from paygw_batch.run.ports import Progress
+from paygw_batch.run.ports import Prepare, Progress
 from paygw_batch.run.reconcile import reconciliation
 from paygw_batch.run.summary import Summary, of_states
-from paygw_batch.run.threads import Threads
+from paygw_batch.run.threads import Away, JournalThread
 from paygw_batch.settings import Settings
 
 Watch = Callable[[Engine], None]
@@ -67,8 +68,13 @@ def send(task: Task, progress: Progress, watch: Watch) -> RunEnd:
         return RunEnd(0, None, interrupted=False)
     require_complete(task.settings, task.rules, set(due))
     progress.started(sum(due.values()))
-    with Threads() as away, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        end = runner.run(_run(task, away, progress, watch))
+    signing = task.connection.signing
+    with (
+        JournalThread() as away,
+        signers_for(signing.signer.key, sum(due.values())) as signers,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
+        end = runner.run(_run(task, signing.preparer(signers), away, progress, watch))
     if end.failure is not None:
         for order_id, kind in end.unrecorded:
             progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
@@ -76,13 +82,13 @@ def send(task: Task, progress: Progress, watch: Watch) -> RunEnd:
     return end
 
 
-async def _run(task: Task, away: Threads, progress: Progress, watch: Watch) -> RunEnd:
+async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, watch: Watch) -> RunEnd:
     submission = task.settings.submission
     async with task.connection.transport as transport:
         engine = Engine(
             journal=task.journal,
             gateway=transport,
-            prepare=task.connection.signing.prepare,
+            prepare=prepare,
             judge=_judge(task.settings),
             pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
             world=real_world(),

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 
+from paygw_batch.core.instruction import Instruction
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -14,6 +16,16 @@ class Expected:
     currency: str
     own_urls: tuple[str, ...] = ()
     """The operator's own addresses that were sent along: repeated in a reply, they are no page for the customer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try to deliver one instruction: what its request is made of."""
+
+    instruction: Instruction = field(repr=False)
+    order_id: str
+    nonce: str = field(repr=False)
+    timestamp_s: int
 
 
 @dataclass(frozen=True, slots=True)

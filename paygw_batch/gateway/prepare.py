@@ -1,14 +1,43 @@
 """Prepares requests: encodes and signs an instruction. All that is known before a connection is touched."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
 from paygw_batch.core.instruction import Instruction
-from paygw_batch.countries.rules import CountryRule
+from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.gateway.encode import EncodedBody, Supplies, encode_body
-from paygw_batch.gateway.message import Expected, PreparedRequest
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, authorization, base_string, oauth_parameters
+from paygw_batch.gateway.signers import Signers
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A request that lacks nothing but its signature. `text` is what must be signed for it."""
+
+    attempt: Attempt
+    url: str
+    own_urls: tuple[str, ...]
+    encoded: EncodedBody
+    oauth: tuple[tuple[str, str], ...] = field(repr=False)
+    text: str = field(repr=False)
+
+    def signed(self, signature: str) -> PreparedRequest:
+        """Return the request with its signature, the base64 of what the key makes of `text`."""
+        attempt, body = self.attempt, self.encoded.body
+        instruction = attempt.instruction
+        return PreparedRequest(
+            url=self.url,
+            authorization=authorization(self.oauth, signature),
+            body=body,
+            body_sha256=hashlib.sha256(body).hexdigest(),
+            nonce=attempt.nonce,
+            timestamp_s=attempt.timestamp_s,
+            purpose=next((value for name, value in self.encoded.params if name == "purpose"), None),
+            expected=Expected(attempt.order_id, Decimal(instruction.amount), instruction.currency, self.own_urls),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +56,33 @@ class Signer:
     def prepare(
         self, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
     ) -> PreparedRequest:
-        """Return the request of one attempt, signed. Raises what `encode_body` raises."""
-        encoded = encode_body(rule, instruction, order_id=order_id, supplies=self.supplies)
-        oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
-        signature = self.key.sign(base_string(self.profile, self.url, encoded, oauth))
-        return PreparedRequest(
-            url=self.url,
-            authorization=authorization(oauth, signature),
-            body=encoded.body,
-            body_sha256=hashlib.sha256(encoded.body).hexdigest(),
-            nonce=nonce,
-            timestamp_s=timestamp_s,
-            purpose=next((value for name, value in encoded.params if name == "purpose"), None),
-            expected=Expected(
-                order_id,
-                Decimal(instruction.amount),
-                instruction.currency,
-                tuple(url for url in self.supplies.urls.values() if url),
-            ),
-        )
+        """Return the request of one attempt, signed here and now. Raises what `encode_body` raises."""
+        drafted = self.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
+        return drafted.signed(self.key.sign(drafted.text))
+
+    def draft(self, rule: CountryRule, attempt: Attempt) -> Draft:
+        """Return the request of one attempt but for its signature. Raises what `encode_body` raises."""
+        encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, supplies=self.supplies)
+        oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=attempt.nonce, timestamp_s=attempt.timestamp_s)
+        own_urls = tuple([url for url in self.supplies.urls.values() if url])
+        return Draft(attempt, self.url, own_urls, encoded, oauth, base_string(self.profile, self.url, encoded, oauth))
 
     def base_string(self, encoded: EncodedBody, *, nonce: str, timestamp_s: int) -> str:
         """Return the text that would be signed for `encoded`, to be shown to a person."""
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
         return base_string(self.profile, self.url, encoded, oauth)
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Turns attempts into signed requests, many at a time: drafted here, signed elsewhere."""
+
+    rules: Rules
+    signer: Signer
+    signers: Signers
+
+    async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
+        """Return the request of each attempt. Raises what `encode_body` raises, and `SigningFailed`."""
+        drafts = [self.signer.draft(self.rules[attempt.instruction.country], attempt) for attempt in attempts]
+        signatures = await self.signers.sign([drafted.text for drafted in drafts])
+        return [drafted.signed(signature) for drafted, signature in zip(drafts, signatures, strict=True)]

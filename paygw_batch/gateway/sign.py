@@ -20,9 +20,16 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_private_key,
+    load_pem_private_key,
+)
 
-from paygw_batch.errors import ConfigurationError
+from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.gateway.encode import EncodedBody
 
 MIN_KEY_BITS = 2048
@@ -110,6 +117,15 @@ class PrivateKey:
         """The length of the modulus."""
         return self._key.key_size
 
+    @property
+    def signature_characters(self) -> int:
+        """How long every signature is in base64."""
+        return 4 * -(-self.bits // 24)
+
+    def hand_over(self) -> bytes:
+        """Return the private key itself (PKCS#8, DER, base64), for a process of our own and nobody else."""
+        return base64.b64encode(self._key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
+
     def public_key_pem(self) -> bytes:
         """Return the public key as PEM (SubjectPublicKeyInfo), as one hands it to the service operator."""
         return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -118,6 +134,14 @@ class PrivateKey:
         """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, by which people compare keys."""
         der = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()
+
+
+def handed_over(key: bytes) -> PrivateKey:
+    """Return the key that `PrivateKey.hand_over` gave to this process."""
+    found = load_der_private_key(base64.b64decode(key), None)
+    if not isinstance(found, RSAPrivateKey):
+        raise InternalError("a signing process was given something else than an RSA key")
+    return PrivateKey(found)
 
 
 def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:

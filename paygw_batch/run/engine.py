@@ -1,6 +1,6 @@
 """The engine: takes the due instructions of a batch to the gateway, never more at once than the window allows.
 
-    due rows -> signed in threads -> [intent durable] -> sent -> judged -> [outcome durable] -> next
+    due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
 The order is the promise: the intent of an attempt is on stable storage before the first byte of its request is handed
 to the network, and only rows about to leave get one, so that a crash leaves no more rows in doubt than were in flight.
@@ -16,7 +16,7 @@ from functools import partial
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.message import Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.port import Due, Entry, Journal
 from paygw_batch.run.committer import Committer
 from paygw_batch.run.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
@@ -26,8 +26,8 @@ from paygw_batch.run.threads import Away
 PAGE_ROWS = 512
 """How many due instructions are read from the journal at a time."""
 SIGN_AT_ONCE = 32
-"""How many requests one trip to a signing thread prepares."""
-SIGNED_AHEAD = 128
+"""How many requests are prepared at a time."""
+SIGNED_AHEAD = 512
 """How many signed requests may wait for their turn."""
 SIGNATURE_AGE_S = 30
 """A signed request that waited longer is signed afresh before it leaves."""
@@ -158,7 +158,7 @@ class Engine:
             self._launch()
 
     async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
-        """Wait until another trip to the signing threads keeps within SIGNED_AHEAD."""
+        """Wait until another group of requests keeps within SIGNED_AHEAD."""
         while True:
             for task in [task for task in signing if task.done()]:
                 signing.remove(task)
@@ -169,18 +169,16 @@ class Engine:
             await self._room.wait()
 
     async def _sign(self, page: Sequence[Due]) -> None:
-        requests = await self._away.sign(lambda: [self._request(due) for due in page])
-        self._signed.extend(map(_Row, page, requests))
-        self._room.set()
+        try:
+            requests = await self._prepare([self._next_attempt(due) for due in page])
+            self._signed.extend(map(_Row, page, requests))
+        finally:
+            # Also when it failed: the feeder hears of that when it looks for room.
+            self._room.set()
         self._launch()
 
-    def _request(self, due: Due) -> PreparedRequest:
-        return self._prepare(
-            due.instruction,
-            order_id=due.order_id,
-            nonce=self._world.nonce(),
-            timestamp_s=int(self._world.now().timestamp()),
-        )
+    def _next_attempt(self, due: Due) -> Attempt:
+        return Attempt(due.instruction, due.order_id, self._world.nonce(), int(self._world.now().timestamp()))
 
     # Launching: as many rows in flight as the window, the rhythm and the signed requests allow.
 
@@ -228,7 +226,7 @@ class Engine:
         due = row.due
         for number in range(1, TRIES + 1):
             if number > 1 or self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S:
-                row.request = await self._away.sign(lambda: self._request(due))
+                (row.request,) = await self._prepare([self._next_attempt(due)])
             verdict = await self._attempt(row, due.standing.attempt + number)
             if not isinstance(verdict.advice, TryAgain):
                 return

@@ -1,13 +1,12 @@
 """What a run asks of the world. Everything that a test or a simulation would script stands behind one of these."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.outcome import Outcome
-from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.port import Due
 
 
@@ -20,10 +19,10 @@ class Gateway(Protocol):
 
 
 class Prepare(Protocol):
-    """Turns an instruction into a signed request. Called from several threads at once."""
+    """Turns attempts into signed requests, off the event loop where it can."""
 
-    def __call__(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
-        """Return the request of one attempt."""
+    async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
+        """Return the request of each attempt. May be called again while an earlier call is under way."""
         ...
 
 
@@ -62,7 +61,7 @@ Now = Callable[[], datetime]
 
 def timestamp(now: datetime) -> str:
     """Return a UTC time as facts and files show it: ISO 8601, milliseconds, `Z`."""
-    return now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.gateway import encode, prepare
 from paygw_batch.gateway.encode import EncodedBody
-from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
-from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.prepare import Draft, Signer
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal import connection
 from paygw_batch.sheet import write
@@ -54,10 +54,10 @@ def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
 def an_error_of_our_own() -> None:
     """Not a bug to be found, but one to be survived: an error whose text holds the payee, in the middle of a run."""
 
-    def fail(prepared: Signer, rule: CountryRule, instruction: Instruction, **_: object) -> PreparedRequest:
-        raise ValueError(f"{prepared} {rule} {dict(instruction.fields)}")
+    def fail(signer: Signer, rule: CountryRule, attempt: Attempt) -> Draft:
+        raise ValueError(f"{signer} {rule} {dict(attempt.instruction.fields)}")
 
-    _put(Signer, "prepare", fail)
+    _put(Signer, "draft", fail)
 
 
 def reconciliation_in_place() -> None:

@@ -6,7 +6,7 @@ The server is the judge: whatever it did, no order reached it twice.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from gateway_server import PATH, Peer, Script, jump, play, serving, settings_for, turns
 
-from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_operation
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.message import Expected, PreparedRequest
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import NewBatch, NewInstruction, RowStanding
@@ -117,17 +116,20 @@ class Ended:
 
 
 def prepare_for(url: str) -> Any:
-    def prepare(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+    def unsigned(attempt: Attempt) -> PreparedRequest:
         return PreparedRequest(
             url=url + PATH,
-            authorization=f'OAuth oauth_nonce="{nonce}"',
-            body=b'{"client_orderid":"%s"}' % order_id.encode(),
+            authorization=f'OAuth oauth_nonce="{attempt.nonce}"',
+            body=b'{"client_orderid":"%s"}' % attempt.order_id.encode(),
             body_sha256="",
-            nonce=nonce,
-            timestamp_s=timestamp_s,
+            nonce=attempt.nonce,
+            timestamp_s=attempt.timestamp_s,
             purpose=None,
-            expected=Expected(order_id, Decimal(instruction.amount), instruction.currency),
+            expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
         )
+
+    async def prepare(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        return [unsigned(attempt) for attempt in attempts]
 
     return prepare
 

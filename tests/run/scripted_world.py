@@ -2,15 +2,14 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
 
-from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.gateway.message import Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
 from paygw_batch.run.engine import Engine, Pace, RunEnd
@@ -91,17 +90,21 @@ class ScriptedGateway:
         return found
 
 
-def prepare(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
-    body = f"{order_id} {instruction.amount}".encode()
+async def prepare(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+    return [unsigned(attempt) for attempt in attempts]
+
+
+def unsigned(attempt: Attempt) -> PreparedRequest:
+    body = f"{attempt.order_id} {attempt.instruction.amount}".encode()
     return PreparedRequest(
         url="https://gateway.example",
         authorization="OAuth",
         body=body,
         body_sha256=hashlib.sha256(body).hexdigest(),
-        nonce=nonce,
-        timestamp_s=timestamp_s,
+        nonce=attempt.nonce,
+        timestamp_s=attempt.timestamp_s,
         purpose="WALLET",
-        expected=Expected(order_id, Decimal(instruction.amount), instruction.currency),
+        expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
     )
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.errors import JournalHeld, JournalUnwritable
-from paygw_batch.gateway.message import Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Due, Entry, Known, NewBatch, NewInstruction
 from paygw_batch.run.engine import Engine
@@ -276,8 +275,8 @@ def no_timeout(world: SimWorld) -> None:
 
 
 def rounded_on_the_wire(world: SimWorld) -> None:
-    def rounded(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
-        request = prepare(instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+    def rounded(attempt: Attempt) -> PreparedRequest:
+        request = prepare(attempt)
         return replace(request, expected=replace(request.expected, amount=Decimal(round(request.expected.amount))))
 
     world.prepare = rounded

@@ -6,9 +6,8 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from paygw_batch.core.instruction import Instruction
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable
-from paygw_batch.gateway.message import Expected, PreparedRequest
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
 from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
 from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Silent, World, timestamp
@@ -25,7 +24,7 @@ USES = "payout"
 
 
 class SlowAway:
-    """Journal calls one at a time and in order, signatures side by side; both take a while before and after."""
+    """Journal calls one at a time and in order, signatures side by side; all of them take a while."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -43,10 +42,10 @@ class SlowAway:
             await self._a_while()
             return result
 
-    async def sign(self, call: Callable[[], T]) -> T:
-        """Make one call that mostly signs."""
+    async def prepare(self, attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        """Prepare requests as this world does."""
         await self._a_while()
-        return call()
+        return [self._process.world.prepare(attempt) for attempt in attempts]
 
     async def _a_while(self) -> None:
         rng = self._process.world.rng
@@ -54,17 +53,17 @@ class SlowAway:
             await asyncio.sleep(rng.random() * 0.05)
 
 
-def prepare(instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+def prepare(attempt: Attempt) -> PreparedRequest:
     """Return a request that costs no signature: what a signature is worth is tested elsewhere."""
     return PreparedRequest(
         url="https://gateway.example/",
         authorization="",
         body=b"",
         body_sha256="",
-        nonce=nonce,
-        timestamp_s=timestamp_s,
+        nonce=attempt.nonce,
+        timestamp_s=attempt.timestamp_s,
         purpose=None,
-        expected=Expected(order_id, Decimal(instruction.amount), instruction.currency),
+        expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
     )
 
 
@@ -174,7 +173,7 @@ async def submit(process: Process, rows: Sequence[int], name: str) -> int:
     process.engine = engine = world.engine_type(
         journal=cast("Journal", journal),
         gateway=world.gateway_type(process),
-        prepare=world.prepare,
+        prepare=away.prepare,
         judge=world.classify,
         pace=process.pace,
         world=World(now=world.now, nonce=world.nonce, chance=world.rng.random),

@@ -11,10 +11,10 @@ from typing import Any
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.message import Expected, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.port import Clash, Known
 from paygw_batch.run.engine import Engine, Pace
-from paygw_batch.run.ports import Prepare, timestamp
+from paygw_batch.run.ports import timestamp
 from paygw_batch.run.summary import of_states
 
 from .disk import Disk, HeldJournal
@@ -63,7 +63,7 @@ class SimWorld:
             classify, words=WORDS, operation=OPERATION
         )
         self.gateway_type: type[SimGateway] = SimGateway
-        self.prepare: Prepare = prepare
+        self.prepare: Callable[[Attempt], PreparedRequest] = prepare
         self.exit_code: Callable[..., Any] = of_states
 
     def now(self) -> datetime:
