@@ -7,7 +7,7 @@ import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from paygw_batch.core.instruction import Instruction
@@ -17,6 +17,8 @@ from paygw_batch.journal.chain import Identity, Line, Link, fold, follow, openin
 from paygw_batch.journal.codec import decode
 from paygw_batch.journal.deeds import deeds_of
 from paygw_batch.journal.digest import Intake
+from paygw_batch.journal.evidence import start_of
+from paygw_batch.journal.evidence_memory import Held, MemoryEvidence
 from paygw_batch.journal.port import (
     Amendment,
     BatchRecord,
@@ -36,31 +38,22 @@ from paygw_batch.journal.port import (
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, row_standing, storable, succeed
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """An instruction as its batch brought it."""
-
-    number: int
-    batch: BatchRecord
-    new: NewInstruction
-    replaces: int | None
-
-
-class MemoryJournal:
+class MemoryJournal(MemoryEvidence):
     """A journal in memory. Keeps the promise of `port.Journal`, durability aside."""
 
     def __init__(self, *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z") -> None:
         self.notes: tuple[str, ...] = ()
-        self._start = Identity("0" * 32, endpoint, created_at, "").start
+        identity = Identity("0" * 32, endpoint, created_at, "")
+        self._start, self._evidence_start = identity.start, start_of(identity)
+        self._evidence = []
         self._end = self._start
         self._lines: list[Line] = []
-        self._batches: list[BatchRecord] = []
+        self._batches = []
         self._pages: dict[int, list[bytes]] = {}
-        self._instructions: dict[int, _Held] = {}
-        self._covered: dict[int, dict[int, int]] = {}
-        """Batch -> row -> instruction, rows in ascending order."""
-        self._order_ids: dict[tuple[str, str], int] = {}
-        self._progress: dict[int, Progress] = {}
+        self._instructions = {}
+        self._covered = {}
+        self._order_ids = {}
+        self._progress = {}
         self._batch_of: dict[int, int] = {}
 
     def head(self) -> Head:
@@ -96,7 +89,7 @@ class MemoryJournal:
         for page in kept_pages:
             intake.page(page)
         held = [
-            _Held(number, record, new, replaced.get(new.row))
+            Held(number, record, new, replaced.get(new.row))
             for number, new in enumerate(instructions, start=intake.first_instruction)
         ]
         for one in held:
@@ -180,7 +173,7 @@ class MemoryJournal:
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
     ) -> Sequence[LookAlike]:
         """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
-        alike: dict[tuple[str, str, int], list[_Held]] = defaultdict(list)
+        alike: dict[tuple[str, str, int], list[Held]] = defaultdict(list)
         for held in self._instructions.values():
             if held.batch.operation == operation and held.batch.opened_at > since:
                 alike[held.new.payee, held.new.currency, held.new.minor].append(held)
@@ -298,6 +291,7 @@ class MemoryJournal:
         return counts | {
             "batches": len(self._batches),
             "contradictions": sum(line.contradicts is not None for line in self._lines),
+            "evidence": self._check_evidence(),
             "facts": len(self._lines),
             "instructions": len(self._instructions),
             "order_ids": len(self._order_ids),
@@ -308,7 +302,7 @@ class MemoryJournal:
         """Nothing to let go of: the journal lives on in memory."""
 
     def _check_batch(
-        self, record: BatchRecord, held: Sequence[_Held], known: Sequence[Known], replaced: Mapping[int, int]
+        self, record: BatchRecord, held: Sequence[Held], known: Sequence[Known], replaced: Mapping[int, int]
     ) -> None:
         """Raise `InternalError` for what the tables of the journal on disk would refuse."""
         rows = [one.new.row for one in held] + [one.row for one in known]
@@ -330,7 +324,7 @@ class MemoryJournal:
             if one.replaces is not None and not self._may_replace(one):
                 raise InternalError("an amendment replaces what may not be replaced")
 
-    def _may_replace(self, held: _Held) -> bool:
+    def _may_replace(self, held: Held) -> bool:
         old = self._instructions.get(held.replaces or 0)
         return (
             old is not None
@@ -345,7 +339,7 @@ class MemoryJournal:
                 old = held.replaces
                 progress[held.number] = Progress(held.new.client_orderid) if old is None else succeed(progress[old])
 
-    def _amend(self, record: BatchRecord, amended: Iterable[_Held], at: str) -> None:
+    def _amend(self, record: BatchRecord, amended: Iterable[Held], at: str) -> None:
         """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
         entries = []
         for held in amended:

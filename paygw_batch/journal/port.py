@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from paygw_batch.core.evidence import Evidence, Finding, Source
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Fact, Standing, State
+from paygw_batch.core.outcome import OutcomeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,24 @@ class Contradiction:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingEvidence:
+    """Evidence about a row that a person has to look at. `said` is what its word means, None where that is not listed.
+
+    The row has not moved since the evidence was taken in, at `taken_at`.
+    """
+
+    number: int
+    batch: str
+    row: int
+    client_orderid: str
+    state: State
+    finding: Finding
+    said: str | None
+    source: Source
+    taken_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class RowStanding:
     """Where one row of a batch stands, for reconciliation and `status`. None: there is nothing to say."""
 
@@ -244,6 +264,18 @@ class JournalReader(Protocol):
         """Return the facts that changed nothing, of one batch or of all."""
         ...
 
+    def evidence_waiting(self, batch: int | None = None) -> Sequence[WaitingEvidence]:
+        """Return the evidence that waits for a person, of one batch or of all."""
+        ...
+
+    def evidence_counts(self, batch: int | None = None) -> Mapping[str, int]:
+        """Return how much evidence there is of each finding, about the rows of one batch or in all."""
+        ...
+
+    def spool_end(self) -> tuple[int, str]:
+        """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""
+        ...
+
     def deeds(self, batch: int) -> Sequence[Deed]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
         ...
@@ -292,6 +324,14 @@ class Journal(JournalReader, Protocol):
 
     def interrupt(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+        ...
+
+    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+        """Keep evidence in order, and move what it proves, all in one transaction; return what came of each.
+
+        Ends before the first that speaks of a row in flight: what it says can only be judged later. `words` is the
+        operator's `[outcomes]`.
+        """
         ...
 
     def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:

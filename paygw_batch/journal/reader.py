@@ -11,6 +11,7 @@ import apsw
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal import evidence_disk
 from paygw_batch.journal.backup import write_backup
 from paygw_batch.journal.codec import BATCH_OPENED
 from paygw_batch.journal.connection import fetch
@@ -26,6 +27,7 @@ from paygw_batch.journal.port import (
     LookAlike,
     RowStanding,
     Tally,
+    WaitingEvidence,
 )
 from paygw_batch.journal.progress import amendable, row_standing
 from paygw_batch.journal.rows import PROGRESS, STATES, progress_of
@@ -161,6 +163,21 @@ class SqliteReader:
             Contradiction(seq, batch_id, row, client_orderid, STATES[state], kind, attempt, at)
             for seq, batch_id, row, client_orderid, state, kind, attempt, at in found
         ]
+
+    def evidence_waiting(self, batch: int | None = None) -> Sequence[WaitingEvidence]:
+        """Return the evidence that waits for a person, of one batch or of all."""
+        with self._plainly():
+            return evidence_disk.waiting(self._connection, batch)
+
+    def evidence_counts(self, batch: int | None = None) -> Mapping[str, int]:
+        """Return how much evidence there is of each finding, about the rows of one batch or in all."""
+        with self._plainly():
+            return evidence_disk.counts(self._connection, batch)
+
+    def spool_end(self) -> tuple[int, str]:
+        """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""
+        with self._plainly():
+            return evidence_disk.spool_end(self._connection)
 
     def deeds(self, batch: int) -> Sequence[Deed]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""

@@ -18,7 +18,8 @@ APPLICATION_ID = 0x70617967
 @cache
 def migrations() -> tuple[str, ...]:
     """Return the scripts that lead from each version to the next; the first leads from an empty file to version 1."""
-    return (resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"),)
+    scripts = resources.files(__package__)
+    return tuple(scripts.joinpath(name).read_text(encoding="utf-8") for name in ("schema.sql", "schema-2.sql"))
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:

@@ -16,6 +16,7 @@ import apsw
 
 from paygw_batch.core.lifecycle import TRANSITIONS, IllegalMove, Released, Replaced, State
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal import evidence_disk
 from paygw_batch.journal.chain import Line, Link, follow
 from paygw_batch.journal.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.connection import fetch
@@ -43,6 +44,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
     _Replay(connection, batches, counts).run()
+    counts["evidence"] = evidence_disk.check(connection)
     counts["facts"] = fetch(connection, "SELECT count(*) FROM fact")[0][0]
     return dict(counts)
 

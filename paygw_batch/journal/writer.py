@@ -14,8 +14,11 @@ from typing import Any
 
 import apsw
 
+from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.journal import evidence_disk
 from paygw_batch.journal.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.connection import fetch, leave_untouched
 from paygw_batch.journal.digest import Intake
@@ -148,6 +151,11 @@ class SqliteJournal(SqliteReader):
                 self._record(entries)
                 released += len(entries)
         return released
+
+    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+        """Keep evidence in order, and move what it proves, all in one transaction (see the port)."""
+        with self._writing():
+            return evidence_disk.take_in(self._connection, evidence, words, self._record, at)
 
     def close(self) -> None:
         """Let go of the journal. It can be opened again."""

@@ -1,0 +1,216 @@
+"""Evidence from outside a run: what a notification or an answer to an enquiry says, and what may come of it.
+
+Pure. The one question here is what a claim may do to the instruction it names, and the answer goes through the one
+table of `lifecycle.py`. Whatever does not move a row is kept all the same, under a finding that says why.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+
+from paygw_batch.core.instruction import attempt_order_id
+from paygw_batch.core.lifecycle import TRANSITIONS, Concluded, Standing, State, kind_of
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+
+
+class Proof(StrEnum):
+    """What is known about who speaks."""
+
+    PROVEN = "proven"
+    """It passed the configured check, or answers a question that we asked the gateway."""
+    UNPROVEN = "unproven"
+    """No check is configured: evidence for a person, never an authority."""
+    FORGED = "forged"
+    """It failed the configured check."""
+
+
+class Source(StrEnum):
+    """Where evidence comes from."""
+
+    NOTIFICATION = "notification"
+    ENQUIRY = "enquiry"
+
+
+class Finding(StrEnum):
+    """What came of a claim."""
+
+    MOVED = "moved"
+    """It was proven and fitted: the instruction moved."""
+    REPEATED = "repeated"
+    """It says what is known already."""
+    LATE = "late"
+    """It is an earlier word than the one that is known: it came out of order."""
+    CONTRADICTING = "contradicting"
+    """It is proven and cannot be true together with what is known: kept as a fact of the instruction as well."""
+    TO_CONFIRM = "to_confirm"
+    """Nothing proves it: a person has to find out whether it is true."""
+    AMBIGUOUS = "ambiguous"
+    """More than one attempt, or more than one instruction, goes by this order id: a person has to find out."""
+    UNMATCHED = "unmatched"
+    """It names our order, and another amount or currency, or none."""
+    SUPERSEDED = "superseded"
+    """It speaks of an attempt that another one followed."""
+    NOT_FOUND = "not_found"
+    """The gateway says that it does not know the order: evidence for a person, never a release."""
+    UNLISTED = "unlisted"
+    """Its status word is none that the configuration lists."""
+    FORGED = "forged"
+    """It failed the authenticity check."""
+    UNKNOWN_ORDER = "unknown_order"
+    """The journal has no such order."""
+    UNREADABLE = "unreadable"
+    """It could not be read, or names no order."""
+
+
+FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
+"""The findings that wait for a person as long as the instruction has not moved since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What evidence says of an order; None for what it does not say. `amount` is the text of a number."""
+
+    order_id: str | None
+    amount: str | None = None
+    currency: str | None = None
+    status: str | None = None
+    reference: str | None = None
+    proof: Proof = Proof.UNPROVEN
+    is_not_found: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A claim as it is kept: `content` is the whole of what arrived, as text. `spooled` is its number in the spool."""
+
+    source: Source
+    claim: Claim
+    content: str
+    spooled: int | None = None
+    spool_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An instruction that goes, or went, by the order id of a claim."""
+
+    number: int
+    client_orderid: str
+    amount: str
+    currency: str
+    standing: Standing
+    sent_order_id: str | None
+    """What its latest attempt was sent under."""
+    has_left_once: bool
+    """Whether no attempt before the latest one can have left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What comes of a claim. `outcome`, where there is one, is to be recorded of attempt `attempt` of `instruction`.
+
+    `said` is what the claim's word means, where the configuration lists it.
+    """
+
+    finding: Finding
+    instruction: int | None = None
+    attempt: int | None = None
+    said: OutcomeKind | None = None
+    outcome: Outcome | None = None
+
+
+class Waits:
+    """The instruction is in flight: the claim can only be judged when its outcome is known."""
+
+
+def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind], note: str) -> Ruling | Waits:
+    """Return what comes of `claim`, given the instructions that go by its order id.
+
+    `words` is the operator's `[outcomes]`; `note` is the sentence that an outcome will carry.
+    """
+    candidate = _named(claim, candidates)
+    if isinstance(candidate, Ruling):
+        return candidate
+    standing = candidate.standing
+    if standing.state is State.IN_FLIGHT:
+        return Waits()
+    if claim.is_not_found:
+        return Ruling(Finding.NOT_FOUND, candidate.number, standing.attempt)
+    said = words.get(claim.status or "")
+    if said is None:
+        return Ruling(Finding.UNLISTED, candidate.number, standing.attempt)
+    finding, attempt = _finding(claim.order_id or "", said, candidate)
+    outcome = None
+    if finding in {Finding.MOVED, Finding.CONTRADICTING}:
+        if claim.proof is not Proof.PROVEN:
+            return Ruling(Finding.TO_CONFIRM, candidate.number, attempt, said)
+        outcome = Outcome(said, gateway_status=claim.status, gateway_reference=claim.reference, message=note)
+    return Ruling(finding, candidate.number, attempt, said, outcome)
+
+
+def _named(claim: Claim, candidates: Sequence[Candidate]) -> Candidate | Ruling:
+    """Return the one instruction that a claim is about, or the ruling that it is about none that we could tell."""
+    if claim.order_id is None:
+        return Ruling(Finding.UNREADABLE)
+    if not candidates:
+        return Ruling(Finding.UNKNOWN_ORDER)
+    if claim.proof is Proof.FORGED:
+        return Ruling(Finding.FORGED, candidates[0].number)
+    fitting = [candidate for candidate in candidates if _is_about(claim, candidate)]
+    if not fitting:
+        return Ruling(Finding.UNMATCHED, candidates[0].number)
+    if len(fitting) > 1:
+        return Ruling(Finding.AMBIGUOUS, fitting[0].number)
+    return fitting[0]
+
+
+def _is_about(claim: Claim, candidate: Candidate) -> bool:
+    """Whether a claim names exactly this amount and currency. What it leaves out it does not name."""
+    if claim.amount is None:
+        return False
+    try:
+        is_same = Decimal(claim.amount) == Decimal(candidate.amount)
+    except InvalidOperation:
+        return False
+    return is_same and claim.currency == candidate.currency
+
+
+def _finding(order_id: str, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
+    """Return what a proven claim would come to, and the attempt it speaks of."""
+    standing = candidate.standing
+    if candidate.sent_order_id is None:
+        # Never sent: whoever has it has it from someone else, and the row must be looked at before it leaves.
+        return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
+    if order_id != candidate.sent_order_id:
+        is_paid = said is OutcomeKind.PAID
+        return (Finding.CONTRADICTING if is_paid else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
+    return _of_latest(said, candidate), standing.attempt
+
+
+def _of_latest(said: OutcomeKind, candidate: Candidate) -> Finding:
+    state = candidate.standing.state
+    if state == said.value:
+        return Finding.REPEATED
+    if said is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
+        return Finding.LATE
+    if said is OutcomeKind.PAID and state is State.RETURNED:
+        return Finding.LATE
+    if said is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
+        return Finding.LATE  # it was rejected, released or called not received since
+    if said is not OutcomeKind.PAID and not _is_sole(candidate):
+        # "No" may be the answer to an earlier attempt under the same id, while the latest one is being paid.
+        return Finding.AMBIGUOUS
+    is_legal = (state, kind_of(Concluded(Outcome(said)))) in TRANSITIONS
+    return Finding.MOVED if is_legal else Finding.CONTRADICTING
+
+
+def _is_sole(candidate: Candidate) -> bool:
+    """Whether no other attempt than the latest can have left under the latest one's order id."""
+    standing = candidate.standing
+    if candidate.has_left_once:
+        return True
+    if standing.possible_duplicate_of is not None:
+        return False
+    own_id = attempt_order_id(candidate.client_orderid, standing.generation)
+    return standing.generation == 1 or candidate.sent_order_id == own_id
