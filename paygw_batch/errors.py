@@ -77,6 +77,8 @@ class JournalHeld(JournalError):
     """Another run holds this journal."""
 
     default_hint = "Wait until it has ended, then run again."
+    command: str = ""
+    """What the holder is doing, as far as it has said."""
 
 
 class JournalCorrupt(JournalError):
@@ -95,3 +97,18 @@ class JournalUnwritable(JournalError):
     """The journal can no longer be written; nothing more was sent."""
 
     default_hint = "Mend the disk (room, permissions), then run again: what was in flight will be in doubt."
+
+
+class SpoolDamaged(JournalError):
+    """The spool of notifications is damaged."""
+
+    default_hint = (
+        "Keep the file, and move it away to receive notifications again. What it held and the journal has not taken in "
+        "must be asked after at the gateway."
+    )
+
+
+class SpoolUnwritable(JournalError):
+    """The spool of notifications can no longer be written."""
+
+    default_hint = "Mend the disk (room, permissions), then start the listener again."

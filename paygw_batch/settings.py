@@ -16,28 +16,19 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from paygw_batch.core.money import parse_amount
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.sections import FilePath, NotificationsSection, Seconds, Section, StatusEnquirySection
 
 SANDBOX = "sandbox"
 """The `base_url` that starts the built-in gateway for the duration of a run."""
 
 MIN_READ_TIMEOUT_S = 60
 """Section 8 of the gateway's interface: mobile-money providers can take this long."""
-
-
-class _Section(BaseModel):
-    """A table of the file: frozen, strict, and deaf to keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) else value
 
 
 def _decimal(value: object) -> object:
@@ -49,13 +40,10 @@ def _decimal(value: object) -> object:
     return amount
 
 
-FilePath = Annotated[Path, BeforeValidator(_path)]
-"""A path; relative ones are taken from the directory of the configuration file."""
 AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
-Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
-class GatewaySection(_Section):
+class GatewaySection(Section):
     """`[gateway]`: who we are, where the gateway is, and how we speak with it."""
 
     base_url: str | None = None
@@ -84,7 +72,7 @@ class GatewaySection(_Section):
         return self
 
 
-class SubmissionSection(_Section):
+class SubmissionSection(Section):
     """`[submission]`: how fast, and when to stop."""
 
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
@@ -94,38 +82,38 @@ class SubmissionSection(_Section):
     quarantine_h: Annotated[float, Field(ge=0)] = 24
 
 
-class JournalSection(_Section):
+class JournalSection(Section):
     """`[journal]`: where the journal is."""
 
     path: FilePath | None = None
 
 
-class RetrySection(_Section):
+class RetrySection(Section):
     """`[retry]`: under which order id a released row is sent again."""
 
     order_id: Literal["suffix", "same"] = "suffix"
 
 
-class LimitsSection(_Section):
+class LimitsSection(Section):
     """`[limits]`: how large a sheet may be."""
 
     max_rows: Annotated[int, Field(ge=1)] = 1_000_000
     max_sheet_mib: Annotated[int, Field(ge=1)] = 1024
 
 
-class SheetSection(_Section):
+class SheetSection(Section):
     """`[sheet]`: how sheets are written here."""
 
     code_page: str | None = None
 
 
-class StatementSection(_Section):
+class StatementSection(Section):
     """`[statement]`: how the gateway writes its statements. `columns` maps its headings to ours."""
 
     columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer"]] = Field(default_factory=dict)
 
 
-class ApprovalSection(_Section):
+class ApprovalSection(Section):
     """`[approval]`: what needs a second pair of eyes, and whose. Names map to Ed25519 public keys, as one line.
 
     Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
@@ -145,7 +133,7 @@ class ApprovalSection(_Section):
         return self
 
 
-class ReportingSection(_Section):
+class ReportingSection(Section):
     """`[reporting]`: whom a run tells of itself: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
 
     `hook` is a command without a shell; it gets the summary on its standard input.
@@ -157,13 +145,13 @@ class ReportingSection(_Section):
     hook_timeout_s: Seconds = 60
 
 
-class SandboxSection(_Section):
+class SandboxSection(Section):
     """`[sandbox]`: what the built-in gateway answers."""
 
     behaviour: FilePath | None = None
 
 
-class PayoutTermsSection(_Section):
+class PayoutTermsSection(Section):
     """`[countries.XX.payout]`: what the interface leaves to the operator, and what it allows to tighten."""
 
     purpose: str | None = None
@@ -176,13 +164,13 @@ class PayoutTermsSection(_Section):
     order_desc: str | None = None
 
 
-class CountrySection(_Section):
+class CountrySection(Section):
     """`[countries.XX]`."""
 
     payout: PayoutTermsSection = PayoutTermsSection()
 
 
-class Settings(_Section):
+class Settings(Section):
     """Everything a run is told. Paths are absolute."""
 
     gateway: GatewaySection = GatewaySection()
@@ -197,6 +185,8 @@ class Settings(_Section):
     statement: StatementSection = StatementSection()
     approval: ApprovalSection = ApprovalSection()
     reporting: ReportingSection = ReportingSection()
+    notifications: NotificationsSection = NotificationsSection()
+    status_enquiry: StatusEnquirySection = StatusEnquirySection()
     sandbox: SandboxSection = SandboxSection()
 
     @property
@@ -258,7 +248,7 @@ def state_directory() -> Path:
     return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
 
 
-_ENVIRONMENT_SECTIONS: Mapping[str, type[_Section]] = {
+_ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
     "gateway": GatewaySection,
     "submission": SubmissionSection,
     "retry": RetrySection,
@@ -342,7 +332,9 @@ def _from_text(name: str, text: str, annotation: Any) -> object:
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
+    notifications = settings.notifications
     known = {*environment_keys(), *_NOT_SETTINGS, settings.gateway.private_key_passphrase_env}
+    known |= {notifications.token_env, notifications.secret_env}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
 
 
@@ -371,10 +363,10 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     """Return the settings with every path taken from the configuration file's own directory."""
-    changed: dict[str, _Section] = {}
+    changed: dict[str, Section] = {}
     for name in Settings.model_fields:
         section = getattr(settings, name)
-        if not isinstance(section, _Section):
+        if not isinstance(section, Section):
             continue
         # Without following links: whether one stands there is the business of whoever opens the file.
         paths = {key: Path(os.path.abspath(base / value)) for key, value in section if isinstance(value, Path)}  # noqa: PTH100 (Path.resolve would follow them)

@@ -25,6 +25,7 @@ COMMANDS = {
     "resolve": "Settle rows in doubt, with evidence.",
     "status": "Show what the journal knows.",
     "reconcile": "Write the reconciliation file again.",
+    "listen": "Receive the gateway's notifications.",
     "verify": "Replay and check the whole journal.",
     "backup": "Copy the journal, also while a run is on.",
     "sandbox": "Run the built-in gateway on loopback.",

@@ -31,7 +31,7 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
     rules = rules_of(settings)
     require_complete(settings, rules, set())
     key = signer_key(settings, os.environ)
-    config = sandbox_config(settings, rules, key)
+    config = sandbox_config(settings, rules, key, os.environ)
 
     def ready(base_url: str) -> None:
         screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {config.served[0].record_path}.")

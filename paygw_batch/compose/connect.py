@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from paygw_batch.compose.notifications import authenticity, callback_url, field_names
 from paygw_batch.compose.parts import PAYOUT
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
@@ -19,6 +20,7 @@ from paygw_batch.gateway.signers import Signers
 from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
+from paygw_batch.sandbox.callback import CallbackHash
 from paygw_batch.sandbox.key import sandbox_key
 from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.settings import Settings, passphrase
@@ -31,14 +33,21 @@ SANDBOX_URL = "http://127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """Signs requests by the rules of their countries, and explains what it signs. Sends nothing."""
+    """Signs requests by the rules of their countries, and explains what it signs. Sends nothing.
+
+    What is explained shows the callback address without its secret token.
+    """
 
     signer: Signer
     rules: Rules
+    callback_url: str | None = field(repr=False)
+    """Where the gateway is told to send notifications, the token in its place."""
 
     def preparer(self, signers: Signers) -> Preparer:
         """Return what a run prepares its requests with."""
-        return Preparer(self.rules, self.signer, signers)
+        urls = {**self.signer.supplies.urls, "server_callback_url": self.callback_url}
+        signer = replace(self.signer, supplies=replace(self.signer.supplies, urls=urls))
+        return Preparer(self.rules, signer, signers)
 
     def explain(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> Explanation:
         """Return the same request, taken apart."""
@@ -84,7 +93,10 @@ def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
 
 
 def signer_of(settings: Settings, key: PrivateKey, base_url: str) -> Signer:
-    """Return what signs requests for the gateway at `base_url`. The settings must be complete."""
+    """Return what signs requests for the gateway at `base_url`, the token's place in the callback address left open.
+
+    The settings must be complete.
+    """
     gateway = settings.gateway
     return Signer(
         url=operation_url(base_url, load_operation(PAYOUT), gateway.endpoint_id or ""),
@@ -95,8 +107,8 @@ def signer_of(settings: Settings, key: PrivateKey, base_url: str) -> Signer:
     )
 
 
-def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey) -> SandboxConfig:
-    """Return the built-in gateway that expects what these settings send."""
+def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey, environ: Mapping[str, str]) -> SandboxConfig:
+    """Return the built-in gateway that expects what these settings send, and proves what it notifies of."""
     gateway = settings.gateway
     return SandboxConfig(
         endpoint_id=gateway.endpoint_id or "",
@@ -105,7 +117,15 @@ def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey) -> Sandbox
         profile=gateway.signature_profile or "",
         served=(Served(load_operation(PAYOUT), rules, settings.journal_path().parent / RECORD_NAME),),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
+        callback_hash=_callback_hash(settings, environ),
     )
+
+
+def _callback_hash(settings: Settings, environ: Mapping[str, str]) -> CallbackHash | None:
+    check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
+    if check is None:
+        return None
+    return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
 
 
 def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
@@ -114,7 +134,8 @@ def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
     The built-in gateway is not started: it stands at another port each time, so it is signed for at `SANDBOX_URL`.
     """
     base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
-    return Signing(signer_of(settings, signer_key(settings, environ), base_url), rules)
+    signer = signer_of(settings, signer_key(settings, environ), base_url)
+    return Signing(signer, rules, settings.gateway.server_callback_url)
 
 
 @contextmanager
@@ -127,6 +148,6 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
     with ExitStack() as stack:
         base_url = settings.gateway.base_url or ""
         if settings.uses_sandbox:
-            base_url = stack.enter_context(running_sandbox(sandbox_config(settings, rules, key)))
-        signing = Signing(signer_of(settings, key, base_url), rules)
+            base_url = stack.enter_context(running_sandbox(sandbox_config(settings, rules, key, environ)))
+        signing = Signing(signer_of(settings, key, base_url), rules, callback_url(settings, environ))
         yield Connection(signing, PayoutTransport(transport_settings(settings, base_url)))

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, Rules
-from paygw_batch.errors import ConfigurationError, JournalHeld, UsageError
+from paygw_batch.errors import ConfigurationError, JournalHeld, SpoolDamaged, UsageError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
+from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import World, timestamp
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.read import ReadOptions, read_sheet
@@ -24,6 +25,7 @@ from paygw_batch.sheet.validate import validate
 
 PAYOUT = "payout"
 """The operation of every command so far."""
+
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -81,6 +83,10 @@ def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> N
 
 WAIT_EVERY_S = 0.5
 """How often a run that waits for another one looks whether it has ended."""
+LISTENER = "listen"
+"""What holds the journal for a moment at a time, to take notifications in."""
+LISTENER_LIMIT_S = 30.0
+"""How long any command waits for that moment to end. A listener that needs longer is stuck."""
 
 
 @contextmanager
@@ -95,29 +101,52 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
             tell(f"Note: {note}")
         if interrupted := journal.interrupt(timestamp(utc_now())):
             tell(f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now.")
+        take_in_waiting(intake_of(settings), journal, tell)
         yield journal
     finally:
         journal.close()
 
 
+def intake_of(settings: Settings) -> Intake:
+    """Return what takes notifications from the spool into the journal."""
+    return Intake(settings.journal_path(), settings.words(), utc_now)
+
+
+def take_in_waiting(intake: Intake, journal: Journal, tell: Tell) -> None:
+    """Take in the notifications that wait. A damaged spool is told, and stops nothing: payouts do not need it."""
+    try:
+        if findings := intake.take(journal):
+            told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in sorted(findings.items()))
+            tell(f"{findings.total():,} notifications were taken in: {told}.")
+    except SpoolDamaged as error:
+        tell(f"Note: {error.message} {error.hint}")
+
+
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:
     has_told = False
+    give_up_s = time.monotonic() + LISTENER_LIMIT_S
     while True:
         try:
-            return open_journal(
-                settings.journal_path(),
-                witness_dir=settings.witness_directory(),
-                endpoint=settings.endpoint(),
-                now=timestamp(utc_now()),
-                holder=command,
-            )
+            return open_to_write(settings, command)
         except JournalHeld as held:
-            if not wait:
+            is_moment = held.command in {LISTENER, ""} and time.monotonic() < give_up_s
+            if not wait and not is_moment:
                 raise
-            if not has_told:
+            if not has_told and not is_moment:
                 tell(f"Waiting: {held.message}")
                 has_told = True
-            time.sleep(WAIT_EVERY_S)
+            time.sleep(WAIT_EVERY_S / 10 if is_moment else WAIT_EVERY_S)
+
+
+def open_to_write(settings: Settings, command: str) -> SqliteJournal:
+    """Open the journal and hold it. Raises `JournalHeld` at once when another process has it."""
+    return open_journal(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        endpoint=settings.endpoint(),
+        now=timestamp(utc_now()),
+        holder=command,
+    )
 
 
 @contextmanager

@@ -1,28 +1,42 @@
 """Sending what is due in a batch, and telling how it stands: the part of a run that no screen has to do with."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import polars as pl
 
 from paygw_batch.compose.connect import Connection
-from paygw_batch.compose.parts import PAYOUT, minor_units_of, real_world, require_complete, utc_now
+from paygw_batch.compose.parts import (
+    PAYOUT,
+    intake_of,
+    minor_units_of,
+    real_world,
+    require_complete,
+    take_in_waiting,
+    utc_now,
+)
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Expected, RawReply, TransportFault
 from paygw_batch.gateway.signers import signers_for
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.books import Books, books
 from paygw_batch.run.engine import Engine, Judge, Pace, RunEnd
+from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import Prepare, Progress
 from paygw_batch.run.reconcile import reconciliation
 from paygw_batch.run.summary import Summary, of_states
 from paygw_batch.run.threads import Away, JournalThread
 from paygw_batch.settings import Settings
+
+TAKE_IN_EVERY_S = 2.0
+"""How often a run takes in the notifications that came meanwhile."""
 
 Watch = Callable[[Engine], None]
 """Is given the engine inside its event loop, before it starts: whoever wants to drain it keeps it."""
@@ -68,21 +82,23 @@ def send(task: Task, progress: Progress, watch: Watch) -> RunEnd:
         return RunEnd(0, None, interrupted=False)
     require_complete(task.settings, task.rules, set(due))
     progress.started(sum(due.values()))
+    intake = intake_of(task.settings)
     signing = task.connection.signing
     with (
         JournalThread() as away,
         signers_for(signing.signer.key, sum(due.values())) as signers,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        end = runner.run(_run(task, signing.preparer(signers), away, progress, watch))
+        end = runner.run(_run(task, signing.preparer(signers), away, progress, watch, intake))
     if end.failure is not None:
         for order_id, kind in end.unrecorded:
             progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
         raise end.failure
+    take_in_waiting(intake, task.journal, progress.note)
     return end
 
 
-async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, watch: Watch) -> RunEnd:
+async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, watch: Watch, intake: Intake) -> RunEnd:
     submission = task.settings.submission
     async with task.connection.transport as transport:
         engine = Engine(
@@ -96,7 +112,21 @@ async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, wat
             progress=progress,
         )
         watch(engine)
-        return await engine.run(task.batch.number)
+        taking = asyncio.create_task(
+            _at_intervals(lambda: away.journal(lambda: take_in_waiting(intake, task.journal, progress.note)))
+        )
+        try:
+            return await engine.run(task.batch.number)
+        finally:
+            taking.cancel()
+
+
+async def _at_intervals(take_in: Callable[[], Awaitable[None]]) -> None:
+    """Take notifications in as long as the run lasts. What the journal cannot write, the engine hears as well."""
+    with suppress(JournalError):
+        while True:
+            await asyncio.sleep(TAKE_IN_EVERY_S)
+            await take_in()
 
 
 def _judge(settings: Settings) -> Judge:

@@ -5,12 +5,10 @@ Whatever else came back after a byte may have left is UNKNOWN, and UNKNOWN is ne
 and section 7 of the gateway's interface: `status` decides, and the HTTP status alone never does.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
@@ -18,20 +16,18 @@ from typing import Any
 from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.countries.rules import Operation
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.strict_json import amount_of, evidence_of, strict_object, text_of
 
 STATUS_FIELD = "status"
 """The one reply field that the interface shows (section 4, rule 5)."""
-MAX_EVIDENCE_CHARACTERS = 200
 MAX_URL_CHARACTERS = 2000
 """A longer address is left out: cut short, it would lead nowhere."""
-MAX_NESTING = 32
 MAX_PAUSE_S = 900.0
 """However long the gateway asks for, a run rests no longer at a time."""
 UNSTATED_PAUSE_S = 60.0
 """The rest when the gateway asks for one and does not say, in words we can read, how long."""
 
 _ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
-_NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
 _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
@@ -53,7 +49,7 @@ def classify(
     """
     if isinstance(reply, TransportFault):
         return _of_fault(reply)
-    members = _strict_object(reply.body)
+    members = strict_object(reply.body)
     if isinstance(members, str):
         outcome = Outcome(OutcomeKind.UNKNOWN, cause=members, http_status=reply.http_status)
     else:
@@ -129,81 +125,10 @@ class _Echo:
     def is_ours(self, expected: Expected) -> bool:
         """Whether nothing that is repeated differs from what was sent."""
         return (
-            (self.order_id is None or _text(self.order_id) == expected.order_id)
-            and (self.amount is None or _amount(self.amount) == expected.amount)
+            (self.order_id is None or text_of(self.order_id) == expected.order_id)
+            and (self.amount is None or amount_of(self.amount) == expected.amount)
             and (self.currency is None or self.currency == expected.currency)
         )
-
-
-def _amount(value: object) -> Decimal | None:
-    """Return the exact amount that a number or a plain decimal text states, or None."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        return Decimal(value)
-    return value if isinstance(value, Decimal) else None
-
-
-def _text(value: object) -> str | None:
-    """Return a text, or a number as it is commonly written; None for anything else."""
-    if isinstance(value, Decimal):
-        return str(value)
-    return value if isinstance(value, str) else None
-
-
-# Strict JSON.
-
-
-class _NotStrict(ValueError):
-    """JSON that two readers could take for two different things."""
-
-
-def _strict_object(body: bytes) -> Mapping[str, Any] | str:
-    """Return the one JSON object that `body` is, or the cause why it is none.
-
-    UTF-8 without a byte order mark, no name twice at any depth, no NaN or Infinity, nesting bounded; numbers become
-    `Decimal`, with every digit. Source: RFC 8259, read as strictly as it allows.
-    """
-    try:
-        text = body.decode()
-        members = _DECODER.decode(text)
-    except (ValueError, InvalidOperation, RecursionError):
-        return "reply.not_json"
-    if not isinstance(members, dict):
-        return "reply.not_object"
-    if text.count("[") + text.count("{") > MAX_NESTING and _is_deeper(members, MAX_NESTING):
-        return "reply.not_json"
-    return members
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise _NotStrict("a name stands twice")
-    return members
-
-
-def _refuse_constant(_: str) -> None:
-    raise _NotStrict("NaN and Infinity are no numbers")
-
-
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse_constant
-)
-
-
-def _is_deeper(value: object, levels: int) -> bool:
-    """Whether lists and objects stand within each other more than `levels` deep."""
-    layer = [value]
-    for _ in range(levels):
-        layer = [inner for outer in layer for inner in _inside(outer)]
-        if not layer:
-            return False
-    return any(isinstance(value, dict | list) for value in layer)
-
-
-def _inside(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
 
 
 # Evidence: the gateway's own words, fit to be kept and shown.
@@ -212,7 +137,7 @@ def _inside(value: object) -> list[object]:
 def _with_evidence(outcome: Outcome, members: Mapping[str, Any], expected: Expected, operation: Operation) -> Outcome:
     return replace(
         outcome,
-        gateway_status=_evidence(members.get(STATUS_FIELD)),
+        gateway_status=evidence_of(members.get(STATUS_FIELD)),
         gateway_reference=_first(members, operation.reference_fields),
         error_code=_first(members, operation.error_code_fields),
         message=_first(members, operation.message_fields),
@@ -231,18 +156,7 @@ def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Ope
 
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """Return the evidence under the first of `names` that is present and holds any."""
-    return next((found for name in names if (found := _evidence(members.get(name))) is not None), None)
-
-
-def _evidence(value: object) -> str | None:
-    """Return a text or number without control characters and at most `MAX_EVIDENCE_CHARACTERS` long, or None."""
-    text = _text(value)
-    if text is None:
-        return None
-    if not text.isprintable():
-        # Not printable are control, format and surrogate characters, and blanks other than the space.
-        text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
-    return text.strip()[:MAX_EVIDENCE_CHARACTERS] or None
+    return next((found for name in names if (found := evidence_of(members.get(name))) is not None), None)
 
 
 # Advice.

@@ -71,8 +71,9 @@ def candidates_of(connection: apsw.Connection, order_id: str) -> list[Candidate]
     found = fetch(
         connection,
         f"""SELECT p.number, p.client_orderid, p.amount, p.currency, {PROGRESS}
-        FROM order_id o JOIN progress p ON p.number = o.instruction
-        WHERE o.operation IN (SELECT operation FROM batch) AND o.order_id = ? ORDER BY p.number""",  # noqa: S608 - ours
+        FROM progress p WHERE p.number IN (
+            SELECT instruction FROM order_id WHERE operation IN (SELECT operation FROM batch) AND order_id = ?
+        ) ORDER BY p.number""",  # noqa: S608 - a constant of ours
         (order_id,),
     )
     return [

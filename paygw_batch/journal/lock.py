@@ -55,9 +55,9 @@ def _lock(path: Path) -> int:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _read_holder(fd)
+            held = _held_by(fd)
             os.close(fd)
-            raise JournalHeld(f"Another run holds this journal: {holder}.") from None
+            raise held from None
         if _is_same_file(fd, path):
             return fd
         os.close(fd)  # someone removed the file between opening and locking it: a lock on it would keep no one out
@@ -70,12 +70,16 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
-def _read_holder(fd: int) -> str:
+def _held_by(fd: int) -> JournalHeld:
     try:
         holder = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
-        return f"process {holder['pid']} on {holder['host']}, since {holder['since']}: {holder['command']}"
+        command = str(holder["command"])
+        told = f"process {holder['pid']} on {holder['host']}, since {holder['since']}: {command}"
     except (ValueError, TypeError, KeyError):  # it has the lock, and has not written its name yet
-        return "it has just started"
+        command, told = "", "it has just started"
+    held = JournalHeld(f"Another run holds this journal: {told}.")
+    held.command = command
+    return held
 
 
 def _let_go_in_child() -> None:

@@ -14,6 +14,7 @@ from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
 from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
+from paygw_batch.sandbox.callback import CallbackHash, Callbacks
 from paygw_batch.sandbox.expects import Expects
 from paygw_batch.sandbox.message import Order, Refusal, Request
 from paygw_batch.sandbox.record import Record, RecordLine
@@ -48,6 +49,13 @@ class SandboxConfig:
     profile: str
     served: tuple[Served, ...]
     behaviour: Behaviour
+    callback_hash: CallbackHash | None = None
+    """How its notifications are proven, if they are."""
+
+    @property
+    def callback_record_path(self) -> Path:
+        """Where it is written down how the merchant answered each notification."""
+        return self.served[0].record_path.with_name("sandbox-callbacks.csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ class SandboxApp:
             raise ConfigurationError(f"The sandbox knows no signature_profile {config.profile}: {known}.") from None
         self._clock = clock
         self._choice = AnswerChoice(config.behaviour)
+        self._callbacks = Callbacks(config.callback_record_path, config.callback_hash)
         authenticator = Authenticator(
             consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )
@@ -129,6 +138,8 @@ class SandboxApp:
             _log.error("%s", problem.message)
             await _send(send, BARE_500)
             return
+        for callback in self._choice.callbacks(order):
+            self._callbacks.schedule(order, callback, reference)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
         order_id = f"{order.order_id}-other" if answer.fault is Fault.WRONG_ECHO else order.order_id

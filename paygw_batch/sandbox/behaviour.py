@@ -2,11 +2,11 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -66,11 +66,33 @@ class BehaviourRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Callback:
+    """A notification that orders of some kind bring about: those that fit every condition that is not None.
+
+    It leaves `delay_s` after the order was taken, and up to `jitter_s` later, `times` times. `amount` makes it speak of
+    another amount, `forged` gives it a wrong hash.
+    """
+
+    status: str
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    times: int = 1
+    method: str = "POST"
+    format: str = "json"
+    amount: str | None = None
+    forged: bool = False
+    amount_whole: int | None = None
+    order_id: re.Pattern[str] | None = None
+    country: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The rules in their order, and the answer for every order that none of them fits."""
+    """The rules in their order, the answer for every order that none of them fits, and what is notified of."""
 
     rules: tuple[BehaviourRule, ...] = ()
     default: Answer = Answer()
+    callbacks: tuple[Callback, ...] = ()
 
 
 class AnswerChoice:
@@ -90,8 +112,12 @@ class AnswerChoice:
                 return rule.answer
         return self._behaviour.default
 
+    def callbacks(self, order: Order) -> Iterator[Callback]:
+        """Yield every notification that `order` brings about."""
+        return (callback for callback in self._behaviour.callbacks if _fits(callback, order))
 
-def _fits(rule: BehaviourRule, order: Order) -> bool:
+
+def _fits(rule: BehaviourRule | Callback, order: Order) -> bool:
     return (
         (rule.amount_whole is None or rule.amount_whole == int(order.amount.partition(".")[0]))
         and (rule.country is None or rule.country == order.country)
@@ -166,6 +192,28 @@ class _RuleData(_AnswerData):
         )
 
 
+class _CallbackData(BaseModel):
+    """A notification as the file states it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    status: Annotated[str, Field(min_length=1)]
+    delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    jitter_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    times: Annotated[int, Field(ge=1, le=1000)] = 1
+    method: Literal["GET", "POST"] = "POST"
+    format: Literal["form", "json"] = "json"
+    amount: str | None = None
+    forged: bool = False
+    amount_whole: Annotated[int | None, Field(ge=0)] = None
+    order_id: str | None = None
+    country: str | None = None
+
+    def to_callback(self) -> Callback:
+        order_id = None if self.order_id is None else re.compile(self.order_id)
+        return Callback(**{**self.model_dump(), "order_id": order_id})
+
+
 class _BehaviourData(BaseModel):
     """The whole file."""
 
@@ -173,13 +221,25 @@ class _BehaviourData(BaseModel):
 
     default: _AnswerData = _AnswerData()
     rule: list[_RuleData] = []
+    notification: list[_CallbackData] = []
+
+
+_KEYS: Mapping[str, Collection[str]] = {
+    "rule": _RuleData.model_fields,
+    "default": _AnswerData.model_fields,
+    "notification": _CallbackData.model_fields,
+}
 
 
 def parse_behaviour(text: str, *, name: str) -> Behaviour:
     """Return the behaviour that TOML `text` states; raise `ConfigurationError` that names the key in file `name`."""
     try:
         data = _BehaviourData.model_validate(tomllib.loads(text))
-        return Behaviour(tuple(each.to_rule() for each in data.rule), data.default.to_answer())
+        return Behaviour(
+            tuple(each.to_rule() for each in data.rule),
+            data.default.to_answer(),
+            tuple(each.to_callback() for each in data.notification),
+        )
     except tomllib.TOMLDecodeError as problem:
         raise ConfigurationError(f"{name} is not TOML: {problem}") from None
     except ValidationError as problem:
@@ -192,8 +252,8 @@ def _sentences(problem: ValidationError) -> Iterator[str]:
     for each in problem.errors(include_url=False, include_input=False):
         place = ".".join(str(step) for step in each["loc"])
         if each["type"] == "extra_forbidden":
-            model = {"rule": _RuleData, "default": _AnswerData}.get(str(each["loc"][0]), _BehaviourData)
-            yield f"{place} is not a known key; {nearest(str(each['loc'][-1]), model.model_fields)}"
+            known = _KEYS.get(str(each["loc"][0]), _BehaviourData.model_fields)
+            yield f"{place} is not a known key; {nearest(str(each['loc'][-1]), known)}"
         else:
             yield f"{place}: {each['msg'].removeprefix('Value error, ')}."
 

@@ -211,4 +211,5 @@ def _order(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> Order:
         amount=fields["amount"],
         payee=payee,
         purpose=fields.get("purpose"),
+        callback_url=fields.get("server_callback_url"),
     )

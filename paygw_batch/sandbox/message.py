@@ -40,7 +40,8 @@ class Order:
     """An order to pay that was properly signed and satisfies its country's form.
 
     `amount` keeps the digits that were sent; `payee` is the account number, or the receiver's phone in the receiver
-    form. `purpose` is None where the country sends none.
+    form. `purpose` is None where the country sends none, `callback_url` where its form has none. The latter may hold a
+    merchant's secret token.
     """
 
     order_id: str
@@ -49,3 +50,4 @@ class Order:
     amount: str
     payee: str = field(repr=False)
     purpose: str | None
+    callback_url: str | None = field(default=None, repr=False)

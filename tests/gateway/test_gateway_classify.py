@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.gateway.classify import MAX_NESTING, MAX_PAUSE_S, UNSTATED_PAUSE_S, classify
+from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.strict_json import MAX_NESTING
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 OURS = Expected("PAY-1", Decimal("1500.50"), "KES")

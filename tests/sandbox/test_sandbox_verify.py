@@ -56,6 +56,7 @@ def test_a_good_request_of_every_country_is_an_order(
         amount=fields["amount"],
         payee=fields["receiver_phone" if code == "TZ" else "account_number"],
         purpose=fields.get("purpose"),
+        callback_url=fields.get("server_callback_url"),
     )
 
 
@@ -327,4 +328,6 @@ def test_what_the_client_signs_is_what_the_sandbox_verifies(
     fields = fields_of(request.body)
 
     assert authenticator.check(request, fields, NOW_S) is None
-    assert check.check(fields) == Order(order_id, "KE", "KES", amount_text, "254712345678", "TEST-KE")
+    assert check.check(fields) == Order(
+        order_id, "KE", "KES", amount_text, "254712345678", "TEST-KE", "https://merchant.example/paygw?a=b&c=ü"
+    )

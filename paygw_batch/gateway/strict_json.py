@@ -1,0 +1,90 @@
+"""What the gateway says, read strictly: JSON that no two readers take for two things, and values fit to be kept."""
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+MAX_EVIDENCE_CHARACTERS = 200
+MAX_NESTING = 32
+_NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
+
+
+class _NotStrict(ValueError):
+    """JSON that two readers could take for two different things."""
+
+
+def strict_object(body: bytes) -> Mapping[str, Any] | str:
+    """Return the one JSON object that `body` is, or the cause why it is none.
+
+    UTF-8 without a byte order mark, no name twice at any depth, no NaN or Infinity, nesting bounded; numbers become
+    `Decimal`, with every digit. Source: RFC 8259, read as strictly as it allows.
+    """
+    try:
+        text = body.decode()
+        members = _DECODER.decode(text)
+    except (ValueError, InvalidOperation, RecursionError):
+        return "reply.not_json"
+    if not isinstance(members, dict):
+        return "reply.not_object"
+    if text.count("[") + text.count("{") > MAX_NESTING and _is_deeper(members, MAX_NESTING):
+        return "reply.not_json"
+    return members
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _NotStrict("a name stands twice")
+    return members
+
+
+def _refuse_constant(_: str) -> None:
+    raise _NotStrict("NaN and Infinity are no numbers")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse_constant
+)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects stand within each other more than `levels` deep."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [inner for outer in layer for inner in _inside(outer)]
+        if not layer:
+            return False
+    return any(isinstance(value, dict | list) for value in layer)
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def amount_of(value: object) -> Decimal | None:
+    """Return the exact amount that a number or a plain decimal text states, or None."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return Decimal(value)
+    return value if isinstance(value, Decimal) else None
+
+
+def text_of(value: object) -> str | None:
+    """Return a text, or a number as it is commonly written; None for anything else."""
+    if isinstance(value, Decimal):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def evidence_of(value: object) -> str | None:
+    """Return a text or number without control characters and at most `MAX_EVIDENCE_CHARACTERS` long, or None."""
+    text = text_of(value)
+    if text is None:
+        return None
+    if not text.isprintable():
+        # Not printable are control, format and surrogate characters, and blanks other than the space.
+        text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
+    return text.strip()[:MAX_EVIDENCE_CHARACTERS] or None

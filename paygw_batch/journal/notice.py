@@ -1,0 +1,46 @@
+"""A notification as it is kept: as it came, byte for byte, and what was read out of it when it came."""
+
+import base64
+import json
+from dataclasses import asdict, dataclass, field
+
+from paygw_batch.core.evidence import Claim, Proof
+from paygw_batch.errors import SpoolDamaged
+from paygw_batch.journal.codec import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notification that was kept. `received_at` is UTC, ISO 8601 with `Z`.
+
+    `problem` is the cause why it could not be read, and empty otherwise; of one that could not be read `body` may be
+    only the beginning, `length` bytes long in all. Nothing of it is shown: it may name a payee.
+    """
+
+    received_at: str
+    method: str
+    content_type: str
+    query: str = field(repr=False)
+    body: bytes = field(repr=False)
+    length: int
+    problem: str
+    claim: Claim = field(repr=False)
+
+
+def encode_notice(notice: Notice) -> str:
+    """Return `notice` as one line of text."""
+    fields = {name: getattr(notice, name) for name in ("received_at", "method", "content_type", "query", "length")}
+    said = asdict(notice.claim) | {"proof": notice.claim.proof.value}
+    body = base64.b64encode(notice.body).decode("ascii")
+    return canonical(fields | {"body": body, "problem": notice.problem, "said": said})
+
+
+def decode_notice(text: str) -> Notice:
+    """Return what `encode_notice` made this of. Raises `SpoolDamaged` when it could not have."""
+    try:
+        fields = json.loads(text)
+        said = fields.pop("said")
+        claim = Claim(**{**said, "proof": Proof(said["proof"])})
+        return Notice(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise SpoolDamaged("A notification in the spool does not read as one.") from None

@@ -1,0 +1,1 @@
+"""Receiving the gateway's notifications: HTTP in, the spool out."""

@@ -1,0 +1,143 @@
+"""What the sandbox tells the merchant of its own accord: notifications to `server_callback_url`, on loopback only.
+
+They come as late, as often, as out of order and as forged as the behaviour file says. One that is not answered with 200
+is sent again, as a gateway would.
+"""
+
+import asyncio
+import csv
+import hashlib
+import hmac
+import io
+import ipaddress
+import json
+import os
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
+
+from paygw_batch.sandbox.behaviour import Callback
+from paygw_batch.sandbox.message import Order
+
+TRIES = 200
+"""How often a notification is sent until it is answered with 200."""
+BETWEEN_TRIES_S = 0.3
+ANSWER_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackHash:
+    """How the sandbox proves its notifications: `algorithm` is `sha256` or `hmac-sha256`.
+
+    `fields` are names in order, `{secret}` standing for the secret; the hash goes into the field `name`.
+    """
+
+    algorithm: str
+    fields: tuple[str, ...]
+    separator: str
+    name: str
+    secret: bytes = field(repr=False)
+
+    def of(self, fields: Mapping[str, str]) -> str:
+        """Return the hash of a notification, in hex."""
+        values = [self.secret.decode() if name == "{secret}" else fields[name] for name in self.fields]
+        text = self.separator.join(values).encode()
+        if self.algorithm == "hmac-sha256":
+            return hmac.new(self.secret, text, hashlib.sha256).hexdigest()
+        return hashlib.sha256(text).hexdigest()
+
+
+class Callbacks:
+    """Sends notifications in the background of one event loop, and writes down what each was answered with."""
+
+    def __init__(self, record_path: Path, proof: CallbackHash | None) -> None:
+        self._record_path = record_path
+        self._proof = proof
+        self._chance = random.Random(0)  # noqa: S311 (delays, the same in every run)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def schedule(self, order: Order, callback: Callback, reference: str) -> None:
+        """Send what `callback` asks for about `order`, if its address is on this machine."""
+        address = urlsplit(order.callback_url or "")
+        if not _is_loopback(address):
+            return
+        for _ in range(callback.times):
+            delay_s = callback.delay_s + self._chance.random() * callback.jitter_s
+            task = asyncio.get_running_loop().create_task(self._send(order, callback, reference, address, delay_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(
+        self, order: Order, callback: Callback, reference: str, address: SplitResult, delay_s: float
+    ) -> None:
+        await asyncio.sleep(delay_s)
+        request = _request(callback, self._fields(order, callback, reference), address)
+        for _ in range(TRIES):
+            http_status = await _answer(request, address)
+            self._write(order, callback, http_status)
+            if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (heard, or refused for good)
+                return
+            await asyncio.sleep(BETWEEN_TRIES_S)
+
+    def _fields(self, order: Order, callback: Callback, reference: str) -> dict[str, str]:
+        fields = {
+            "client_orderid": order.order_id,
+            "amount": callback.amount or order.amount,
+            "currency": order.currency,
+            "status": callback.status,
+            "paynet-order-id": reference,
+        }
+        if self._proof is not None:
+            made = self._proof.of(fields)
+            fields[self._proof.name] = made[::-1] if callback.forged else made
+        return fields
+
+    def _write(self, order: Order, callback: Callback, http_status: int) -> None:
+        """Append one line: what was sent, and the answer's status, 0 where there was none."""
+        line = io.StringIO(newline="")
+        forged = "yes" if callback.forged else "no"
+        csv.writer(line, lineterminator="\n").writerow((order.order_id, callback.status, forged, http_status))
+        record = os.open(self._record_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(record, line.getvalue().encode())
+        finally:
+            os.close(record)
+
+
+def _is_loopback(address: SplitResult) -> bool:
+    if address.scheme != "http" or address.hostname is None:
+        return False
+    with suppress(ValueError):
+        return ipaddress.ip_address(address.hostname).is_loopback
+    return address.hostname == "localhost"
+
+
+def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult) -> bytes:
+    path, media_type, body = address.path, "application/x-www-form-urlencoded", ""
+    if callback.method == "GET":
+        path = f"{path}?{urlencode(fields, quote_via=quote_plus)}"
+    elif callback.format == "form":
+        body = urlencode(fields)
+    else:
+        media_type, body = "application/json", json.dumps(fields)
+    lines = [f"{callback.method} {path} HTTP/1.1", f"Host: {address.netloc}", "Connection: close"]
+    if callback.method == "POST":
+        lines += [f"Content-Type: {media_type}", f"Content-Length: {len(body.encode())}"]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+async def _answer(request: bytes, address: SplitResult) -> int:
+    """Send one request; return the status of its answer, 0 where there is none."""
+    with suppress(OSError, TimeoutError, ValueError, IndexError):
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
+            try:
+                writer.write(request)
+                await writer.drain()
+                return int((await reader.readline()).split()[1])
+            finally:
+                writer.close()
+    return 0
