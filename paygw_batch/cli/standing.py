@@ -15,10 +15,10 @@ def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapp
     """Return the summary of a batch as it stands, without reading its sheet."""
     tallies = journal.tallies(record.number)
     states = states_of(record, tallies)
-    contradictions = len(journal.contradictions(record.number))
+    contradictions, waiting = len(journal.contradictions(record.number)), len(journal.evidence_waiting(record.number))
     return Summary(
-        of_states(states, contradictions=contradictions),
-        end_sentence(record, states, RunEnd(0, None, interrupted=False), contradictions),
+        of_states(states, contradictions=contradictions + waiting),
+        end_sentence(record, states, RunEnd(0, None, interrupted=False), contradictions, waiting),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=record.rows,

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from paygw_batch.cli.evidence import show_evidence
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
@@ -41,6 +42,7 @@ class _Listed:
     tallies: tuple[Tally, ...]
     states: Mapping[str, int]
     contradictions: int
+    """Contradicting messages, and those that wait for a person."""
     age: timedelta
 
     @property
@@ -129,6 +131,7 @@ def _one(
 
     _show_steps(sorted(concerned, key=_by_need), step, screen)
     contradictions = _show_contradictions(journal, record, screen)
+    waiting = show_evidence(journal, record, screen)
     told = [{**_row_told(row), "next": step(row)} for row in concerned]
     return replace(
         summary,
@@ -136,6 +139,8 @@ def _one(
             "in_doubt": [row for row in told if row["state"] == State.IN_DOUBT],
             "needs_person": told,
             "contradictions": contradictions,
+            "evidence": dict(journal.evidence_counts(record.number)),
+            "evidence_waiting": waiting,
         },
     )
 
@@ -263,7 +268,7 @@ def _listed(journal: JournalReader, record: BatchRecord, now: datetime) -> _List
         record,
         tallies,
         states_of(record, tallies),
-        len(journal.contradictions(record.number)),
+        len(journal.contradictions(record.number)) + len(journal.evidence_waiting(record.number)),
         now - datetime.fromisoformat(record.opened_at),
     )
 

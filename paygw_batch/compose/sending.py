@@ -152,10 +152,10 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
-    contradictions = len(journal.contradictions(batch.number))
+    contradictions, waiting = len(journal.contradictions(batch.number)), len(journal.evidence_waiting(batch.number))
     summary = Summary(
-        of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions),
-        end_sentence(batch, counted.states, end, contradictions),
+        of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
+        end_sentence(batch, counted.states, end, contradictions, waiting),
         batch=batch.batch,
         sheet=batch.sheet_name,
         rows=batch.rows,
@@ -168,8 +168,8 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
     return Standings(frame, counted, summary)
 
 
-def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, contradictions: int) -> str:
-    """Return what a run came to, and what a person should do next."""
+def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, contradictions: int, waiting: int) -> str:
+    """Return what a run came to, and what a person should do next; so much evidence is `waiting` for one."""
     parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
     if end.stop_reason:
         parts.append(f"The run stopped early: {end.stop_reason}")
@@ -180,6 +180,10 @@ def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, con
         )
     if contradictions:
         parts.append(f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them.")
+    if waiting:
+        parts.append(
+            f"{waiting:,} messages of the gateway wait for a person: `paygw-batch status {batch.batch}` shows them."
+        )
     if end.interrupted:
         parts.append("Interrupted: run the same command again to continue.")
     elif states.get("ready"):

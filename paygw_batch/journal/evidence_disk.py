@@ -97,7 +97,7 @@ def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvide
     found = fetch(
         connection,
         f"""SELECT e.number, b.batch, c.row, p.client_orderid, p.state, e.finding, e.said, e.source, e.taken_at
-        FROM evidence e JOIN progress p ON p.number = e.instruction
+        FROM evidence e INDEXED BY evidence_for_a_person JOIN progress p ON p.number = e.instruction
         JOIN covered c ON c.instruction = p.number AND c.batch = coalesce(?1, p.batch)
         JOIN batch b ON b.number = c.batch
         WHERE e.finding IN ({findings}) AND coalesce(p.updated_at, '') <= e.taken_at ORDER BY e.number""",  # noqa: S608 - ours

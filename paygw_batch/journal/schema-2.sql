@@ -19,6 +19,9 @@ CREATE TABLE evidence (
 
 CREATE INDEX evidence_of_instruction ON evidence (instruction) WHERE instruction IS NOT NULL;
 
+CREATE INDEX evidence_for_a_person ON evidence (instruction)
+    WHERE finding IN ('to_confirm', 'ambiguous', 'unmatched', 'not_found');
+
 CREATE TRIGGER evidence_is_never_changed BEFORE UPDATE ON evidence
     BEGIN SELECT RAISE(ABORT, 'evidence is never changed'); END;
 CREATE TRIGGER evidence_is_never_removed BEFORE DELETE ON evidence
