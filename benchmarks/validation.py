@@ -6,18 +6,22 @@ and adds up the length of every field: the least that reading every value can co
 """
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from benchmarks.figures import Figure, Ratio, Sample, apart, readable, side_by_side, table
+from benchmarks.plain_rows import validate_plainly
+from paygw_batch.cli.root import POLARS_ALLOCATOR
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.read import ReadOptions, read_sheet
@@ -25,6 +29,7 @@ from paygw_batch.sheet.validate import validate
 
 ROOT = Path(__file__).resolve().parents[1]
 XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
+PLAIN_ROWS = 1_000_000
 OPTIONS = ReadOptions(max_rows=100_000_000, max_sheet_bytes=1 << 40)
 
 
@@ -58,6 +63,12 @@ def validation(sheet: Path) -> Sample:
     return timed(lambda: validate(read_sheet(sheet, OPTIONS), rules))
 
 
+def plain(sheet: Path) -> Sample:
+    """Hold the first rows of a sheet against the rules in a plain Python loop."""
+    rules: Rules = load_rules("payout", terms())
+    return timed(lambda: validate_plainly(sheet, rules, most=PLAIN_ROWS))
+
+
 def peak_mib(sheet: Path) -> float:
     """Return the most memory that reading and validating a sheet held at once, the interpreter included."""
     validation(sheet)
@@ -65,8 +76,10 @@ def peak_mib(sheet: Path) -> float:
 
 
 def sheet_of(directory: Path, rows: int, bad_share: float) -> Path:
-    """Write a sheet of `rows` rows over all countries, and return its path."""
+    """Write a sheet of `rows` rows over all countries, unless it is there already, and return its path."""
     path = directory / f"{rows}-{bad_share}.csv"
+    if path.exists():
+        return path
     maker = [sys.executable, str(ROOT / "samples" / "make_sheet.py")]
     subprocess.run([*maker, "--rows", str(rows), "--bad-share", str(bad_share), "--out", str(path)], check=True)
     return path
@@ -87,18 +100,22 @@ def speed(directory: Path, rows: int, repetitions: int) -> str:
             "validation, 1 % bad": partial(apart, validation, some),
             "validation, none bad": partial(apart, validation, good),
             "validation, half bad": partial(apart, validation, half),
+            f"plain Python loop, {min(rows, PLAIN_ROWS):,} rows": partial(apart, plain, some),
         },
         repetitions,
         "s",
         tell,
     )
-    scanned, was_read, validated, all_good, half_bad = found.values()
+    scanned, was_read, validated, all_good, half_bad, looped = found.values()
+    more_rows = rows / min(rows, PLAIN_ROWS)
     ratios = [
         Ratio.of("read : scan", was_read, scanned, 2.0, at_most=True),
         Ratio.of("validation : scan", validated, scanned, 3.5, at_most=True),
         Ratio("the same in processor time", _cpu_ratio(validated, scanned), 3.5, at_most=True),
         Ratio.of("validation, half bad : none bad", half_bad, all_good, 1.3, at_most=True),
     ]
+    faster = tuple(more_rows * loop / ours for loop, ours in zip(looped.samples, validated.samples, strict=True))
+    ratios.append(Ratio("plain Python loop : validation, row for row", faster, 1.0))
     return table(f"Validation of {rows:,} rows", list(found.values()), ratios, "CSV, all countries.")
 
 
@@ -120,10 +137,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.validation", description="Measure validation.")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--sheets", type=Path, help="An existing directory to keep the sheets in, for the next time.")
+    parser.add_argument("--only", choices=("speed", "memory"))
     told = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        print(speed(Path(name), told.rows, told.repetitions))
-        print(memory(Path(name), told.rows))
+    os.environ.setdefault(
+        "_RJEM_MALLOC_CONF", POLARS_ALLOCATOR
+    )  # as the program does; every sample has its own process
+    with ExitStack() as stack:
+        directory = told.sheets or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if told.only != "memory":
+            print(speed(directory, told.rows, told.repetitions))
+        if told.only != "speed":
+            print(memory(directory, told.rows))
 
 
 if __name__ == "__main__":

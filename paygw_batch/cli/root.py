@@ -13,6 +13,9 @@ import click
 
 from paygw_batch.errors import PaygwError
 
+POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
+"""How long polars' allocator keeps what was freed (jemalloc's `MALLOC_CONF`)."""
+
 COMMANDS = {
     "template": "Write an empty sheet to fill in.",
     "validate": "Read and validate a sheet; send nothing.",
@@ -133,5 +136,5 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # polars' allocator keeps what was freed for half a second unless it is told otherwise, before it is loaded. A tenth
     # is a good part of the peak of a large sheet; giving back at once costs a third of the time in page faults.
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:100,muzzy_decay_ms:0")
+    os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)
     cli(prog_name="paygw-batch")

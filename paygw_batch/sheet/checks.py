@@ -331,17 +331,14 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
     # What is paid is the account, and the phone of a form that has no account.
     payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
     for field in fields:
-        name = field.name
         if field in numbers:
-            column = NumberColumn.of(rule, name, field.kind)
+            column = NumberColumn.of(rule, field.name, field.kind)
             checks = [_zero_restored(column)]
             if field is payee and rule.operator is not None and rule.purpose is not None:
                 checks.append(_other_operator(column, rule, rule.operator))
-        elif name in PAYEE_NAMES:
-            checks = list(_doubtful_names(name))
-        else:
-            continue
-        yield ColumnChecks(name, ~pl.any_horizontal(check.fails for check in checks), tuple(checks))
+            yield ColumnChecks(field.name, ~pl.any_horizontal(check.fails for check in checks), tuple(checks))
+        elif field.name in PAYEE_NAMES:
+            yield _doubtful_names(field.name)
 
 
 def _zero_restored(column: NumberColumn) -> Check:
@@ -364,11 +361,11 @@ def _other_operator(column: NumberColumn, rule: CountryRule, operator: str) -> C
     return Check(f"{column.name}.operator", fails, message)
 
 
-def _doubtful_names(name: str) -> Iterator[Check]:
+def _doubtful_names(name: str) -> ColumnChecks:
     text = pl.col(name)
+    nobody = text.str.contains(_NO_NAME).fill_null(value=False)
     digits = text.str.contains(_DIGITS_ALONE).fill_null(value=False)
-    message = pl.format("{}: the name has digits only. Are two columns swapped?", shown(name))
-    yield Check(f"{name}.digits", digits, message)
-    nobody = (text.str.contains(_NO_NAME) & ~digits).fill_null(value=False)
-    message = pl.format("{} is no name: make sure who is paid.", shown(name))
-    yield Check(f"{name}.placeholder", nobody, message)
+    swapped = pl.format("{}: the name has digits only. Are two columns swapped?", shown(name))
+    no_name = pl.format("{} is no name: make sure who is paid.", shown(name))
+    checks = (Check(f"{name}.digits", digits, swapped), Check(f"{name}.placeholder", nobody & ~digits, no_name))
+    return ColumnChecks(name, ~nobody, checks)  # digits alone hold no letter

@@ -212,18 +212,25 @@ class _CountryJudge:
         """Judge prepared rows that are all of this country."""
         sound, unsound = self._asked(part, self.columns)
         valid = ~part["refused"] & sound
-        good, bad = (part, part.clear()) if valid.all() else (rows_of(part, valid), rows_of(part, ~valid))
-        shown = bad.select(shown_as_written(self.rule)).with_columns(valid=pl.lit(value=False))
-        if not good.height:
-            return _Part(shown, unsound, [])
-        if not self.shown:
-            raise InternalError("a row without a country or a form was taken for valid")
-        sent = good.lazy().select(*self.shown, valid=pl.lit(value=True)).collect()
-        return _Part(pl.concat([shown, sent]), unsound, self._asked(good, self.warnings)[1])
+        shown, doubtful = [], []
+        if valid.any():
+            if not self.shown:
+                raise InternalError("a row without a country or a form was taken for valid")
+            # Of all rows, valid or not: filtering their columns first would cost more.
+            shown.append(part.lazy().select(*self.shown, valid=pl.lit(value=True)).collect().filter(valid))
+            doubtful = self._asked(part, self.warnings, among=valid)[1]
+        if not valid.all():
+            written = rows_of(part, ~valid).select(shown_as_written(self.rule))
+            shown.append(written.with_columns(valid=pl.lit(value=False)))
+        return _Part(pl.concat(shown), unsound, doubtful)
 
-    def _asked(self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...]) -> tuple[pl.Series, list[Unsound]]:
-        """Return which rows are sound in all columns, and column by column those that are not."""
+    def _asked(
+        self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...], *, among: pl.Series | None = None
+    ) -> tuple[pl.Series, list[Unsound]]:
+        """Return which rows are sound in all columns, and column by column those `among` them that are not."""
         sound = part.select(column.sound.alias(column.column) for column in columns)
+        if among is not None and not among.all():
+            sound = sound.select(pl.all() | ~among)
         unsound = [
             Unsound(self.code, column, rows_of(part.select(column.needs), ~sound[column.column]))
             for column in columns

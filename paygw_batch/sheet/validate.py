@@ -25,7 +25,7 @@ from paygw_batch.sheet.order_ids import derived_ids
 from paygw_batch.sheet.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, Instructions, Sheet, Validated
 
-_ROWS_AT_ONCE = 100_000
+_ROWS_AT_ONCE = 250_000
 _THREADS = 4
 _RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
