@@ -140,21 +140,24 @@ _READERS: Mapping[FactKind, Callable[[Any], Fact]] = MappingProxyType(
 )
 
 
+def _refused(number: str) -> None:
+    """Refuse a number that is not whole: we write none."""
+    raise ValueError(number)
+
+
+_read = json.JSONDecoder(parse_float=_refused).decode
+
+
 def decode(kind: str, details: str) -> Fact:
     """Return the fact that `encode` made this of. Raises `JournalCorrupt` when it could not have."""
     try:
-        fact = _READERS[FactKind(kind)](json.loads(details, parse_float=_refused))
+        fact = _READERS[FactKind(kind)](_read(details))
         same = encode(fact) == (kind, details)
     except (ValueError, TypeError, RecursionError):
         same = False
     if not same:
         raise JournalCorrupt(f"A fact of kind {kind[:40]!r} does not read as one.")
     return fact
-
-
-def _refused(number: str) -> None:
-    """Refuse a number that is not whole: we write none."""
-    raise ValueError(number)
 
 
 def encode_batch(opened: BatchOpened) -> str:
@@ -165,7 +168,7 @@ def encode_batch(opened: BatchOpened) -> str:
 def decode_batch(details: str) -> BatchOpened:
     """Return what `encode_batch` made this of. Raises `JournalCorrupt` when it could not have."""
     try:
-        fields = json.loads(details, parse_float=_refused)
+        fields = _read(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
         fields["approvals"] = tuple(fields["approvals"])
         opened = BatchOpened(**fields)

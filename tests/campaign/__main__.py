@@ -6,13 +6,15 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 
 from .judge import Broken, judge_end, judge_orders
-from .kills import FAST, SLOW, kill
+from .kills import FAST, SLOW, Killed, kill
 from .machine import GatewayProcess, Machine, Spawner, gateway
 from .ordinals import EVERYTHING, strike
 from .power import play, record
@@ -49,10 +51,8 @@ def main() -> int:
                 parts.append(("double starts", partial(_starts, directory, spawner, fast, sizes["starts"])))
             if sizes["ordinals"]:
                 parts.append(("ordinals", partial(_ordinals, directory, spawner, slow, sizes["ordinals"])))
-            for at, half in ((fast, sizes["kills"] // 2), (slow, sizes["kills"] - sizes["kills"] // 2)):
-                if half:
-                    part = partial(_kills, directory, spawner, at, half, arguments.seed)
-                    parts.append((f"kills, {at.directory.name} gateway", part))
+            if sizes["kills"]:
+                parts.append(("kills", partial(_kills, directory, (fast, slow), sizes["kills"], arguments.seed)))
             return max([_told(name, part) for name, part in parts], default=0)
 
 
@@ -71,11 +71,29 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _kills(directory: Path, spawner: Spawner, at: GatewayProcess, kills: int, seed: int) -> str:
-    tally = kill(directory / at.directory.name / "kills", spawner, at, kills=kills, seed=seed)
-    return (
-        f"{tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) over {tally.batches:,} "
-        f"batches, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent"
+def _kills(directory: Path, gateways: Sequence[GatewayProcess], kills: int, seed: int) -> str:
+    """Kill at all gateways side by side. A SIGTERM ends it in order, with what it came to so far."""
+    stop = Event()
+
+    def at_one(at: GatewayProcess) -> Killed:
+        with Spawner() as spawner:
+            return kill(
+                directory / at.directory.name / "kills",
+                spawner,
+                at,
+                kills=-(-kills // len(gateways)),
+                seed=seed,
+                stop=stop,
+            )
+
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with ThreadPoolExecutor(len(gateways)) as lanes:
+        tallies = list(lanes.map(at_one, gateways))
+    signal.signal(signal.SIGTERM, before)
+    return "; ".join(
+        f"{at.directory.name} gateway: {tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) "
+        f"over {tally.batches:,} batches, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent"
+        for at, tally in zip(gateways, tallies, strict=True)
     )
 
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from threading import Event
 
 from .judge import Broken, judge_end, judge_orders
 from .machine import GatewayProcess, Machine, Run, Spawner
@@ -26,7 +27,6 @@ status = "declined"
 commits = false
 """
 ENDS = {0, 4, 5}
-NO_BATCH_YET = 2
 MOST_STARTS = 200
 
 
@@ -42,39 +42,35 @@ class Killed:
 
 @dataclass
 class Pace:
-    """How long a whole run takes here, learned from those that were let end: kills fall anywhere within it."""
+    """How long a run takes here, all of it and from its first order on, learned from those that are let end."""
 
-    run_s: float = 0.6
+    run_s: float = 0.3
+    sending_s: float = 0.1
 
-    def learn(self, seconds: float) -> None:
-        self.run_s = 0.8 * self.run_s + 0.2 * seconds
+    def learn(self, run_s: float, sending_s: float) -> None:
+        self.run_s += 0.2 * (run_s - self.run_s)
+        self.sending_s += 0.2 * (sending_s - self.sending_s)
 
 
 def kill_until_done(machine: Machine, at: GatewayProcess, rng: Random, pace: Pace, tally: Killed) -> None:
     """Submit a sheet and kill the program at random instants until it ends by itself; judge after each kill."""
-    rows = rng.randrange(2, 25)
+    rows = rng.randrange(2, 50)
     sheet = machine.sheet(rows)
-    for start in range(MOST_STARTS):
-        command = ("resume",) if start and rng.random() < 0.5 else ("submit", sheet)
-        began_s = time.monotonic()
-        run = machine.start(*command)
-        before = tally.orders
-        code = _wait(run, at, rng, pace)
-        if code is None:
+    has_batch = False
+    for _ in range(MOST_STARTS):
+        command = ("resume",) if has_batch and rng.random() < 0.8 else ("submit", sheet)
+        run = machine.start(*command, planted="plants:key_known_to_be_sound")
+        if not _is_let_end(run, at, rng, pace):
             run.send(signal.SIGKILL)
-            code = run.done()
-        if code != -signal.SIGKILL:
-            pace.learn(time.monotonic() - began_s)
-            if code in ENDS:
-                break
-            if code == NO_BATCH_YET and command == ("resume",):
-                continue
+        if (code := run.done()) == -signal.SIGKILL:
+            tally.kills += 1
+            arrived = len(judge_orders(machine, at))
+            tally.kills_while_sending += 0 < arrived < rows
+            has_batch = has_batch or arrived > 0
+        elif code in ENDS:
+            break
+        else:
             raise Broken(f"exit code {code}: {machine.said()}")
-        tally.kills += 1
-        tally.orders = before + len(judge_orders(machine, at))
-        if 0 < tally.orders - before < rows:
-            tally.kills_while_sending += 1
-        tally.orders = before
     else:
         raise Broken("the batch is never done")
     judge_end(machine, at, rows)
@@ -84,28 +80,34 @@ def kill_until_done(machine: Machine, at: GatewayProcess, rng: Random, pace: Pac
     tally.orders += len(judge_orders(machine, at))
 
 
-def _wait(run: Run, at: GatewayProcess, rng: Random, pace: Pace) -> int | None:
-    """Wait for some instant of a run: any, or (narrow and wide) soon after an order arrived; or let it end."""
-    choice = rng.random()
-    if choice < 0.1:
-        return run.done()
-    if choice < 0.4:
-        return run.wait(rng.uniform(0.02, pace.run_s * 1.1))
+def _is_let_end(run: Run, at: GatewayProcess, rng: Random, pace: Pace) -> bool:
+    """Wait for some instant of a run: any, or (narrow and wide) soon after an order arrived. Now and then, its end."""
+    began_s, choice = time.monotonic(), rng.random()
+    if choice < 0.2:
+        return run.wait(rng.uniform(0.02, pace.run_s * 1.1)) is not None
     arrived = at.record_bytes()
     while at.record_bytes() == arrived:
-        if (code := run.wait(0.001)) is not None:
-            return code
-    return run.wait(rng.uniform(0.0, rng.choice((0.005, 0.05, 0.3))))
+        if run.wait(0.001) is not None:
+            return True
+    if choice > 0.95:
+        arrived_s = time.monotonic()
+        run.done()
+        pace.learn(time.monotonic() - began_s, time.monotonic() - arrived_s)
+    return run.wait(rng.uniform(0.0, rng.choice((0.003, 0.02, pace.sending_s)))) is not None
 
 
-def kill(directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int) -> Killed:
-    """Kill until there were `kills`."""
+def kill(
+    directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int, stop: Event | None = None
+) -> Killed:
+    """Kill until there were `kills`, or until told to `stop`."""
     tally, pace = Killed(), Pace()
     life = 0
-    while tally.kills < kills:
-        machine = Machine.made(directory / f"life-{seed}-{life}", spawner, at, prefix=f"K{seed}x{life}")
+    while tally.kills < kills and not (stop is not None and stop.is_set()):
+        rng = Random(f"{seed}/{life}")  # noqa: S311 (dice)
+        name, concurrency = f"K{seed}x{life}", rng.choice((1, 3, 16))
+        machine = Machine.made(directory / name, spawner, at, prefix=name, concurrency=concurrency)
         try:
-            kill_until_done(machine, at, Random(f"{seed}/{life}"), pace, tally)  # noqa: S311 (dice)
+            kill_until_done(machine, at, rng, pace, tally)
         except Broken as broken:
             raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
         shutil.rmtree(machine.home)

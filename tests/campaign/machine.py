@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from paygw_batch.sandbox.record import RecordLine, read_record
+from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADING = "country,client_orderid,amount,currency,account_name,account_number,phone"
@@ -130,18 +130,37 @@ class GatewayProcess:
 
     directory: Path
     url: str
+    _orders: list[RecordLine] = field(default_factory=list, repr=False)
+    _read_bytes: int = 0
 
     @property
     def key(self) -> Path:
         return self.directory / "sandbox-merchant.pem"
 
+    @property
+    def _record(self) -> Path:
+        return self.directory / "sandbox-record.csv"
+
     def record_bytes(self) -> int:
         """Return how long the record is: it grows with each order that arrives."""
-        return (self.directory / "sandbox-record.csv").stat().st_size
+        return self._record.stat().st_size
 
-    def record(self) -> list[RecordLine]:
-        """Return every order that reached it, oldest first."""
-        return read_record(self.directory / "sandbox-record.csv")
+    def record(self, since: int = 0) -> list[RecordLine]:
+        """Return every order that reached it, oldest first, but the first `since` of them.
+
+        The record is only ever appended to, so what was read before is not read again.
+        """
+        if not self._read_bytes:
+            self._read_bytes = self._record.read_bytes().index(b"\n") + 1
+            read_record(self._record)  # it is one
+        with self._record.open("rb") as file:
+            file.seek(self._read_bytes)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._read_bytes += len(new)
+        lines = csv.reader(new.decode().splitlines(keepends=True), strict=True)
+        self._orders += [RecordLine(*map(unguarded, line)) for line in lines]
+        return self._orders[since:]
 
 
 @contextmanager
@@ -201,13 +220,18 @@ class Machine:
     spawner: Spawner
     prefix: str
     """What the order ids of its sheets start with: they are its own at the gateway."""
+    since: int = 0
+    """How many orders the gateway had when the machine was made: none of them is its own."""
 
     @classmethod
-    def made(cls, home: Path, spawner: Spawner, at: GatewayProcess, *, prefix: str = "PAY") -> Self:
+    def made(
+        cls, home: Path, spawner: Spawner, at: GatewayProcess, *, prefix: str = "PAY", concurrency: int = 16
+    ) -> Self:
         """Return a fresh machine that pays through `at`."""
         home.mkdir(mode=0o700, parents=True)
-        (home / "paygw.toml").write_text(sandbox_toml(base_url=at.url, private_key=str(at.key)))
-        return cls(home, spawner, prefix)
+        config = sandbox_toml(base_url=at.url, private_key=str(at.key))
+        (home / "paygw.toml").write_text(config.replace("concurrency = 16", f"concurrency = {concurrency}"))
+        return cls(home, spawner, prefix, len(at.record()))
 
     @property
     def journal(self) -> Path:
@@ -264,4 +288,4 @@ class Machine:
     def copy_to(self, home: Path) -> "Machine":
         """Return a machine that is as this one is now."""
         shutil.copytree(self.home, home)
-        return Machine(home, self.spawner, self.prefix)
+        return Machine(home, self.spawner, self.prefix, self.since)

@@ -5,14 +5,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
-from paygw_batch.gateway import encode, prepare
+from paygw_batch.gateway import encode, prepare, sign
 from paygw_batch.gateway.encode import EncodedBody
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.prepare import Draft, Signer
@@ -49,6 +51,11 @@ def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
         return await deliver(transport, request)
 
     _put(PayoutTransport, "deliver", talkative)
+
+
+def key_known_to_be_sound() -> None:
+    """No bug: the campaign's own key is not looked through for weak primes again, a third of what a start costs."""
+    _put(sign, "load_pem_private_key", partial(load_pem_private_key, unsafe_skip_rsa_key_validation=True))
 
 
 def an_error_of_our_own() -> None:

@@ -5,6 +5,7 @@ a process that becomes the program, with the arguments, environment, directory a
 waits for one and tells how it ended. This process itself never calls into the program and starts no thread.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -15,7 +16,11 @@ from typing import Any
 
 MODULES = (
     *(f"paygw_batch.cli.{name}" for name in ("submit", "resume", "reconcile", "sending", "status", "verify")),
-    "pandera.backends.polars.builtin_checks",  # otherwise imported by the first sheet
+    # What a run would import by itself, somewhere on its way.
+    "pandera.backends.polars.builtin_checks",
+    "pandera.backends.polars.register",
+    "rich._emoji_codes",
+    "uvloop",
 )
 
 
@@ -23,6 +28,8 @@ def serve() -> None:
     """Obey until standard input ends."""
     for name in MODULES:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what was imported is left alone by the children's collectors, and its pages stay shared
     _answer({"ready": True})
     for line in sys.stdin:
         order = json.loads(line)

@@ -3,11 +3,16 @@
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from threading import Event
 
 from .planted import BUGS
-from .seeds import first_failure, hunt
+from .seeds import Failure, first_failure, hunt
 
 AT_ONCE = 500
 """How many seeds a worker takes at a time."""
@@ -34,22 +39,40 @@ def _arguments() -> argparse.Namespace:
 
 
 def _play(start: int, seeds: int, workers: int) -> int:
+    """Play seeds, in this process if it is the only worker. A SIGTERM ends it, with what it came to so far."""
     began_s = time.monotonic()
+    stop = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     pieces = [range(at, min(at + AT_ONCE, start + seeds)) for at in range(start, start + seeds, AT_ONCE)]
     played = failures = 0
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
-        for count, failure in pool.imap_unordered(first_failure, pieces):
-            played += count
-            if failure is not None:
-                failures += 1
-                _say(f"{failure}\n  again: python -m tests.simulation --seeds 1 --start {failure.seed}")
-            if played % 50_000 < AT_ONCE:
-                _say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
+    for count, failure in _first_failures(pieces, workers, stop):
+        played += count
+        if failure is not None:
+            failures += 1
+            _say(f"{failure}\n  again: python -m tests.simulation --seeds 1 --start {failure.seed}")
+        if played % 10_000 < AT_ONCE:
+            _say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
     seconds = time.monotonic() - began_s
     _say(
-        f"{played:,} seeds in {seconds:,.0f} s ({played / seconds:,.0f}/s with {workers} workers): {failures} failures"
+        f"{played:,} seeds from {start:,} in {seconds:,.0f} s ({time.process_time():,.0f} s of this process; "
+        f"{played / seconds:,.0f}/s with {workers} workers): {failures} failures"
     )
     return 1 if failures else 0
+
+
+def _first_failures(pieces: Sequence[range], workers: int, stop: Event) -> Iterator[tuple[int, Failure | None]]:
+    """Yield what became of each piece, in any order, until all are played or a stop was asked for."""
+    if workers == 1:
+        yield from map(first_failure, takewhile(lambda _: not stop.is_set(), pieces))
+        return
+    with multiprocessing.get_context("fork").Pool(workers, signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool:
+        results = pool.imap_unordered(first_failure, pieces)
+        while not stop.is_set():
+            with suppress(multiprocessing.TimeoutError):
+                try:
+                    yield results.next(1.0)
+                except StopIteration:
+                    return
 
 
 def _hunt_one(name: str, start: int, seeds: int) -> int:

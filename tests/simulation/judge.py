@@ -1,7 +1,7 @@
 """The judge: what may never be seen, by the gateway's own record. Looked at after every request and every write."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.gateway.message import PreparedRequest
-from paygw_batch.journal.port import Entry
+from paygw_batch.journal.port import BatchRecord, Entry, Tally
+from paygw_batch.journal.progress import Progress
 
 from .gateway import Behaviour, Said
 
@@ -79,6 +80,7 @@ class Judge:
         self.said: dict[str, Said] = {}
         self.nonces: dict[tuple[int, int], str] = {}
         self.states: dict[int, State] = {}
+        self._looked_at: dict[int, Progress] = {}
         self.doubts_in_a_row: defaultdict[Process, int] = defaultdict(int)
 
         self.violations: list[Violation] = []
@@ -168,25 +170,38 @@ class Judge:
 
     def look_at_states(self, disk: "Disk", spoken: set[int]) -> None:
         """I3, I4, I11: every row stands once, sums tie, and nothing moves that may not."""
-        journal = disk.journal
+        journal, looked_at = disk.journal, self._looked_at
         for number, progress in journal._progress.items():
+            if looked_at.get(number) is progress:  # nothing of it can have changed
+                continue
+            looked_at[number] = progress
             state, before = progress.standing.state, self.states.get(number)
             may = STAYS[before] if before is not None else {State.READY, State.IN_FLIGHT}
             if state not in may and number not in spoken:
                 raise self.found("I11", f"instruction {number} went from {before} to {state}")
             self.states[number] = state
-        for batch in journal.batches():
-            tallies, rows = journal.tallies(batch.number), journal._covered[batch.number]
-            if sum(tally.count for tally in tallies) != batch.rows or len(rows) != batch.rows:
-                raise self.found("I3", f"batch {batch.number} shows not all of its {batch.rows} rows")
-            if sum(tally.minor for tally in tallies) != sum(minor_of(batch.batch, row) for row in rows):
+        for batch in journal._batches:
+            covered = journal._covered[batch.number]
+            if len(covered) != batch.rows:
+                raise self.found("I3", f"batch {batch.number} holds not all of its {batch.rows} rows")
+            held = sum([journal._instructions[number].new.minor for number in covered.values()])
+            if held != sum([minor_of(batch.batch, row) for row in covered]):
                 raise self.found("I4", f"the sums of batch {batch.number} are not the sheet's")
+
+    def look_at_tallies(self, batch: BatchRecord, tallies: Sequence[Tally], rows: Iterable[int]) -> None:
+        """I3, I4: what is shown of a batch, over all states, is the sheet's count and the sheet's sum."""
+        if sum(tally.count for tally in tallies) != batch.rows:
+            raise self.found("I3", f"batch {batch.number} shows not all of its {batch.rows} rows")
+        if sum(tally.minor for tally in tallies) != sum(minor_of(batch.batch, row) for row in rows):
+            raise self.found("I4", f"the sums of batch {batch.number} are not the sheet's")
 
     # The end.
 
     def look_at_exit(self, process: "Process", exit_code: int) -> None:
         """I16: the exit code says what a person would find."""
         journal = process.world.disk.journal
+        record = journal._batches[process.batch - 1]
+        self.look_at_tallies(record, journal.tallies(record.number), journal._covered[record.number])
         states = Counter(shown(one.state) for one in journal.standings(process.batch))
         contradictions = len(journal.contradictions(process.batch))
         if exit_code == 0 and set(states) - {"paid", "accepted"}:
@@ -199,6 +214,8 @@ class Judge:
     def look_at_the_end(self, disk: "Disk") -> None:
         """No row was lost: where everyone has spoken, what the journal says is what the gateway did."""
         disk.journal.verify()
+        for batch in disk.journal.batches():
+            self.look_at_tallies(batch, disk.journal.tallies(batch.number), disk.journal._covered[batch.number])
         for number, progress in disk.journal._progress.items():
             row, state = row_of(disk.journal._instructions[number].new.client_orderid), progress.standing.state
             if state not in {State.PAID, State.REJECTED, State.ACCEPTED}:

@@ -1,11 +1,17 @@
-"""An event loop of one simulated process: taken one callback at a time, on a clock that all of them share."""
+"""An event loop of one simulated process: taken one callback at a time, on a clock that all of them share.
+
+It has what futures, tasks, sleeps and time-outs ask of a loop, and nothing of threads, files or the network.
+"""
 
 import asyncio
 import heapq
 from asyncio import events
 from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 
 @dataclass(slots=True)
@@ -15,55 +21,129 @@ class Clock:
     now_s: float = 0.0
 
 
-class ProcessLoop(asyncio.BaseEventLoop):
+class _Callback:
+    """A callback that waits for its turn; what asyncio calls a handle, with what a simulated loop needs of it."""
+
+    __slots__ = ("arguments", "call", "context", "when_s")
+
+    def __init__(self, call: Callable[..., Any], arguments: tuple[Any, ...], context: Context | None) -> None:
+        self.call: Callable[..., Any] | None = call
+        self.arguments = arguments
+        self.context = copy_context() if context is None else context
+        self.when_s = 0.0
+
+    def cancel(self) -> None:
+        """Never call it."""
+        self.call = None
+        self.arguments = ()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self.call is None
+
+    def when(self) -> float:
+        """Return the time it is due at, of a timer."""
+        return self.when_s
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
     """Runs nothing by itself: `step` takes the next callback, so that a process can end between any two of them."""
 
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[Any]
+    def __init__(self, clock: Clock, on_unhandled: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._on_unhandled = on_unhandled
+        self._ready: deque[_Callback] = deque()
+        self._timers: list[tuple[float, int, _Callback]] = []
+        self._numbers = count()
+        self._tasks: list[asyncio.Task[Any]] = []
 
-    def __init__(self, clock: Clock) -> None:
-        self._sim_clock = clock
-        super().__init__()
+    # What asyncio asks of a loop.
 
     def time(self) -> float:
         """Return the simulated monotonic time."""
-        return self._sim_clock.now_s
+        return self._clock.now_s
+
+    def get_debug(self) -> bool:
+        """Whether asyncio shall watch itself."""
+        return False
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """Let `callback` have its turn."""
+        waiting = _Callback(callback, args, context)
+        self._ready.append(waiting)
+        return cast("asyncio.Handle", waiting)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Let `callback` have its turn at a simulated time."""
+        waiting = _Callback(callback, args, context)
+        waiting.when_s = when
+        heapq.heappush(self._timers, (when, next(self._numbers), waiting))
+        return cast("asyncio.TimerHandle", waiting)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Let `callback` have its turn in `delay` simulated seconds."""
+        return self.call_at(self._clock.now_s + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:  # type: ignore[override]
+        """Return a task of this loop."""
+        task = asyncio.Task(coro, loop=self, **named)
+        self._tasks.append(task)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Take note of what nobody handled."""
+        self._on_unhandled(str(context["message"]))
+
+    # What the simulation asks of it.
 
     def next_timer_s(self) -> float | None:
         """Return when the next timer is due, None when there is none."""
-        while self._scheduled and self._scheduled[0]._cancelled:
-            heapq.heappop(self._scheduled)._scheduled = False
-        return self._scheduled[0]._when if self._scheduled else None
+        timers = self._timers
+        while timers and timers[0][2].call is None:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
 
-    def is_ready(self) -> bool:
+    def is_ready(self, now_s: float) -> bool:
         """Whether a step would do anything now."""
-        if self._ready:
-            return True
-        due_s = self.next_timer_s()
-        return due_s is not None and due_s <= self._sim_clock.now_s
+        return bool(self._ready) or ((due_s := self.next_timer_s()) is not None and due_s <= now_s)
 
     def step(self) -> None:
         """Take the next callback."""
-        now_s = self._sim_clock.now_s
-        while self._scheduled and self._scheduled[0]._when <= now_s:
-            timer = heapq.heappop(self._scheduled)
-            timer._scheduled = False
-            self._ready.append(timer)
-        while self._ready:
-            handle = self._ready.popleft()
-            if not handle._cancelled:
+        timers, ready = self._timers, self._ready
+        if timers and timers[0][0] <= self._clock.now_s:
+            self._wake()
+        while ready:
+            waiting = ready.popleft()
+            if waiting.call is not None:
                 events._set_running_loop(self)
                 try:
-                    handle._run()
+                    waiting.context.run(waiting.call, *waiting.arguments)
+                except Exception as error:  # noqa: BLE001 (as asyncio: the loop outlives its callbacks)
+                    self._on_unhandled(f"{type(error).__name__}: {error}")
                 finally:
                     events._set_running_loop(None)
                 return
 
+    def _wake(self) -> None:
+        """Let the timers that are due have their turn."""
+        timers, now_s = self._timers, self._clock.now_s
+        while timers and timers[0][0] <= now_s:
+            self._ready.append(heapq.heappop(timers)[2])
+
     def bury(self) -> None:
         """Clear away what is left of a process that has ended: its tasks learn nothing but that they are cancelled."""
-        while left := asyncio.all_tasks(self):
+        while left := [task for task in self._tasks if not task.done()]:
             for task in left:
                 task.cancel()
             while self._ready:
                 self.step()
-        self.close()
+        self._tasks.clear()
+        self._timers.clear()

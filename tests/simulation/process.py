@@ -93,8 +93,7 @@ class Process:
         self.world = world
         self.is_run = is_run
         self.pace: Pace = world.pace
-        self.loop = ProcessLoop(world.clock)
-        self.loop.set_exception_handler(lambda _loop, context: world.unhandled.append(str(context["message"])))
+        self.loop = ProcessLoop(world.clock, world.unhandled.append)
         self.dead = False
         self.writes = 0
         self.dies_before_write = self.dies_after_write = self.fails_at_write = 0

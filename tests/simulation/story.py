@@ -11,12 +11,13 @@ from paygw_batch.journal.port import Entry
 from .gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
 from .judge import row_of
 from .process import Process, hold, submit
-from .world import SimWorld
+from .world import EVERYTHING, SimWorld
 
 DAY_S = 25 * 3600.0
 MOST_STEPS = 30_000
 LONGEST_RUN_S = 6 * 3600.0
 LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0
+ALL = tuple(BEHAVIOURS)
 Plant = Callable[[SimWorld], None]
 
 
@@ -56,7 +57,7 @@ def _calm_day(world: SimWorld) -> None:
 def _stormy_day(world: SimWorld) -> None:
     """Some runs side by side, and anything may befall them."""
     rng = world.rng
-    world.mood = rng.choice((USUAL, world.everything(), world.everything(), DEAD, tuple(BEHAVIOURS)))
+    world.mood = rng.choice((USUAL, EVERYTHING, EVERYTHING, DEAD, ALL))
     world.skew = timedelta(seconds=rng.choice((0, 0, -86_400, 3_600)))
     if rng.random() < 0.15:
         _restore_older(world)
@@ -123,9 +124,10 @@ def run_all(world: SimWorld, runs: Sequence[Process], happenings: dict[int, Call
             if world.newcomers:
                 living += [_run(world, name) for name in world.newcomers]
                 world.newcomers.clear()
-            for process in [process for process in living if process.is_done]:
-                living.remove(process)
-                process.end()
+            for process in living[:]:
+                if process.is_done:
+                    living.remove(process)
+                    process.end()
             if not living:
                 break
             _step(world, living)
@@ -141,13 +143,14 @@ def run_all(world: SimWorld, runs: Sequence[Process], happenings: dict[int, Call
 
 def _step(world: SimWorld, living: Sequence[Process]) -> None:
     now_s = world.clock.now_s
-    ready = [process for process in living if process.paused_until_s <= now_s and process.loop.is_ready()]
+    ready = [process for process in living if process.paused_until_s <= now_s and process.loop.is_ready(now_s)]
     if ready:
         process = ready[0] if len(ready) == 1 else world.rng.choice(ready)
         process.loop.step()
         if world.judge.violations:
             raise world.judge.violations[0]
-        _look_at_clock(world, process)
+        if not process.was_paused:
+            _look_at_clock(world, process)
         return
     times = [world.next_happening_s()]
     times += [
@@ -163,8 +166,6 @@ def _step(world: SimWorld, living: Sequence[Process]) -> None:
 
 def _look_at_clock(world: SimWorld, process: Process) -> None:
     """I14: a run ends, and a drain ends soon."""
-    if process.was_paused:
-        return
     now_s = world.clock.now_s
     if now_s - process.started_at_s > LONGEST_RUN_S:
         raise world.judge.found("I14", "a run takes longer than all its bounds together")

@@ -23,6 +23,8 @@ from .judge import FIRST_ROW, Judge, minor_of
 from .loop import Clock
 from .process import Process, SlowAway, prepare
 
+EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
+"""Every behaviour of the gateway but lies; the usual ones as often as all others together."""
 EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
 WORDS = {
     "approved": OutcomeKind.PAID,
@@ -56,6 +58,7 @@ class SimWorld:
         self.newcomers: list[str] = []
         """Sheets that someone submits meanwhile."""
         self.skew = timedelta()
+        self._now_of, self._now = (0.0, self.skew), EPOCH
         # What a planted bug may replace.
         self.engine_type: type[Engine] = Engine
         self.journal_type: type[HeldJournal] = HeldJournal
@@ -68,7 +71,9 @@ class SimWorld:
 
     def now(self) -> datetime:
         """Return the wall clock's time, which a person may have set wrong."""
-        return EPOCH + self.skew + timedelta(seconds=self.clock.now_s)
+        if self._now_of != (of := (self.clock.now_s, self.skew)):
+            self._now_of, self._now = of, EPOCH + self.skew + timedelta(seconds=self.clock.now_s)
+        return self._now
 
     def at(self) -> str:
         """Return the wall clock's time as facts show it."""
@@ -132,7 +137,3 @@ class SimWorld:
     def was_refused_as_older(self) -> bool:
         """Whether the last opening was refused because the journal went back in time."""
         return isinstance(self.refused, JournalWentBack)
-
-    def everything(self) -> Sequence[str]:
-        """Return every behaviour of the gateway but lies; the usual ones as often as all others together."""
-        return (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
