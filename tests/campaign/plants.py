@@ -78,7 +78,7 @@ def reconciliation_in_place() -> None:
 
 def reconciliation_with_the_time() -> None:
     """Show when the file was written: then it is no longer a function of sheet and journal alone."""
-    from paygw_batch.cli import sending  # noqa: PLC0415 (heavy, and only this plant's)
+    from paygw_batch.compose import sending  # noqa: PLC0415 (heavy, and only this plant's)
 
     reconciliation = sending.reconciliation  # type: ignore[attr-defined]
 
