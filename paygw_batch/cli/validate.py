@@ -9,11 +9,11 @@ import polars as pl
 from paygw_batch.cli.options import settings_of, strict_option, worksheet_option
 from paygw_batch.cli.render import Screen, listed, warnings_told
 from paygw_batch.cli.root import Invocation
-from paygw_batch.compose.parts import minor_units_of, rules_of, validated_sheet
+from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
 from paygw_batch.run.books import books
 from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.sheet.rejects import write_mendable
 from paygw_batch.sheet.validate import warnings_as_defects
-from paygw_batch.sheet.write import write_rejects
 
 
 @click.command("validate", short_help="Check a sheet.")
@@ -54,8 +54,13 @@ def command(
     )
     if rejects is not None:
         if bad:
-            write_rejects(validated, rejects)
-            message += f" They are in {rejects}: mend them there and submit that file."
+            written = write_mendable(validated, sheet, read_options(settings, worksheet), rejects)
+            screen.notes(written.notes)
+            message += (
+                f" The red cells in {rejects} are to be mended; then submit that workbook."
+                if written.is_workbook
+                else f" They are in {rejects}: mend them there and submit that file."
+            )
         else:
             message += " There are no rejects to write."
     screen.finish(

@@ -55,14 +55,18 @@ def validated_sheet(
     settings: Settings, rules: Rules, path: Path, *, reference: str | None, worksheet: str | None = None
 ) -> Validated:
     """Read and validate a sheet; `worksheet` names one of a workbook's."""
-    options = ReadOptions(
+    return validate(read_sheet(path, read_options(settings, worksheet)), rules, reference=reference)
+
+
+def read_options(settings: Settings, worksheet: str | None = None) -> ReadOptions:
+    """Return how sheets are read."""
+    return ReadOptions(
         max_rows=settings.limits.max_rows,
         max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
         code_page=settings.sheet.code_page,
         sheet_name=worksheet,
         aliases=settings.columns,
     )
-    return validate(read_sheet(path, options), rules, reference=reference)
 
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:

@@ -106,6 +106,14 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     return to_sheet(table, file=file, sha256=sha256, max_rows=options.max_rows)
 
 
+def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
+    """Return the very bytes that `sheet` was read from. Raises `SheetError` when the file has others by now."""
+    data = _bytes_of(path, options.max_sheet_bytes)
+    if hashlib.sha256(data).hexdigest() != sheet.sha256:
+        raise SheetError(f"{path.name} was changed since it was read.", hint="Run the command again.")
+    return data
+
+
 def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
     text = to_utf8(data, code_page=options.code_page, file=file)
     table = read_delimited(text, options.aliases, file=file)

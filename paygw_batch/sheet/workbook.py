@@ -22,6 +22,14 @@ _SENTENCES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a sheet of payees stands in a workbook. `names`: what each column is called in the sheet's frame."""
+
+    worksheet: str
+    names: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class _Content:
     """What a worksheet holds: rows above its header, the header, and below it frames of `row` and column numbers."""
@@ -63,6 +71,18 @@ def read_workbook(
         _hidden(content.hidden_rows),
         part.name if is_one_of_several else None,
     )
+
+
+def place_of(data: bytes, aliases: Mapping[str, str], *, file: str, max_bytes: int, sheet_name: str | None) -> Place:
+    """Return where `read_workbook` finds the sheet, with the names of the columns that have headings."""
+    workbook = Workbook(data, file=file, max_bytes=max_bytes)
+    part, _, _ = _chosen(workbook, aliases, file=file, sheet_name=sheet_name)
+    content = _Content()
+    _advance_to_header(workbook.rows(part), content, aliases)
+    if content.header is None:
+        raise no_header(file, [_cells(row) for row in content.above], aliases)
+    headings = match_headings(_cells(content.header), aliases, file=file, row=content.header.number)
+    return Place(part.name, headings.names)
 
 
 def _chosen(

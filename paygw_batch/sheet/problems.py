@@ -1,0 +1,105 @@
+"""The worksheet of problems in an annotated workbook: a line for each, with a link to the cell that shows it.
+
+Needs the extra `excel`: imported only where it is there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openpyxl.styles import Alignment, Font, PatternFill
+from openpyxl.utils import get_column_letter
+from openpyxl.workbook import Workbook
+from openpyxl.worksheet.hyperlink import Hyperlink
+from openpyxl.worksheet.properties import PageSetupProperties
+from openpyxl.worksheet.worksheet import Worksheet
+
+from paygw_batch.sheet.columns import PROBLEMS_TITLE
+
+PROBLEM, WARNING = "problem", "warning"
+COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
+"""Of the cells that are marked. By these very shades, marks are known again in a workbook that comes back."""
+MOST_LISTED = 50_000
+"""A worksheet can hold 65,530 links."""
+_HEADINGS = (("Row", 8), ("Cell", 9), ("Column", 22), ("Value", 26), ("Kind", 10), ("What is wrong", 80), ("Code", 26))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A defect or a warning, and the cell that shows it. `heading` is the sender's."""
+
+    row: int
+    column: int
+    heading: str
+    value: str
+    kind: str
+    message: str
+    code: str
+
+
+def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
+    """Write a text as text, whatever it looks like: nothing that a sheet holds becomes a formula here."""
+    sheet.cell(row, column, text).data_type = "s"
+
+
+def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Finding]) -> None:
+    """Add the worksheet of problems behind all others, and make it the one that a person sees first."""
+    problems: Worksheet = book.create_sheet(_free_name(book.sheetnames))
+    _show_first(book, problems)
+    top = _write_head(problems, sheet.title, findings)
+    link = Font(name="Calibri", underline="single", color="FF0563C1")
+    wrapped = Alignment(wrap_text=True, horizontal="left", vertical="top")
+    fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
+    quoted = sheet.title.replace("'", "''")
+    for row, finding in enumerate(findings[:MOST_LISTED], start=top + 1):
+        place = f"{get_column_letter(finding.column)}{finding.row}"
+        problems.cell(row, 1, finding.row)
+        texts = (place, finding.heading, finding.value, finding.kind, finding.message, finding.code)
+        for column, text in enumerate(texts, start=2):
+            write_text(problems, row, column, text)
+        for column in range(1, len(_HEADINGS) + 1):
+            problems.cell(row, column).alignment = wrapped
+        problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{place}")
+        problems.cell(row, 2).font = link
+        problems.cell(row, 5).fill = fills[finding.kind]
+    problems.auto_filter.ref = f"A{top}:{get_column_letter(len(_HEADINGS))}{problems.max_row}"
+
+
+def _write_head(problems: Worksheet, title: str, findings: Sequence[Finding]) -> int:
+    """Write how the worksheet is used, and its headings; return their row."""
+    sentences = [
+        PROBLEMS_TITLE,
+        f"Mend the red cells of {title!r} (the links in the column Cell lead there), save, and submit this workbook.",
+        "Yellow cells are worth a look; they refuse nothing. This list is never read.",
+    ]
+    if len(findings) > MOST_LISTED:
+        sentences.append(
+            f"The first {MOST_LISTED:,} of {len(findings):,} are listed; the others are coloured all the same."
+        )
+    for row, sentence in enumerate(sentences, start=1):
+        write_text(problems, row, 1, sentence)
+    problems["A1"].font = Font(name="Calibri", bold=True, size=14)
+    top = len(sentences) + 2
+    for column, (heading, width) in enumerate(_HEADINGS, start=1):
+        problems.cell(top, column, heading).font = Font(name="Calibri", bold=True)
+        problems.column_dimensions[get_column_letter(column)].width = width
+    problems.freeze_panes = f"A{top + 1}"
+    problems.page_setup.orientation = "landscape"
+    problems.page_setup.fitToHeight = 0
+    problems.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+    return top
+
+
+def _free_name(names: Sequence[str]) -> str:
+    taken = {name.casefold() for name in names}
+    candidates = ("Problems", *(f"Problems {number}" for number in range(2, len(names) + 3)))
+    return next(name for name in candidates if name.casefold() not in taken)
+
+
+def _show_first(book: Workbook, problems: Worksheet) -> None:
+    """Make `problems` the open worksheet, and the only selected one: what is typed goes into all that are selected."""
+    views = [view for other in book.worksheets for view in other.views.sheetView]
+    views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
+    for view in views:
+        view.tabSelected = False
+    book.active = book.index(problems)
+    problems.sheet_view.tabSelected = True

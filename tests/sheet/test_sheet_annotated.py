@@ -1,0 +1,410 @@
+"""The sender's own workbook, annotated: marked where it is wrong, mended in place, read as if nothing were marked."""
+
+import datetime as dt
+import io
+import os
+import stat
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openpyxl.comments import Comment
+from openpyxl.styles import PatternFill
+from openpyxl.worksheet.worksheet import Worksheet
+from sheet_values import GOOD, HEADER, codes
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import OutputError, SheetError
+from paygw_batch.sheet import annotate, problems, workbook_copy
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.rejects import Written, write_mendable
+from paygw_batch.sheet.validate import validate
+
+RED, YELLOW = "FFFF9B9B", "FFFFE59A"
+HEADINGS = [*HEADER.split(","), "Note"]
+BAD: list[list[Any]] = [
+    [*GOOD.split(","), "fine"],
+    ["KE", "A-2", "1,000.00", "KES", "Otieno", "0712345", "0712345678", "=HYPERLINK(1)"],
+    ["KE", "A-3", dt.datetime(2026, 1, 12), "KES", None, 254712345678, "+254 712 345 678", None],  # noqa: DTZ001
+    ["BJ", "A-4", 900, "XOF", "Afi", "2290197000108", "+2290197000108", None],
+]
+MENDED = {"C3": "1000.00", "F3": "0712345678", "C4": 1500, "E4": "Jane Doe", "A5": "BN"}
+
+Change = Callable[[openpyxl.Workbook, Worksheet], object]
+
+
+def workbook(path: Path, rows: list[list[Any]], change: Change | None = None) -> Path:
+    """Write a workbook whose texts are texts, whatever they look like."""
+    book = openpyxl.Workbook()
+    sheet = book.active
+    assert isinstance(sheet, Worksheet)
+    for number, row in enumerate([HEADINGS, *rows], start=1):
+        for at, value in enumerate(row, start=1):
+            cell = sheet.cell(number, at, value)
+            if isinstance(value, str):
+                cell.data_type = "s"
+    if change is not None:
+        change(book, sheet)
+    book.save(path)
+    return path
+
+
+class Desk:
+    """Where a sender's workbook is validated, handed back, mended and validated again."""
+
+    def __init__(self, folder: Path, rules: Rules) -> None:
+        self.folder = folder
+        self.rules = rules
+
+    def annotate(self, source: Path, **options: Any) -> tuple[Written, Path]:
+        asked = ReadOptions(**options)
+        target = self.folder / "rejects.xlsx"
+        return write_mendable(validate(read_sheet(source, asked), self.rules), source, asked, target), target
+
+    def codes(self, path: Path, **options: Any) -> list[tuple[int, str]]:
+        return codes(validate(read_sheet(path, ReadOptions(**options)), self.rules).defects)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, rules: Rules) -> Desk:
+    return Desk(tmp_path, rules)
+
+
+def mend(path: Path, cells: dict[str, Any]) -> None:
+    book = openpyxl.load_workbook(path)
+    for at, value in cells.items():
+        book.worksheets[0][at].value = value
+    book.save(path)
+
+
+def coloured(path: Path, colour: str) -> set[str]:
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    return {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == colour}
+
+
+def test_the_red_cells_are_mended_and_the_same_workbook_is_clean(desk: Desk):
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+    written, path = desk.annotate(source)
+    assert written == Written(is_workbook=True)
+    assert coloured(path, RED) == set(MENDED)
+    assert desk.codes(path) == desk.codes(source)
+    mend(path, MENDED)
+    assert desk.codes(path) == []
+    assert read_sheet(path, ReadOptions()).frame.drop("row").height == len(BAD)
+
+
+def test_comments_and_the_list_say_what_is_wrong_and_the_list_leads_there(desk: Desk):
+    _, path = desk.annotate(
+        workbook(desk.folder / "bad.xlsx", BAD, lambda _, sheet: setattr(sheet, "title", "Jo's pay"))
+    )
+    book = openpyxl.load_workbook(path)
+    assert book["Jo's pay"]["A5"].comment.text == "paygw-batch:\nBenin is written BN at this gateway, not BJ."
+    lines = [row for row in book["Problems"].iter_rows() if isinstance(row[0].value, int)]
+    assert [(row[0].value, row[1].value, row[6].value) for row in lines] == [
+        (3, "C3", "amount.format"),
+        (3, "F3", "account_number.format"),
+        (4, "C4", "amount.format"),
+        (4, "E4", "account_name.missing"),
+        (5, "A5", "country.unknown"),
+    ]
+    assert lines[0][1].hyperlink.location == "'Jo''s pay'!C3"
+    assert lines[0][2].value == "amount"
+    assert lines[0][3].value == "1,000.00"
+    assert book.active is book["Problems"]
+    assert [sheet.sheet_view.tabSelected for sheet in book.worksheets] == [False, True]
+
+
+def test_cells_in_which_something_is_typed_keep_it_as_text_and_dates_become_what_was_read(desk: Desk):
+    _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    assert sheet["F3"].number_format == "@"
+    assert sheet["E4"].number_format == "@"
+    assert (sheet["C4"].value, sheet["C4"].data_type, sheet["C4"].number_format) == ("2026-01-12", "s", "General")
+
+
+def test_nothing_becomes_a_formula_and_nothing_else_is_changed(desk: Desk):
+    bad = [*BAD, ["=1+1", "A-5", "=cmd|' /C calc'!A0", None, None, None, None, "@x"]]
+    source = workbook(desk.folder / "bad.xlsx", bad)
+    _, path = desk.annotate(source)
+    book, before = openpyxl.load_workbook(path), openpyxl.load_workbook(source)
+    assert {cell.data_type for sheet in book for row in sheet.iter_rows() for cell in row} <= {"s", "inlineStr", "n"}
+    for row, old in zip(book.worksheets[0].iter_rows(), before.worksheets[0].iter_rows(), strict=True):
+        for cell, was in zip(row, old, strict=True):
+            assert cell.value == was.value or cell.coordinate == "C4"
+
+
+def test_a_warning_has_another_colour_and_refuses_nothing(desk: Desk):
+    rows = [*BAD, ["KE", "A-9", 50, "KES", "12345", "254712345679", "+254712345679", None]]
+    _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", rows))
+    assert "E6" in coloured(path, YELLOW)
+    mend(path, MENDED)
+    assert desk.codes(path) == []
+
+
+def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(desk: Desk):
+    def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+        sheet["E4"].comment = Comment("ask Joyce", "Peter")
+        sheet["A2"].fill = PatternFill("solid", fgColor="FF00FF00")
+
+    _, first = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, decorate))
+    assert openpyxl.load_workbook(first).worksheets[0]["E4"].comment.text.startswith("ask Joyce\n\npaygw-batch:\n")
+    mend(first, {"C3": "1000.00", "E4": "Jane Doe"})
+    again = first.rename(desk.folder / "again.xlsx")
+    _, second = desk.annotate(again)
+    sheet = openpyxl.load_workbook(second).worksheets[0]
+    assert coloured(second, RED) == {"F3", "C4", "A5"}
+    assert sheet["C3"].comment is None
+    assert sheet["E4"].comment.text == "ask Joyce"
+    assert sheet["A2"].fill.fgColor.rgb == "FF00FF00"
+    assert openpyxl.load_workbook(second).sheetnames == ["Sheet", "Problems"]
+
+
+def test_the_list_is_never_taken_for_a_sheet_of_payees_whatever_it_quotes(desk: Desk):
+    rows = [["country", "A-5", "amount", None, "x", "y", "z", None], *BAD]
+    aliases = {"What is wrong": "amount", "Code": "country", "Value": "amount"}
+    written, path = desk.annotate(workbook(desk.folder / "bad.xlsx", rows), aliases=aliases)
+    assert written.is_workbook
+    mend(path, {"A2": "amount", "C2": "country"})
+    assert len(read_sheet(path, ReadOptions(aliases=aliases)).frame) == len(rows)
+
+
+def test_a_senders_own_worksheet_called_problems_stays(desk: Desk):
+    source = workbook(desk.folder / "bad.xlsx", BAD, lambda book, _: book.create_sheet("problems").append(["mine"]))
+    _, path = desk.annotate(source)
+    assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
+
+
+def test_the_named_worksheet_is_the_one_that_is_marked(desk: Desk):
+    def twice(book: openpyxl.Workbook, sheet: Worksheet) -> None:
+        book.copy_worksheet(sheet).title = "October"
+
+    source = workbook(desk.folder / "bad.xlsx", BAD, twice)
+    _, path = desk.annotate(source, sheet_name="October")
+    book = openpyxl.load_workbook(path)
+    assert book["October"]["A5"].comment is not None
+    assert book["Sheet"]["A5"].comment is None
+    assert desk.codes(path, sheet_name="October") == desk.codes(source, sheet_name="October")
+
+
+def test_hidden_rows_and_columns_with_problems_are_shown_and_others_stay_hidden(desk: Desk):
+    def hide(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+        sheet.row_dimensions[2].hidden = sheet.row_dimensions[3].hidden = True
+        sheet.column_dimensions["F"].hidden = sheet.column_dimensions["G"].hidden = True
+
+    _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, hide))
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    assert [sheet.row_dimensions[row].hidden for row in (2, 3)] == [True, False]
+    assert [sheet.column_dimensions[column].hidden for column in "FG"] == [False, True]
+
+
+def test_a_problem_in_merged_cells_is_shown_where_they_are_seen(desk: Desk):
+    source = workbook(desk.folder / "bad.xlsx", BAD, lambda _, sheet: sheet.merge_cells("D4:E4"))
+    _, path = desk.annotate(source)
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    assert "account_name is missing" in sheet["D4"].comment.text
+
+
+def with_values(path: Path, values: dict[str, str]) -> None:
+    """Give formulas of the first worksheet their values, as a spreadsheet does when it saves."""
+    data = path.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            part = old.read(name).decode() if name.endswith("sheet1.xml") else None
+            for at, value in values.items() if part is not None else ():
+                head, _, tail = part.partition(f'r="{at}"')
+                part = (
+                    f'{head}r="{at}"{tail.replace("<v />", f"<v>{value}</v>", 1).replace("<v/>", f"<v>{value}</v>", 1)}'
+                )
+            new.writestr(name, old.read(name) if part is None else part)
+
+
+def test_formulas_stay_and_must_have_been_calculated_again_before_they_are_paid(desk: Desk):
+    def calculate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+        sheet["C2"] = "=750*2"
+        sheet["H2"] = "=C2*2"
+
+    source = workbook(desk.folder / "bad.xlsx", BAD, calculate)
+    with_values(source, {"C2": "1500", "H2": "3000"})
+    assert (2, "amount.formula") not in desk.codes(source)
+    written, path = desk.annotate(source)
+    assert written.is_workbook
+    assert written.notes[0].startswith("2 cells hold formulas")
+    assert openpyxl.load_workbook(path).worksheets[0]["C2"].value == "=750*2"
+    assert (2, "amount.formula") in desk.codes(path)
+    mend(path, MENDED)
+    with_values(path, {"C2": "1500", "H2": "3000"})
+    assert desk.codes(path) == []
+
+
+def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk):
+    rows: list[list[Any]] = [["KE", "A-1", 50, "KES", "Jane", 12345678901234567890, "+254712345678", None]]
+    source = workbook(desk.folder / "bad.xlsx", rows)
+    assert (2, "account_number.digits") in desk.codes(source)
+    written, path = desk.annotate(source)
+    assert written.is_workbook
+    assert desk.codes(path) == desk.codes(source)
+
+
+def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(annotate, "MOST_COMMENTS", 2)
+    monkeypatch.setattr(problems, "MOST_LISTED", 3)
+    _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
+    assert coloured(path, RED) == set(MENDED)
+    book = openpyxl.load_workbook(path)
+    assert sum(cell.comment is not None for row in book.worksheets[0].iter_rows() for cell in row) == 2
+    said = [row[0].value for row in book["Problems"].iter_rows()]
+    assert "The first 3 of 5 are listed; the others are coloured all the same." in said
+    assert sum(isinstance(value, int) for value in said) == 3
+
+
+# What cannot be annotated comes back as a table
+
+
+def huge_merge(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+    sheet.merged_cells.add("J1:XFD1048576")
+
+
+def with_part(path: Path, name: str, text: str) -> None:
+    with zipfile.ZipFile(path, "a") as parts:
+        parts.writestr(name, text)
+
+
+def test_a_workbook_above_the_bound_comes_back_as_a_table(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workbook_copy, "MOST_UNPACKED_BYTES", 1000)
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+    written, path = desk.annotate(source)
+    assert not written.is_workbook
+    assert "unpacked" in written.notes[0]
+    assert openpyxl.load_workbook(path).sheetnames == ["Sheet1"]
+    assert [code for _, code in desk.codes(path)] == [code for _, code in desk.codes(source)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("xl/theme/more.xml", '<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "document type"),
+        ("xl/more.xml", "<x><y></x>", "damaged"),
+        ("xl/tables/table9.xml", '<table ref="A1:XFD1048576"/>', "span too many cells"),
+        ("xl/tables/table9.xml", '<table ref="nonsense"/>', "damaged"),
+    ],
+)
+def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text: str, why: str):
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+    with_part(source, name, text)
+    written, _ = desk.annotate(source)
+    assert not written.is_workbook
+    assert why in written.notes[0]
+
+
+def test_merged_cells_that_span_the_whole_sheet_are_not_given_to_the_library(desk: Desk):
+    written, _ = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, huge_merge))
+    assert "span too many cells" in written.notes[0]
+
+
+def test_a_workbook_that_the_library_cannot_read_comes_back_as_a_table(desk: Desk):
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+    data = source.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(source, "w") as new:
+        for name in old.namelist():
+            if name != "[Content_Types].xml":
+                new.writestr(name, old.read(name))
+    written, path = desk.annotate(source)
+    assert "cannot be copied (KeyError)" in written.notes[0]
+    assert len(desk.codes(path)) == len(desk.codes(source))
+
+
+def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    def spoilt(book: openpyxl.Workbook) -> bytes:
+        book.worksheets[0]["C2"].value = 9999
+        return workbook_copy.saved(book)
+
+    monkeypatch.setattr(annotate, "saved", spoilt)
+    written, _ = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
+    assert not written.is_workbook
+    assert "would not read like" in written.notes[0]
+
+
+def test_what_the_copy_lacks_is_said(desk: Desk):
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+    with_part(source, "xl/media/image1.png", "picture")
+    written, _ = desk.annotate(source)
+    assert written == Written(is_workbook=True, notes=("The copy lacks the workbook's pictures.",))
+
+
+# Files
+
+
+def test_the_copy_is_its_owners_alone_and_goes_through_no_temporary_file(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a payee's data would be in a temporary file")
+
+    monkeypatch.setattr(openpyxl.worksheet._writer, "create_temporary_file", refuse)
+    written, path = desk.annotate(source)
+    assert written.is_workbook
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(os.listdir(desk.folder)) == ["bad.xlsx", "rejects.xlsx"]  # noqa: PTH208 (hidden ones too)
+
+
+def test_the_sheet_itself_is_never_overwritten(desk: Desk):
+    source = workbook(desk.folder / "rejects.xlsx", BAD)
+    before = source.read_bytes()
+    with pytest.raises(OutputError, match="is the sheet itself"):
+        desk.annotate(source)
+    assert source.read_bytes() == before
+
+
+def test_a_sheet_that_has_changed_since_it_was_read_is_not_annotated(desk: Desk):
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+    validated = validate(read_sheet(source, ReadOptions()), desk.rules)
+    workbook(source, BAD[1:])
+    with pytest.raises(SheetError, match="changed since it was read"):
+        write_mendable(validated, source, ReadOptions(), desk.folder / "rejects.xlsx")
+    assert not (desk.folder / "rejects.xlsx").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("bad.xlsx", "r.csv"), ("bad.csv", "r.xlsx"), ("bad.xlsx", "r.parquet")]
+)
+def test_between_other_formats_the_refused_rows_are_a_table(desk: Desk, source: str, target: str):
+    path = desk.folder / source
+    if source.endswith(".csv"):
+        path.write_text(f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n")
+    else:
+        workbook(path, BAD)
+    validated = validate(read_sheet(path, ReadOptions()), desk.rules)
+    assert write_mendable(validated, path, ReadOptions(), desk.folder / target) == Written(is_workbook=False)
+    again = read_sheet(desk.folder / target, ReadOptions())
+    assert again.frame.height == (~validated.rows["valid"]).sum()
+
+
+_CELL = st.one_of(
+    st.none(),
+    st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=12),
+    st.sampled_from(["KE", "TZ", "=A1", "#N/A", "_x0041_", "'07", "1e3", " x ", "TOTAL"]),
+    st.integers(-10, 10**20),
+    st.floats(allow_nan=False, allow_infinity=False, width=32),
+    st.booleans(),
+    st.dates(dt.date(1900, 3, 1), dt.date(2100, 1, 1)),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(rows=st.lists(st.lists(_CELL, min_size=8, max_size=8), min_size=1, max_size=4))
+def test_whatever_cells_hold_an_unmended_copy_reads_like_the_sheet(desk: Desk, rows: list[list[Any]]):
+    source = workbook(desk.folder / "bad.xlsx", [*rows, BAD[3]])
+    before = read_sheet(source, ReadOptions())
+    written, path = desk.annotate(source)
+    again = read_sheet(path, ReadOptions())
+    if written.is_workbook:
+        assert again.frame.equals(before.frame)
+        assert desk.codes(path) == desk.codes(source)
+    else:
+        assert "would not read like" in written.notes[0]
+        assert again.frame.height == len({row for row, _ in desk.codes(source)})
