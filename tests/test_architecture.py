@@ -37,6 +37,8 @@ ROOMS_OF_LIBRARIES = {
     "cryptography": {"gateway/sign.py", "sandbox", "run/approval_keys.py"},
     "polars": {"sheet", "run", "compose", "cli"},
     "pandera": {"sheet"},
+    "openpyxl": {"sheet"},
+    "xlsxwriter": {"sheet", "run/workbook.py"},
     "apsw": {"journal"},
     "click": {"cli"},
     "rich": {"cli"},

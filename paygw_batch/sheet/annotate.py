@@ -109,7 +109,7 @@ def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Finding], validated
 
 
 def _mark(sheet: Worksheet, findings: Sequence[Finding], place: Place) -> None:
-    """Colour the cells of the findings, say in comments what is wrong, and show hidden rows and columns of theirs."""
+    """Colour the cells of the findings, and say in comments what is wrong."""
     by_cell: dict[tuple[int, int], list[Finding]] = defaultdict(list)
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
@@ -122,12 +122,18 @@ def _mark(sheet: Worksheet, findings: Sequence[Finding], place: Place) -> None:
             cell.number_format = "@"  # what is typed here stays as it is typed: leading zeros live
         if count < MOST_COMMENTS:
             _add_comment(cell, [finding.message for finding in here])
-    for row in {row for row, _ in by_cell}:
+    _show(sheet, findings)
+
+
+def _show(sheet: Worksheet, findings: Sequence[Finding]) -> None:
+    """Show hidden rows and columns that hold a problem. A row that is doubtful because it is hidden stays so."""
+    to_mend = [finding for finding in findings if finding.kind == PROBLEM and finding.code != "row.hidden"]
+    columns = {finding.column for finding in to_mend}
+    for row in {finding.row for finding in to_mend}:
         if row in sheet.row_dimensions:
             sheet.row_dimensions[row].hidden = False
-    marked = {column for _, column in by_cell}
     for dimension in sheet.column_dimensions.values():
-        if dimension.hidden and any((dimension.min or 0) <= column <= (dimension.max or 0) for column in marked):
+        if dimension.hidden and any((dimension.min or 0) <= column <= (dimension.max or 0) for column in columns):
             dimension.hidden = False
 
 
