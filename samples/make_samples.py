@@ -3,10 +3,12 @@
 
 import argparse
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 from make_sheet import COUNTRIES, make_sheet
+from xlsxwriter import Workbook
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -168,6 +170,17 @@ OUTCOMES = (
 )
 """(amount, what becomes of it in the sandbox). The two that take longest or stop the run come last."""
 
+TO_MEND = (
+    ("Country", "Client Order ID", "Amount", "Currency", "Account Name", "Account Number", "Phone", "Department"),
+    ("KE", "OCT-01", 1500.50, "KES", "Wanjiru Kamau", "254712345678", "+254712345678", "Field"),
+    ("KE", "OCT-02", "1,000.00", "KES", "Otieno Odhiambo", "0722345", "0722 345 678", "Field"),
+    ("KE", "OCT-03", datetime(2026, 1, 12, tzinfo=UTC), "KES", "", "254733345678", "0733 345 678", "Office"),
+    ("KE", "OCT-04", 750, "USD", "Achieng Otieno", 712345111, "0712 345 111", "Office"),
+    ("BJ", "OCT-05", 900, "XOF", "Afi Zinsou", "2290197000108", "+2290197000108", "Office"),
+    ("KE", "OCT-06", 12000, "KES", "Mwende Karanja", "254712000101", "+254712000101", "Office"),
+)
+"""What people's workbooks are like: a date where an amount was typed, a zero that the spreadsheet has eaten, a gap."""
+
 
 def every_defect() -> pl.DataFrame:
     """Return a sheet with at least one row of each kind of defect, and rows without one before and after."""
@@ -204,6 +217,30 @@ def of_country(code: str) -> pl.DataFrame:
     return make_sheet(5, seed=sum(code.encode()), countries=[code], prefix=code).drop("department")
 
 
+def write_workbook(path: Path) -> None:
+    """Write a workbook as somebody made it, for others to mend."""
+    with Workbook(path, {"remove_timezone": True}) as workbook:
+        workbook.set_properties({"created": datetime(2026, 11, 21)})  # noqa: DTZ001 (the library takes no zone)
+        sheet = workbook.add_worksheet("October")
+        sheet.write_string(
+            0, 0, "Acme Field Services - October 2026", workbook.add_format({"bold": True, "font_size": 14})
+        )
+        heading = workbook.add_format({"bold": True, "bg_color": "#DDEBF7", "bottom": 1})
+        day = workbook.add_format({"num_format": "d-mmm", "align": "right"})
+        for row, cells in enumerate(TO_MEND, start=2):
+            for column, cell in enumerate(cells):
+                if isinstance(cell, datetime):
+                    sheet.write_datetime(row, column, cell, day)
+                elif isinstance(cell, str):
+                    sheet.write_string(row, column, cell, heading if row == 2 else None)  # noqa: PLR2004 (as above)
+                else:
+                    sheet.write_number(row, column, cell)
+        for column, width in enumerate((9, 16, 12, 10, 20, 18, 18, 12)):
+            sheet.set_column(column, column, width)
+        sheet.set_landscape()
+        sheet.fit_to_pages(1, 0)
+
+
 def write_all(folder: Path) -> None:
     """Write every sheet into `folder`."""
     (folder / "countries").mkdir(exist_ok=True, parents=True)
@@ -213,6 +250,7 @@ def write_all(folder: Path) -> None:
     mixed().write_parquet(folder / "payroll-mixed.parquet")
     every_defect().write_csv(folder / "every-defect.csv")
     outcomes().write_csv(folder / "outcomes.csv")
+    write_workbook(folder / "to-mend.xlsx")
 
 
 if __name__ == "__main__":

@@ -69,8 +69,10 @@ def _write_head(problems: Worksheet, title: str, findings: Sequence[Finding]) ->
     sentences = [
         PROBLEMS_TITLE,
         f"Mend the red cells of {title!r} (the links in the column Cell lead there), save, and submit this workbook.",
-        "Yellow cells are worth a look; they refuse nothing. This list is never read.",
+        "This list is never read.",
     ]
+    if any(finding.kind == WARNING for finding in findings):
+        sentences.append("Yellow cells are worth a look; they refuse nothing.")
     if len(findings) > MOST_LISTED:
         sentences.append(
             f"The first {MOST_LISTED:,} of {len(findings):,} are listed; the others are coloured all the same."

@@ -56,11 +56,18 @@ def national(written: str, rule: CountryRule) -> str:
 def test_the_samples_are_what_their_script_writes(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     scripts[1].write_all(tmp_path)
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
-    kept = [path.relative_to(SAMPLES).as_posix() for path in SAMPLES.rglob("*") if path.suffix in {".csv", ".parquet"}]
+    kept = [
+        path.relative_to(SAMPLES).as_posix()
+        for path in SAMPLES.rglob("*")
+        if path.suffix in {".csv", ".parquet", ".xlsx"}
+    ]
     assert set(written) <= set(kept)
     for name in written:
         if name.endswith(".csv"):
             assert (tmp_path / name).read_bytes() == (SAMPLES / name).read_bytes(), name
+        elif name.endswith(".xlsx"):
+            made, stands = (pl.read_excel(path / name, has_header=False) for path in (tmp_path, SAMPLES))
+            assert_frame_equal(made, stands)
         else:
             assert_frame_equal(pl.read_parquet(tmp_path / name), pl.read_parquet(SAMPLES / name))
 

@@ -397,9 +397,10 @@ def test_between_other_formats_the_refused_rows_are_a_table(desk: Desk, source: 
     assert again.frame.height == (~validated.rows["valid"]).sum()
 
 
+# No T: a row for TZ needs columns that this sheet has not.
 _CELL = st.one_of(
     st.none(),
-    st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=12),
+    st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="Tt"), max_size=12),
     st.sampled_from(["KE", "GH", "=A1", "#N/A", "_x0041_", "'07", "1e3", " x ", "TOTAL"]),
     st.integers(-10, 10**20),
     st.floats(allow_nan=False, allow_infinity=False, width=32),

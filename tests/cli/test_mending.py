@@ -1,0 +1,53 @@
+"""docs/mending.md is true: its commands, what they show, and that its table of mends is all that it takes."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import openpyxl
+import pytest
+from program import ROOT, Program
+
+PAGE = (ROOT / "docs" / "mending.md").read_text()
+COMMANDS = [
+    shlex.split(line, comments=True)
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("paygw-batch")
+]
+MENDS = re.findall(r"^\| `([A-Z]+[0-9]+)` \|.*\| `([^`]+)` \|$", PAGE, flags=re.MULTILINE)
+
+
+@pytest.fixture
+def at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
+    shutil.copytree(ROOT / "samples", program.home / "samples")
+    monkeypatch.chdir(program.home)
+    return program
+
+
+def test_the_page_goes_from_a_refused_workbook_to_a_paid_one(at_home: Program):
+    refuse, validate, submit, template = (command[1:] for command in COMMANDS)
+    refused = at_home.run(*refuse)
+    assert refused.exit_code == 3
+    shown = re.search(r"```text\n(Defects.*?)```", PAGE, flags=re.DOTALL)
+    assert shown
+    assert [line.rstrip() for line in refused.stdout.splitlines()] == shown[1].splitlines()
+    assert at_home.run(*validate).exit_code == 3
+    book = openpyxl.load_workbook("mended.xlsx")
+    for cell, value in MENDS:
+        book["October"][cell].value = value
+    book.save("mended.xlsx")
+    mended = at_home.run(*validate)
+    assert mended.exit_code == 0, mended.stdout
+    assert "254712345111" in mended.stdout
+    assert at_home.json(*submit)["states"] == {"paid": 6}
+    assert at_home.run(*template).exit_code == 0
+    assert Path("new-payroll.xlsx").exists()
+
+
+def test_every_red_cell_is_in_the_pages_table(at_home: Program):
+    at_home.run(*COMMANDS[0][1:])
+    sheet = openpyxl.load_workbook("mended.xlsx")["October"]
+    red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}
+    assert red == {cell for cell, _ in MENDS}
