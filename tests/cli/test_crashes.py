@@ -1,6 +1,7 @@
 """Real processes, really killed: the record of the sandbox judges that no row is paid twice and none is lost."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -10,7 +11,11 @@ from pathlib import Path
 import pytest
 from program import Program, kenyan_rows, kill, read_csv
 
+from paygw_batch.gateway.signers import LONG_RUN_PAYOUTS, SIGNERS
+
 ROWS = 120
+LONG = LONG_RUN_PAYOUTS + 100
+"""Rows of a run that signs in processes of its own."""
 
 
 @pytest.fixture
@@ -67,6 +72,61 @@ def test_the_first_signal_drains_and_exits_130(slow_sandbox: Program, number: si
     assert summary["states"]["paid"] == sum(paid(program).values())
     assert len(read_csv(summary["reconciliation"])) == ROWS
     assert program.json("submit", sheet)["states"] == {"paid": ROWS}
+    assert set(paid(program).values()) == {1}
+
+
+@pytest.fixture
+def long_sheet(program: Program) -> Path:
+    phones = range(254_712_000_000, 254_712_000_000 + LONG)
+    return program.sheet([f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones])
+
+
+def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return [pid for pid in pids if b"signing_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resumed(program: Program, long_sheet: Path):
+    process = program.start("submit", long_sheet)
+    wait_for_record(program, 100, process)
+    signing = signing_processes(process)
+    assert len(signing) == SIGNERS
+    kill(process)
+    deadline_s = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in signing):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    summary = program.json("submit", long_sheet)
+    assert summary["rows"] == LONG
+    assert set(summary["states"]) <= {"paid", "in_doubt"}
+    assert set(paid(program).values()) == {1}
+
+
+def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, long_sheet: Path):
+    """As a service manager stops a unit: all of its processes are told at once."""
+    process = program.start("--json", "submit", long_sheet)
+    wait_for_record(program, 100, process)
+    for pid in [*signing_processes(process), process.pid]:
+        os.kill(pid, signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert set(json.loads(stdout)["states"]) == {"paid", "ready"}
+    assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
+    assert set(paid(program).values()) == {1}
+
+
+def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program, long_sheet: Path):
+    process = program.start("submit", long_sheet)
+    wait_for_record(program, 100, process)
+    for pid in signing_processes(process):
+        os.kill(pid, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1, stderr
+    assert "Traceback" not in stderr
+    assert "signs requests has ended" in stderr
+    assert set(program.json("status", long_sheet)["states"]) == {"paid", "ready"}
+    assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
     assert set(paid(program).values()) == {1}
 
 
