@@ -102,9 +102,10 @@ class LimitsSection(Section):
 
 
 class SheetSection(Section):
-    """`[sheet]`: how sheets are written here."""
+    """`[sheet]`: how sheets are written here. `column_profile` names a file of config/columns/."""
 
     code_page: str | None = None
+    column_profile: str | None = None
 
 
 class StatementSection(Section):

@@ -21,6 +21,7 @@ from paygw_batch.gateway.message import TransportFault
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.summary import ExitCode, Summary, worst
 from paygw_batch.settings import Settings, unknown_variables
+from paygw_batch.sheet.profiles import known_headings
 
 
 class Health(StrEnum):
@@ -75,6 +76,7 @@ def _configuration(settings: Settings, rules: Rules) -> Iterator[Check]:
         Health.BAD if missing else Health.GOOD,
         f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
     )
+    yield _columns(settings)
     ready = [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
     yield Check(
         "countries",
@@ -86,6 +88,16 @@ def _configuration(settings: Settings, rules: Rules) -> Iterator[Check]:
             yield Check(f"country {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
         elif rule.form is None:
             yield Check(f"country {code}", Health.WARNING, rule.unusable)
+
+
+def _columns(settings: Settings) -> Check:
+    profile = settings.sheet.column_profile
+    try:
+        headings = known_headings(profile, settings.columns)
+    except PaygwError as error:
+        return Check("columns", Health.BAD, f"{error.message} {error.hint}".strip())
+    named = f"profile {profile}" if profile else "no profile"
+    return Check("columns", Health.GOOD, f"{named}; {len(headings)} headings besides our own are known")
 
 
 def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:

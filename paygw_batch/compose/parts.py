@@ -19,6 +19,7 @@ from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal,
 from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import World, timestamp
 from paygw_batch.settings import Settings
+from paygw_batch.sheet.profiles import known_headings
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.validate import validate
@@ -65,7 +66,7 @@ def read_options(settings: Settings, worksheet: str | None = None) -> ReadOption
         max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
         code_page=settings.sheet.code_page,
         sheet_name=worksheet,
-        aliases=settings.columns,
+        aliases=known_headings(settings.sheet.column_profile, settings.columns),
     )
 
 

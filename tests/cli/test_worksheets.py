@@ -94,3 +94,16 @@ def test_the_path_of_a_workbook_is_no_batch_when_two_of_its_worksheets_were_paid
     for batch in batches:
         assert batch in result.stderr
     assert "pay.xlsx [November]" in result.stderr
+
+
+def test_a_column_profile_is_named_in_the_configuration_and_doctor_knows_it(program: Program):
+    heading = "Country Code,Payment Reference,Net Pay,Currency,Employee Name,Account No,Mobile Number"
+    sheet = program.sheet(kenyan_rows(2), heading=heading)
+    assert program.run("validate", sheet).exit_code == 3
+    assert program.json("validate", sheet, PAYGW_COLUMN_PROFILE="payroll-english")["exit_code"] == 0
+    with program.config.open("a") as file:
+        file.write('\n[sheet]\ncolumn_profile = "payrol-english"\n')
+    for command in (["validate", str(sheet)], ["doctor"]):
+        result = program.run(*command)
+        assert result.exit_code == 2
+        assert "did you mean payroll-english?" in " ".join(result.output.split())
