@@ -91,7 +91,7 @@ class Spool:
         digest = _linked(self.end.hash, rest)
         line = f"{digest}{rest}\n".encode()
         try:
-            _write_all(self._fd, line)
+            _write_all(self._fd, line, self._bytes)
             os.fsync(self._fd)
         except OSError as error:
             self._undo()
@@ -123,7 +123,6 @@ class Spool:
         if lines.position < os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, lines.position)
             os.fsync(self._fd)
-        os.lseek(self._fd, 0, os.SEEK_END)
         return lines.end, lines.position
 
     def _begin(self, after: SpoolEnd) -> None:
@@ -132,7 +131,7 @@ class Spool:
         fresh.unlink(missing_ok=True)
         fd = open_private(fresh)
         try:
-            _write_all(fd, f"{canonical({'after': after.number, 'hash': after.hash})}\n".encode())
+            _write_all(fd, f"{canonical({'after': after.number, 'hash': after.hash})}\n".encode(), 0)
             os.fsync(fd)
             fresh.rename(self._path)
             sync_directory(self._path.parent)
@@ -248,7 +247,8 @@ def _check_torn(rest: bytes, path: Path) -> None:
                 raise SpoolDamaged(f"The spool {path} is damaged in its middle.")
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`, or raise `OSError`."""
+def _write_all(fd: int, data: bytes, position: int) -> None:
+    """Write all of `data` at `position`, or raise `OSError`."""
     while data:
-        data = data[os.write(fd, data) :]
+        written = os.pwrite(fd, data, position)
+        data, position = data[written:], position + written

@@ -1,0 +1,165 @@
+"""What evidence from outside a run may do to a row, for every state and every word."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.evidence import Candidate, Claim, Finding, Proof, Ruling, Waits, rule
+from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, step
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+CLAIM = Claim("PAY-1", "1500.50", "KES", "approved", "ref-1", Proof.PROVEN)
+NOTE = "By notification (evidence 1)."
+
+
+def candidate(state: State = State.ACCEPTED, **changes: object) -> Candidate:
+    one = Candidate(7, "PAY-1", "1500.50", "KES", Standing(state, attempt=1), "PAY-1", has_left_once=True)
+    return replace(one, **changes)  # type: ignore[arg-type]  # a test's changes
+
+
+def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
+    found = rule(claim, candidates, WORDS, NOTE)
+    assert isinstance(found, Ruling)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "word", "finding"),
+    [
+        (State.ACCEPTED, "approved", Finding.MOVED),
+        (State.ACCEPTED, "declined", Finding.MOVED),
+        (State.ACCEPTED, "processing", Finding.REPEATED),
+        (State.IN_DOUBT, "approved", Finding.MOVED),
+        (State.IN_DOUBT, "declined", Finding.MOVED),
+        (State.IN_DOUBT, "processing", Finding.MOVED),
+        (State.PAID, "approved", Finding.REPEATED),
+        (State.PAID, "processing", Finding.LATE),
+        (State.PAID, "declined", Finding.CONTRADICTING),
+        (State.REJECTED, "declined", Finding.REPEATED),
+        (State.REJECTED, "processing", Finding.LATE),
+        (State.REJECTED, "approved", Finding.CONTRADICTING),
+        (State.READY, "approved", Finding.CONTRADICTING),
+        (State.READY, "processing", Finding.CONTRADICTING),
+        (State.READY, "declined", Finding.LATE),
+        (State.RETURNED, "approved", Finding.LATE),
+        (State.RETURNED, "declined", Finding.CONTRADICTING),
+        (State.REPLACED, "approved", Finding.CONTRADICTING),
+        (State.REPLACED, "declined", Finding.LATE),
+    ],
+)
+def test_what_a_proven_word_does_in_each_state(state: State, word: str, finding: Finding):
+    found = ruled(replace(CLAIM, status=word), candidate(state))
+    assert found.finding is finding
+    assert found.said is WORDS[word]
+    assert (found.outcome is not None) == (finding in {Finding.MOVED, Finding.CONTRADICTING})
+    if found.outcome is not None:
+        assert found.outcome == Outcome(WORDS[word], gateway_status=word, gateway_reference="ref-1", message=NOTE)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_nothing_is_judged_while_the_row_is_in_flight(word: str):
+    assert isinstance(rule(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS, NOTE), Waits)
+
+
+@pytest.mark.parametrize(
+    ("claim", "finding"),
+    [
+        (replace(CLAIM, order_id=None), Finding.UNREADABLE),
+        (replace(CLAIM, amount="1500.51"), Finding.UNMATCHED),
+        (replace(CLAIM, amount=None), Finding.UNMATCHED),
+        (replace(CLAIM, amount="much"), Finding.UNMATCHED),
+        (replace(CLAIM, amount="NaN"), Finding.UNMATCHED),
+        (replace(CLAIM, currency="UGX"), Finding.UNMATCHED),
+        (replace(CLAIM, currency=None), Finding.UNMATCHED),
+        (replace(CLAIM, status="sandbox-limbo"), Finding.UNLISTED),
+        (replace(CLAIM, status="Approved"), Finding.UNLISTED),
+        (replace(CLAIM, status=None), Finding.UNLISTED),
+        (replace(CLAIM, proof=Proof.FORGED), Finding.FORGED),
+        (replace(CLAIM, proof=Proof.UNPROVEN), Finding.TO_CONFIRM),
+        (replace(CLAIM, is_not_found=True, status="no-such-order"), Finding.NOT_FOUND),
+    ],
+)
+def test_what_moves_nothing(claim: Claim, finding: Finding):
+    found = ruled(claim, candidate())
+    assert found.finding is finding
+    assert found.outcome is None
+
+
+def test_an_order_that_the_journal_does_not_have():
+    assert ruled(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
+
+
+def test_the_same_amount_in_other_digits_is_the_same_amount():
+    assert ruled(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
+
+
+def test_a_collection_and_a_payout_of_one_order_id_are_told_apart_by_their_amounts():
+    other = candidate(amount="20", number=8)
+    assert ruled(CLAIM, other, candidate()).instruction == 7
+    assert ruled(CLAIM, candidate(number=8), candidate()).finding is Finding.AMBIGUOUS
+
+
+def test_an_attempt_that_was_superseded_moves_nothing_and_its_money_is_a_contradiction():
+    later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2))
+    assert ruled(replace(CLAIM, status="declined"), later).finding is Finding.SUPERSEDED
+    found = ruled(CLAIM, later)
+    assert found.finding is Finding.CONTRADICTING
+    assert found.outcome is not None
+    assert isinstance(step(later.standing, Concluded(found.outcome), found.attempt or 0), IllegalMove)
+
+
+@pytest.mark.parametrize("standing", [Standing(State.ACCEPTED, 2, 1, 1), Standing(State.IN_DOUBT, 2, 2)])
+def test_no_is_not_taken_for_the_latest_attempt_when_an_earlier_one_left_under_the_same_id(standing: Standing):
+    twice = candidate(standing=standing, has_left_once=False)
+    assert ruled(replace(CLAIM, status="declined"), twice).finding is Finding.AMBIGUOUS
+    assert ruled(CLAIM, twice).finding is Finding.MOVED
+
+
+def test_a_release_under_an_id_of_its_own_leaves_no_doubt_which_attempt_is_meant():
+    again = candidate(
+        sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2), has_left_once=False
+    )
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), again).finding is Finding.MOVED
+
+
+@given(
+    state=st.sampled_from([state for state in State if state is not State.IN_FLIGHT]),
+    attempt=st.integers(0, 3),
+    generation=st.integers(1, 3),
+    duplicate=st.sampled_from([None, 1]),
+    sent=st.sampled_from([None, "PAY-1", "PAY-1-r2"]),
+    left_once=st.booleans(),
+    word=st.sampled_from(sorted(WORDS)),
+    proof=st.sampled_from(list(Proof)),
+)
+def test_a_ruling_and_the_state_machine_never_disagree(
+    state: State,
+    attempt: int,
+    generation: int,
+    duplicate: int | None,
+    sent: str | None,
+    left_once: bool,
+    word: str,
+    proof: Proof,
+):
+    if sent is not None:
+        attempt = max(attempt, 1)
+    elif state not in {State.READY, State.REPLACED}:
+        return
+    standing = Standing(state, attempt, generation, duplicate)
+    found = ruled(
+        replace(CLAIM, status=word, proof=proof),
+        candidate(standing=standing, sent_order_id=sent, has_left_once=left_once),
+    )
+    if found.outcome is None:
+        assert found.finding not in {Finding.MOVED, Finding.CONTRADICTING}
+        return
+    assert proof is Proof.PROVEN
+    assert found.attempt is not None
+    after = step(standing, Concluded(found.outcome), found.attempt)
+    assert isinstance(after, IllegalMove) == (found.finding is Finding.CONTRADICTING)
+    if isinstance(after, Standing):
+        assert state in {State.ACCEPTED, State.IN_DOUBT}

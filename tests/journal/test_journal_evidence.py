@@ -1,0 +1,180 @@
+"""Evidence in both stores: kept once, in order, with the facts it brings about; and the way from version 1."""
+
+import json
+from pathlib import Path
+
+import apsw
+import pytest
+from journal_rows import AT, all_due, at, intent, open_at, open_sheet, outcome_of, send
+
+from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal import schema
+from paygw_batch.journal.port import Journal
+
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+
+
+def says(
+    number: int,
+    status: str = "approved",
+    *,
+    order_id: str = "ORD-2",
+    proof: Proof = Proof.PROVEN,
+    amount: str = "1500.50",
+) -> Evidence:
+    claim = Claim(order_id, amount, "KES", status, "ref", proof)
+    return Evidence(Source.NOTIFICATION, claim, json.dumps([order_id, status]), number, f"{number:064}")
+
+
+def accepted(journal: Journal) -> None:
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.ACCEPTED)
+
+
+def states(journal: Journal) -> list[State]:
+    return [standing.state for standing in journal.standings(1)]
+
+
+def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal: Journal):
+    accepted(journal)
+    assert list(journal.take_in([says(1), says(2), says(3, "processing")], WORDS, at=at(5))) == [
+        Finding.MOVED,
+        Finding.REPEATED,
+        Finding.LATE,
+    ]
+    assert states(journal) == [State.PAID, State.ACCEPTED, State.ACCEPTED]
+    row = next(iter(journal.standings(1)))
+    assert (row.gateway_status, row.gateway_reference, row.message) == (
+        "approved",
+        "ref",
+        "By notification (evidence 1).",
+    )
+    assert journal.spool_end() == (3, f"{3:064}")
+    assert journal.evidence_counts() == {"moved": 1, "repeated": 1, "late": 1}
+    assert journal.evidence_counts(1) == journal.evidence_counts()
+    assert list(journal.contradictions()) == []
+    assert journal.verify()["evidence"] == 3
+
+
+def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal):
+    accepted(journal)
+    journal.take_in([says(1), says(2, "declined")], WORDS, at=at(5))
+    assert states(journal)[0] is State.PAID
+    (found,) = journal.contradictions(1)
+    assert (found.row, found.state, found.kind) == (2, State.PAID, "rejected")
+    assert journal.verify()["contradictions"] == 1
+
+
+def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal: Journal):
+    accepted(journal)
+    head = journal.head()
+    given = [
+        says(1, proof=Proof.FORGED),
+        says(2, order_id="NOT-OURS"),
+        says(3, "limbo"),
+        says(4, amount="1"),
+        Evidence(Source.NOTIFICATION, Claim(None), "{", 5, "5"),
+        says(6, order_id="half a pair \ud800"),
+    ]
+    assert list(journal.take_in(given, WORDS, at=at(5))) == [
+        Finding.FORGED,
+        Finding.UNKNOWN_ORDER,
+        Finding.UNLISTED,
+        Finding.UNMATCHED,
+        Finding.UNREADABLE,
+        Finding.UNKNOWN_ORDER,
+    ]
+    assert journal.head() == head
+    assert states(journal) == [State.ACCEPTED] * 3
+    assert journal.verify()["evidence"] == 6
+
+
+def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal):
+    accepted(journal)
+    journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
+    (waiting,) = journal.evidence_waiting(1)
+    assert (waiting.row, waiting.state, waiting.said, waiting.finding) == (
+        2,
+        State.ACCEPTED,
+        "paid",
+        Finding.TO_CONFIRM,
+    )
+    assert list(journal.evidence_waiting()) == [waiting]
+    number, standing = journal.row(1, 2) or (0, None)
+    assert standing is not None
+    journal.append([outcome_of(number, standing.attempt, OutcomeKind.PAID, at(6))])
+    assert list(journal.evidence_waiting(1)) == []
+
+
+def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: Journal):
+    open_sheet(journal)
+    first, second, _ = all_due(journal, 1)
+    journal.append([intent(first), intent(second)])
+    journal.append([outcome_of(second.number, 1, OutcomeKind.ACCEPTED)])
+    given = [says(1, order_id="ORD-3"), says(2), says(3, order_id="ORD-3", status="processing")]
+    assert list(journal.take_in(given, WORDS, at=at(5))) == [Finding.MOVED]
+    assert journal.spool_end()[0] == 1
+    journal.append([outcome_of(first.number, 1, OutcomeKind.UNKNOWN, at(6))])
+    assert list(journal.take_in(given[1:], WORDS, at=at(7))) == [Finding.MOVED, Finding.LATE]
+    assert states(journal) == [State.PAID, State.PAID, State.READY]
+
+
+def test_evidence_is_never_taken_in_twice(place: Path):
+    with_one = open_at(place)
+    accepted(with_one)
+    with_one.take_in([says(1)], WORDS, at=at(5))
+    with pytest.raises(Exception, match="UNIQUE"):
+        with_one.take_in([says(1)], WORDS, at=at(6))
+    with_one.close()
+    again = open_at(place)
+    assert again.verify()["evidence"] == 1
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ("UPDATE evidence SET finding = 'repeated' WHERE number = 1", "was changed"),
+        ("UPDATE evidence SET content = 'other' WHERE number = 2", "was changed"),
+        ("DELETE FROM evidence WHERE number = 1", "is missing"),
+    ],
+)
+def test_changed_evidence_is_found(place: Path, change: str, match: str):
+    journal = open_at(place)
+    accepted(journal)
+    journal.take_in([says(1), says(2)], WORDS, at=at(5))
+    journal.close()
+    with apsw.Connection(str(next(place.rglob("*.sqlite3")))) as other:
+        triggers = [sql for (sql,) in other.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
+        other.execute("DROP TRIGGER evidence_is_never_changed; DROP TRIGGER evidence_is_never_removed")
+        other.execute(change)
+        for sql in triggers:
+            if "evidence_is" in sql:
+                other.execute(sql)
+    other.close()
+    again = open_at(place)
+    with pytest.raises(JournalCorrupt, match=match):
+        again.verify()
+    again.close()
+
+
+def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, monkeypatch: pytest.MonkeyPatch):
+    newest = schema.migrations()
+    monkeypatch.setattr("paygw_batch.journal.schema.migrations", lambda: newest[:1])
+    for module in ("making", "opening", "store"):
+        monkeypatch.setattr(f"paygw_batch.journal.{module}.migrations", lambda: newest[:1])
+    schema._expected.cache_clear()
+    old = open_at(place)
+    accepted(old)
+    head = old.head()
+    old.close()
+    monkeypatch.undo()
+    schema._expected.cache_clear()
+    journal = open_at(place)
+    assert journal.head() == head
+    assert list(journal.take_in([says(1)], WORDS, at=AT)) == [Finding.MOVED]
+    assert journal.verify()["paid"] == 1
+    journal.close()
