@@ -11,6 +11,7 @@ import pytest
 
 from paygw_batch.cli.root import COMMANDS
 from paygw_batch.run.summary import ExitCode
+from paygw_batch.sections import StatusEnquirySection
 from paygw_batch.settings import (
     GatewaySection,
     JournalSection,
@@ -110,6 +111,7 @@ def test_the_reconciliations_columns_are_documented_in_order():
         ("limits", LimitsSection),
         ("sheet", SheetSection),
         ("sandbox", SandboxSection),
+        ("status_enquiry", StatusEnquirySection),
     ],
 )
 def test_every_key_is_documented_with_its_default(section: str, model: type[GatewaySection]):

@@ -28,6 +28,7 @@ COMMANDS = {
     "resolve": "Settle rows in doubt, with evidence.",
     "status": "Show what the journal knows.",
     "reconcile": "Write the reconciliation file again.",
+    "refresh": "Ask the gateway what became of rows.",
     "listen": "Receive the gateway's notifications.",
     "verify": "Replay and check the whole journal.",
     "backup": "Copy the journal, also while a run is on.",

@@ -8,7 +8,7 @@ from pathlib import Path
 from paygw_batch.compose.notifications import authenticity, callback_url, field_names
 from paygw_batch.compose.parts import PAYOUT
 from paygw_batch.core.instruction import Instruction
-from paygw_batch.countries.load import load_operation
+from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.encode import Supplies
@@ -27,6 +27,8 @@ from paygw_batch.settings import Settings, passphrase
 
 RECORD_NAME = "sandbox-record.csv"
 """What the built-in gateway accepted, beside the journal."""
+ENQUIRY_PROFILE = "paynet-v4"
+"""The status enquiry that the built-in gateway answers."""
 SANDBOX_URL = "http://127.0.0.1"
 """The built-in gateway's address where none is started."""
 
@@ -61,6 +63,7 @@ class Connection:
 
     signing: Signing
     transport: PayoutTransport
+    base_url: str
 
 
 def key_path(settings: Settings) -> Path:
@@ -118,6 +121,7 @@ def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey, environ: M
         served=(Served(load_operation(PAYOUT), rules, settings.journal_path().parent / RECORD_NAME),),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
         callback_hash=_callback_hash(settings, environ),
+        enquiry=load_enquiry(ENQUIRY_PROFILE, load_operation(PAYOUT)),
     )
 
 
@@ -150,4 +154,4 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
         if settings.uses_sandbox:
             base_url = stack.enter_context(running_sandbox(sandbox_config(settings, rules, key, environ)))
         signing = Signing(signer_of(settings, key, base_url), rules, callback_url(settings, environ))
-        yield Connection(signing, PayoutTransport(transport_settings(settings, base_url)))
+        yield Connection(signing, PayoutTransport(transport_settings(settings, base_url)), base_url)

@@ -94,6 +94,12 @@ class OperationData(_Data):
     reply: ReplyData
 
 
+class EnquiryData(_Data):
+    """A file of config/enquiries/."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._-]+)+/\{endpoint_id\}$")]
+
+
 class CountryOperationData(_Data):
     """`[operations.NAME]` of a country: only what differs from the operation's default form, all fields required.
 
@@ -180,6 +186,14 @@ def read_operation(root: Path, name: str) -> OperationData:
 def operations(root: Path) -> list[str]:
     """Return the names of the operations, in alphabetical order."""
     return _stems(root, "operations")
+
+
+def read_enquiry(root: Path, profile: str) -> EnquiryData:
+    """Read config/enquiries/PROFILE.toml; an unknown profile is a `ConfigurationError` that tells the nearest."""
+    known = _stems(root, "enquiries")
+    if profile not in known:
+        raise ConfigurationError(f"no status enquiry is called {profile!r}; {nearest(profile, known)}")
+    return _read(root, f"enquiries/{profile}.toml", EnquiryData)
 
 
 def read_forms(root: Path) -> Mapping[str, FormData]:

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -51,6 +51,11 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
         message_fields=tuple(read.reply.message_fields),
         customer_url_fields=tuple(read.reply.customer_url_fields),
     )
+
+
+def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
+    """Return how orders of `operation` are asked after: at a path of its own, replies read like the operation's."""
+    return replace(operation, name="enquiry", path=files.read_enquiry(data or config_dir(), profile).path)
 
 
 def operation_names(*, data: Path | None = None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
 from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
 from paygw_batch.sandbox.callback import CallbackHash, Callbacks
+from paygw_batch.sandbox.enquiry import EnquiryDesk
 from paygw_batch.sandbox.expects import Expects
 from paygw_batch.sandbox.message import Order, Refusal, Request
 from paygw_batch.sandbox.record import Record, RecordLine
@@ -51,6 +52,8 @@ class SandboxConfig:
     behaviour: Behaviour
     callback_hash: CallbackHash | None = None
     """How its notifications are proven, if they are."""
+    enquiry: Operation | None = None
+    """How it is asked after orders, if it can be."""
 
     @property
     def callback_record_path(self) -> Path:
@@ -103,6 +106,20 @@ class SandboxApp:
             )
             for served in config.served
         ]
+        self._enquiries = self._enquiry_desk(config, authenticator)
+
+    def _enquiry_desk(self, config: SandboxConfig, authenticator: Authenticator) -> EnquiryDesk | None:
+        if config.enquiry is None:
+            return None
+        verifier = Verifier(
+            endpoint_id=config.endpoint_id,
+            operation=config.enquiry,
+            rules={},
+            authenticator=authenticator,
+            clock=self._clock,
+        )
+        records = [served.record_path for served in config.served]
+        return EnquiryDesk(config.enquiry, verifier, records, config.behaviour.enquiries, self._clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. What never arrived whole is not looked at."""
@@ -121,6 +138,9 @@ class SandboxApp:
         if len(body) > MAX_BODY_BYTES:
             refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
             await _send(send, refusal_reply(desk.operation, refusal), extra=(("Connection", "close"),))
+            return
+        if self._enquiries is not None and self._enquiries.is_asked(request):
+            await _send(send, self._enquiries.reply(request))
             return
         verdict = desk.verifier.verify(request)
         if isinstance(verdict, Refusal):

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -87,12 +87,25 @@ class Callback:
 
 
 @dataclass(frozen=True, slots=True)
+class Enquiries:
+    """What an enquiry is answered with: the word the order got, or what `later` makes of it after `after_s`.
+
+    `not_found` is the word for an order that was never taken.
+    """
+
+    later: Mapping[str, str] = field(default_factory=dict)
+    after_s: float = 0.0
+    not_found: str = "not-found"
+
+
+@dataclass(frozen=True, slots=True)
 class Behaviour:
     """The rules in their order, the answer for every order that none of them fits, and what is notified of."""
 
     rules: tuple[BehaviourRule, ...] = ()
     default: Answer = Answer()
     callbacks: tuple[Callback, ...] = ()
+    enquiries: Enquiries = field(default_factory=Enquiries)
 
 
 class AnswerChoice:
@@ -214,6 +227,16 @@ class _CallbackData(BaseModel):
         return Callback(**{**self.model_dump(), "order_id": order_id})
 
 
+class _EnquiryData(BaseModel):
+    """What enquiries are answered with, as the file states it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    later: dict[str, str] = {}
+    after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    not_found: Annotated[str, Field(min_length=1)] = "not-found"
+
+
 class _BehaviourData(BaseModel):
     """The whole file."""
 
@@ -222,12 +245,14 @@ class _BehaviourData(BaseModel):
     default: _AnswerData = _AnswerData()
     rule: list[_RuleData] = []
     notification: list[_CallbackData] = []
+    enquiry: _EnquiryData = _EnquiryData()
 
 
 _KEYS: Mapping[str, Collection[str]] = {
     "rule": _RuleData.model_fields,
     "default": _AnswerData.model_fields,
     "notification": _CallbackData.model_fields,
+    "enquiry": _EnquiryData.model_fields,
 }
 
 
@@ -239,6 +264,7 @@ def parse_behaviour(text: str, *, name: str) -> Behaviour:
             tuple(each.to_rule() for each in data.rule),
             data.default.to_answer(),
             tuple(each.to_callback() for each in data.notification),
+            Enquiries(**data.enquiry.model_dump()),
         )
     except tomllib.TOMLDecodeError as problem:
         raise ConfigurationError(f"{name} is not TOML: {problem}") from None

@@ -30,10 +30,10 @@ GARBAGE = Reply(200, b'{"status": "approv<html>')
 BARE_500 = Reply(500, b"Internal Server Error", (("Content-Type", "text/plain"),))
 
 
-def refusal_reply(operation: Operation, refusal: Refusal) -> Reply:
-    """Return the reply to what is no payment: `status` is `error`, and the message names the field."""
+def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Reply:
+    """Return the reply to what is no payment: `status` says so, and the message names the field."""
     said = {
-        "status": "error",
+        "status": status,
         operation.error_code_fields[0]: refusal.code,
         operation.message_fields[0]: refusal.message,
     }

@@ -4,7 +4,7 @@ What is asked, and where it is written: sections 4 and 5 of the gateway's interf
 RFC 5849 (the signature), sections 2.1 to 2.4 (the form), section 5 (the control).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.sandbox.authorization import Authenticator
@@ -45,6 +45,11 @@ class Verifier:
 
     def verify(self, request: Request) -> Order | Refusal:
         """Return the order to pay, or a refusal (an HTTP status from 400 to 422): then nothing may be paid."""
+        fields = self.authenticated(request)
+        return fields if isinstance(fields, Refusal) else self._form_check.check(fields)
+
+    def authenticated(self, request: Request) -> Mapping[str, str] | Refusal:
+        """Return the fields of a request that is properly addressed and signed, whatever they say, or a refusal."""
         refusal = self._check_head(request)
         if refusal is not None:
             return refusal
@@ -54,7 +59,7 @@ class Verifier:
         refusal = self._authenticator.check(request, fields, self._clock())
         if refusal is not None:
             return Refusal(refusal.http_status, refusal.code, refusal.message, order_id_of(fields))
-        return self._form_check.check(fields)
+        return fields
 
     def _check_head(self, request: Request) -> Refusal | None:
         if request.http_version != "1.1":

@@ -1,0 +1,91 @@
+"""Status enquiries: asking the gateway what became of an order, and reading what it says.
+
+An extension: the gateway's published interface shows no such request. See `config/enquiries/`.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from paygw_batch.core.evidence import Claim, Proof
+from paygw_batch.core.outcome import Advice, OutcomeKind
+from paygw_batch.countries.rules import Operation
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.encode import EncodedBody
+from paygw_batch.gateway.message import Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, authorization, base_string, oauth_parameters
+
+UNLISTED = "reply.status_unlisted"
+"""The cause of a reply that is sound in everything but its word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enquirer:
+    """Turns order ids into signed enquiries. `url` is where they are sent, exactly as it is signed."""
+
+    url: str
+    consumer_key: str
+    profile: SignatureProfile
+    key: PrivateKey = field(repr=False)
+
+    def prepare(self, expected: Expected, *, nonce: str, timestamp_s: int) -> PreparedRequest:
+        """Return the request that asks after one order."""
+        name, order_id = "client_orderid", expected.order_id
+        encoded = EncodedBody(json.dumps({name: order_id}, ensure_ascii=False).encode(), ((name, order_id),))
+        oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
+        signature = self.key.sign(base_string(self.profile, self.url, encoded, oauth))
+        return PreparedRequest(
+            url=self.url,
+            authorization=authorization(oauth, signature),
+            body=encoded.body,
+            body_sha256=hashlib.sha256(encoded.body).hexdigest(),
+            nonce=nonce,
+            timestamp_s=timestamp_s,
+            purpose=None,
+            expected=expected,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an enquiry came to: a claim, or None and the cause why nothing is known; and what to do about the rest."""
+
+    claim: Claim | None
+    cause: str
+    advice: Advice
+    has_replied: bool
+
+
+def read_answer(
+    came_back: RawReply | TransportFault,
+    expected: Expected,
+    words: Mapping[str, OutcomeKind],
+    operation: Operation,
+    *,
+    not_found: Collection[str],
+    now: datetime,
+) -> Answer:
+    """Return what a reply or a fault says of the order that was asked after.
+
+    A reply counts under the very rules of `classify`; what it does not repeat is what was asked. `not_found` are the
+    words by which the gateway says that it does not know an order.
+    """
+    verdict = classify(came_back, expected, words, operation, now=now)
+    outcome = verdict.outcome
+    has_replied = isinstance(came_back, RawReply)
+    is_answer = outcome.kind in {OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED}
+    is_not_found = outcome.cause == UNLISTED and outcome.gateway_status in not_found
+    if not is_answer and not is_not_found:
+        return Answer(None, outcome.cause, verdict.advice, has_replied)
+    claim = Claim(
+        expected.order_id,
+        str(expected.amount),
+        expected.currency,
+        outcome.gateway_status,
+        outcome.gateway_reference,
+        Proof.PROVEN,
+        is_not_found=is_not_found,
+    )
+    return Answer(claim, "", verdict.advice, has_replied)

@@ -1,0 +1,70 @@
+"""`refresh` against the built-in gateway, which knows what it took."""
+
+from program import Program, kenyan_rows, read_csv, sandbox_toml
+
+BEHAVIOUR = """
+[enquiry]
+later = { processing = "approved", sandbox-limbo = "declined" }
+
+[[rule]]
+amount_whole = 9002
+status = "processing"
+
+[[rule]]
+amount_whole = 9007
+fault = "drop_after"
+
+[[rule]]
+amount_whole = 9008
+fault = "drop_before"
+
+[[rule]]
+amount_whole = 9010
+status = "sandbox-limbo"
+"""
+AMOUNTS = ("9002", "9007", "9008", "9010", "100")
+
+
+def set_up(program: Program, section: str) -> None:
+    (program.home / "behaviour.toml").write_text(BEHAVIOUR)
+    program.config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n{section}')
+
+
+def test_without_a_profile_it_is_off_and_names_the_key(program: Program):
+    sheet = program.sheet(kenyan_rows(1))
+    program.json("submit", sheet)
+    refused = program.run("refresh", sheet)
+    assert refused.exit_code == 2
+    assert "status_enquiry.profile" in refused.stderr
+
+
+def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: Program):
+    set_up(
+        program,
+        '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n',
+    )
+    rows = [row.replace("1500.50", amount) for row, amount in zip(kenyan_rows(len(AMOUNTS)), AMOUNTS, strict=True)]
+    sheet = program.sheet(rows)
+    before = program.json("submit", sheet)
+    assert before["states"] == {"in_doubt": 3, "accepted": 1, "paid": 1}
+    orders = len(program.record())
+    done = program.json("refresh", sheet)
+    assert done["states"] == {"in_doubt": 1, "paid": 3, "rejected": 1}
+    assert done["exit_code"] == 5
+    assert done["findings"] == {"moved": 3, "not_found": 1}
+    assert len(program.record()) == orders
+    by_amount = {line["amount"]: line for line in read_csv(done["reconciliation"])}
+    assert {amount: by_amount[amount]["state"] for amount in AMOUNTS} == {
+        "9002": "paid",
+        "9007": "paid",
+        "9008": "in_doubt",
+        "9010": "rejected",
+        "100": "paid",
+    }
+    assert by_amount["9002"]["message"] == "By enquiry (evidence 1)."
+    status = program.json("status", sheet)
+    assert [one["finding"] for one in status["evidence_waiting"]] == ["not_found"]
+    assert "Messages of the gateway that wait for a person" in program.run("status", sheet).stdout
+    assert program.json("verify")["checked"]["evidence"] == 4
+    retried = program.json("refresh", sheet)
+    assert retried["findings"] == {"not_found": 1}
