@@ -60,7 +60,7 @@ class StatusEnquirySection(Section):
     """
 
     profile: Literal["paynet-v4"] | None = None
-    not_found: list[str] = Field(default_factory=list)
+    not_found: list[str] | None = None
     concurrency: Annotated[int, Field(ge=1, le=64)] = 4
     rate_per_s: Annotated[float, Field(gt=0)] = 10
     limit_min: Annotated[float, Field(gt=0, le=1440)] = 30

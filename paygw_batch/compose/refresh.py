@@ -58,7 +58,7 @@ def _asking(settings: Settings, connection: Connection) -> Callable[[Expected], 
     operation = load_enquiry(require_enquiry(settings), load_operation(PAYOUT))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
     enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
-    world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found
+    world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
 
     async def ask(expected: Expected) -> Answer:
         request = enquirer.prepare(expected, nonce=world.nonce(), timestamp_s=int(world.now().timestamp()))
