@@ -6,8 +6,10 @@ out.
 
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .judge import Broken, judge_end, judge_orders
 from .kills import ENDS
@@ -15,18 +17,23 @@ from .machine import GatewayProcess, Machine, Spawner
 from .tracing import traced
 
 KILL = "signal=KILL"
+OF_DISKS = ("error=EIO", "error=ENOSPC", "error=EROFS")
 ERRORS = {
-    "fdatasync": ("error=EIO", "error=ENOSPC"),
-    "fsync": ("error=EIO",),
-    "pwrite64": ("error=EIO", "error=ENOSPC", "error=EROFS"),
+    "fdatasync": OF_DISKS,
+    "fsync": OF_DISKS,
+    "pwrite64": OF_DISKS,
     "write": (),
-    "sendto": (),
-    "connect": ("error=ECONNREFUSED", "error=ENETUNREACH"),
-    "rename": ("error=EIO", "error=ENOSPC", "error=EROFS"),
+    "rename": OF_DISKS,
+    "sendto": (*OF_DISKS, "error=ECONNRESET", "error=EPIPE"),
+    "connect": (*OF_DISKS, "error=ECONNREFUSED", "error=ENETUNREACH"),
 }
-"""Errors that a call may fail with. `sendto` and `write` are only killed: threads also wake each other by them, which
-cannot fail by itself, and an error there would strike nothing but the wake-up."""
+"""Errors that a call is made to fail with: those of disks, and of networks where a network is called. `write` is only
+killed: libraries wake their own threads by it, and hang where that fails, which no disk and no network brings about.
+That files cannot be written is tried by disks that are full."""
 EVERYTHING = tuple((call, fault) for call, errors in ERRORS.items() for fault in (KILL, *errors))
+SEAMS: Mapping[str, Mapping[str, Any]] = {"sendto": {"hidden": ["uvloop"], "planted": "plants:wake_ups_by_write"}}
+"""How a call is told from what else it is used for. Without uvloop requests leave by `sendto` and nothing else does but
+the wake-ups of the event loop: those go by `write` then."""
 MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
 """What a struck run may end with: anything but an unexpected error."""
 ROWS = 4
@@ -64,9 +71,8 @@ def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -
     """Return the exit code of the struck run, None when nothing was struck any more."""
     sheet = machine.sheet(ROWS)
     log = machine.home / "strace.txt"
-    # Without uvloop requests leave by `sendto`; with it they leave by `write`, among the wake-ups of every thread.
-    hidden = ["uvloop"] if call == "sendto" else []
-    code = traced(machine, log, ["-e", f"trace={call}", "-e", f"inject={inject}"], "submit", sheet, hidden=hidden)
+    seam = SEAMS.get(call, {})
+    code = traced(machine, log, ["-y", "-e", f"trace={call}", "-e", f"inject={inject}"], "submit", sheet, **seam)
     if "(INJECTED)" not in log.read_text() and code != -9:
         return None
     if code not in MAY_END:

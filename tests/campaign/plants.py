@@ -1,7 +1,9 @@
 """Planted bugs in the program as a process: each patches a fresh start, in the fork and nowhere else."""
 
+import os
 import sys
 import time
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -56,6 +58,16 @@ def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
 def key_known_to_be_sound() -> None:
     """No bug: the campaign's own key is not looked through for weak primes again, a third of what a start costs."""
     _put(sign, "load_pem_private_key", partial(load_pem_private_key, unsafe_skip_rsa_key_validation=True))
+
+
+def wake_ups_by_write() -> None:
+    """No bug: event loops wake themselves by `write`, so that every `sendto` is the network's."""
+
+    def write_to_self(loop: Any) -> None:
+        if loop._csock is not None:
+            os.write(loop._csock.fileno(), b"\0")
+
+    _put(BaseSelectorEventLoop, "_write_to_self", write_to_self)
 
 
 def an_error_of_our_own() -> None:

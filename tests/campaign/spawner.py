@@ -2,7 +2,8 @@
 
 Run as a script. It reads one JSON object a line on standard input and answers with one a line. `{"start": {...}}` forks
 a process that becomes the program, with the arguments, environment, directory and files it is told; `{"reap": PID}`
-waits for one and tells how it ended. This process itself never calls into the program and starts no thread.
+waits for one and tells how it ended. Where standard input ends, whatever was not waited for is killed, also what was
+stopped. This process itself never calls into the program and starts no thread.
 """
 
 import gc
@@ -31,13 +32,19 @@ def serve() -> None:
     gc.collect()
     gc.freeze()  # what was imported is left alone by the children's collectors, and its pages stay shared
     _answer({"ready": True})
+    living: set[int] = set()
     for line in sys.stdin:
         order = json.loads(line)
         if (start := order.get("start")) is not None:
-            _answer({"pid": _start(start)})
+            living.add(pid := _start(start))
+            _answer({"pid": pid})
         else:
             _, status = os.waitpid(order["reap"], 0)
+            living.remove(order["reap"])
             _answer({"status": os.waitstatus_to_exitcode(status)})
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _start(start: dict[str, Any]) -> int:
