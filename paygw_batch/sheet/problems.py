@@ -5,6 +5,7 @@ Needs the extra `excel`: imported only where it is there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from openpyxl.styles import Alignment, Font, PatternFill
 from openpyxl.utils import get_column_letter
@@ -20,7 +21,11 @@ COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
 """Of the cells that are marked. By these very shades, marks are known again in a workbook that comes back."""
 MOST_LISTED = 50_000
 """A worksheet can hold 65,530 links."""
-_HEADINGS = (("Row", 8), ("Cell", 9), ("Column", 22), ("Value", 26), ("Kind", 10), ("What is wrong", 80), ("Code", 26))
+_HEADINGS = (("Row", 8), ("Cell", 9), ("Column", 22), ("Value", 26), ("Kind", 10), ("What is wrong", 96), ("Code", 26))
+
+_LINE_POINTS = 15
+_LETTERS_A_DIGIT = 1.1
+"""A width is in digits; letters are narrower on the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,11 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Finding]) 
             write_text(problems, row, column, text)
         for column in range(1, len(_HEADINGS) + 1):
             problems.cell(row, column).alignment = wrapped
+        # Not every spreadsheet makes a row as high as its wrapped text.
+        lines = max(
+            ceil(len(text) / (width * _LETTERS_A_DIGIT)) for text, (_, width) in zip(texts, _HEADINGS[1:], strict=True)
+        )
+        problems.row_dimensions[row].height = _LINE_POINTS * lines
         problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{place}")
         problems.cell(row, 2).font = link
         problems.cell(row, 5).fill = fills[finding.kind]

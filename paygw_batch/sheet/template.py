@@ -6,6 +6,7 @@ deleted before the sheet is submitted, and no example can be paid by mistake. As
 
 import io
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ _STEPS = (
 )
 _WIDTHS = {"account_name": 28, "client_orderid": 22, "receiver_email": 30, "country": 9, "currency": 9}
 """In characters; 18 for all others."""
+_HELP_WIDTHS = (22, 16, 9, 98, 34)
+_LINE_POINTS = 15
+_LETTERS_A_DIGIT = 1.1
+"""A width is in digits; letters are narrower on the whole."""
 
 
 def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide]:
@@ -79,10 +84,15 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
     for row, sentence in enumerate((*_STEPS, *notes), start=1):
         sheet.write_string(row, 0, sentence)
     top = len(_STEPS) + len(notes) + 2
-    for at, (heading, width) in enumerate(zip(GUIDE_HEADINGS, (22, 14, 9, 70, 34), strict=True)):
+    for at, (heading, width) in enumerate(zip(GUIDE_HEADINGS, _HELP_WIDTHS, strict=True)):
         sheet.set_column(at, at, width)
         sheet.write_string(top, at, heading, head)
     for row, guide in enumerate(every, start=top + 1):
+        # Not every spreadsheet makes a row as high as its wrapped text.
+        lines = max(
+            ceil(len(cell) / (width * _LETTERS_A_DIGIT)) for cell, width in zip(guide.cells, _HELP_WIDTHS, strict=True)
+        )
+        sheet.set_row(row, _LINE_POINTS * max(lines, 1))
         for at, cell in enumerate(guide.cells):
             sheet.write_string(row, at, cell, wrapped)
     sheet.freeze_panes(top + 1, 0)
