@@ -4,17 +4,36 @@ The server is the judge: whatever it did, no order reached it twice.
 """
 
 import asyncio
+import datetime as dt
+import gzip
 import json
+import socket
+import ssl
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from gateway_server import PATH, Peer, Script, jump, play, serving, settings_for, turns
+import trustme
+from gateway_server import (
+    PATH,
+    JumpingLoop,
+    Peer,
+    Script,
+    hang_up,
+    jump,
+    play,
+    reset,
+    serving,
+    settings_for,
+    silence,
+    turns,
+)
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_operation
@@ -24,6 +43,7 @@ from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import NewBatch, NewInstruction, RowStanding
 from paygw_batch.run.engine import Engine, Pace, RunEnd
+from paygw_batch.run.pacing import TRIES
 from paygw_batch.run.ports import Silent, World
 from paygw_batch.run.reconcile import shown_state
 from paygw_batch.run.summary import of_states
@@ -48,6 +68,7 @@ def says(status: object, **members: object) -> bytes:
 
 YES, NO = says("approved"), says("declined")
 DEEP = b'{"status": "declined", "x": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+BOMB = gzip.compress(b" " * 10_000_000 + NO)
 LOCATION = b"Location: http://localhost:1/elsewhere"
 
 REPLIES: Mapping[str, tuple[bytes, str, int]] = {
@@ -79,8 +100,12 @@ REPLIES: Mapping[str, tuple[bytes, str, int]] = {
     "a word in capitals": (http(says("Declined")), "in_doubt", ROWS),
     "a word with a blank": (http(says("declined ")), "in_doubt", ROWS),
     **{f"{code}": (http(NO, code, LOCATION), "in_doubt", ROWS) for code in (301, 302, 303, 307, 308)},
-    "307 to itself": (http(NO, 307, b"Location: " + PATH.encode()), "in_doubt", ROWS),
+    **{
+        f"{code} to itself": (http(NO, code, b"Location: " + PATH.encode()), "in_doubt", ROWS)
+        for code in (301, 302, 303, 307, 308)
+    },
     "gzip": (http(b"\x1f\x8b\x08", 200, b"Content-Encoding: gzip"), "in_doubt", ROWS),
+    "a gzip bomb": (http(BOMB, 200, b"Content-Encoding: gzip"), "in_doubt", ROWS),
     "10 MB": (http(b" " * 10_000_000 + NO), "in_doubt", ROWS),
     "a body longer than it says": (http(NO, length=5), "in_doubt", ROWS),
     "two replies": (http(YES) + http(YES), "in_doubt", ROWS),
@@ -101,7 +126,11 @@ REPLIES: Mapping[str, tuple[bytes, str, int]] = {
     "429 in the past": (http(NO, 429, b"Retry-After: -5"), "rejected", ROWS),
     "429 in 30 years": (http(NO, 429, b"Retry-After: 1000000000"), "rejected", ROWS),
     "429 in words": (http(NO, 429, b"Retry-After: soon"), "rejected", ROWS),
-    "503 with a rest": (http(NO, 503, b"Retry-After: 7"), "in_doubt", ROWS),
+    "503 in seconds": (http(NO, 503, b"Retry-After: 7"), "in_doubt", ROWS),
+    "503 by a date": (http(NO, 503, b"Retry-After: Fri, 20 Nov 2026 10:01:00 GMT"), "in_doubt", ROWS),
+    "503 in the past": (http(NO, 503, b"Retry-After: -5"), "in_doubt", ROWS),
+    "503 in 30 years": (http(NO, 503, b"Retry-After: 1000000000"), "in_doubt", ROWS),
+    "503 in words": (http(NO, 503, b"Retry-After: soon"), "in_doubt", ROWS),
 }
 
 
@@ -145,8 +174,11 @@ def a_batch(journal: MemoryJournal) -> int:
     return opened.number
 
 
-async def a_run(script: Script, channel: Channel, *, url: str | None = None) -> Ended:
-    """Send three rows. The first meets `script`, and later connections one that answers `approved`."""
+async def a_run(script: Script, channel: Channel, *, url: str | None = None, always: bool = False) -> Ended:
+    """Send three rows. The first meets `script`, and later connections too (`always`), or one that answers `approved`.
+
+    They are sent to `url`, or to the server; with `speaks` in `channel` over a scheme that is not the server's.
+    """
     arrived: Counter[str] = Counter()
 
     async def first_then_well(peer: Peer) -> None:
@@ -158,7 +190,7 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None) -> 
             return request
 
         peer.request = noted  # type: ignore[method-assign]
-        if peer.number == 0:
+        if peer.number == 0 or always:
             await script(peer)
         else:
             await peer.answer(http(YES))
@@ -167,7 +199,7 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None) -> 
     journal = MemoryJournal()
     batch = a_batch(journal)
     async with serving(first_then_well, tls=channel["tls"]) as server:
-        place = url or server.url
+        place = url or server.url.replace("http:", f"{channel.get('speaks', 'http')}:")
         async with PayoutTransport(settings_for(place, ca_bundle=channel.get("ca_bundle"))) as transport:
             engine = Engine(
                 journal=journal,
@@ -189,10 +221,8 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None) -> 
     return Ended(standings[0], int(code), arrived, end)
 
 
-def _now() -> Any:
-    from datetime import UTC, datetime  # noqa: PLC0415 (one clock that stands)
-
-    return datetime(2026, 11, 20, 10, tzinfo=UTC)
+def _now() -> dt.datetime:
+    return dt.datetime(2026, 11, 20, 10, tzinfo=dt.UTC)
 
 
 async def _jump_on() -> None:
@@ -269,22 +299,58 @@ def test_a_reply_that_drips_leaves_its_row_in_doubt_when_the_time_is_over(channe
     check(play(a_run(script, channel)), "in_doubt", ROWS)
 
 
-def test_a_gateway_that_is_not_there_leaves_every_row_ready(channel: Channel):
-    async def script(peer: Peer) -> None:
-        await peer.until_closed()
-
-    ended = play(a_run(script, channel, url="http://127.0.0.1:1"))
-    assert (ended.first.state.value, ended.end.sent, ended.exit_code) == ("ready", 0, 6)
+def check_unsent(ended: Ended) -> None:
+    """Nothing left, after as many tries as there are: every row stays ready, and the exit code says so."""
+    assert (ended.first.state.value, ended.first.attempts, ended.end.sent) == ("ready", TRIES, 0)
+    assert ended.exit_code == 6
     assert ended.arrived == {}
 
 
-def test_a_certificate_that_nobody_vouches_for_leaves_every_row_ready_and_is_tried_once(channel: Channel):
-    if channel["tls"] is None:
-        pytest.skip("a matter of TLS")
+def test_a_gateway_that_is_not_there_leaves_every_row_ready(channel: Channel):
+    check_unsent(play(a_run(silence, channel, url="http://127.0.0.1:1")))
+
+
+def test_a_gateway_that_never_takes_the_connection_leaves_every_row_ready(blackhole: int):
+    check_unsent(play(a_run(silence, {"tls": None}, url=f"http://127.0.0.1:{blackhole}")))
+
+
+def test_a_name_that_is_not_resolved_leaves_every_row_ready():
+    async def scenario() -> Ended:
+        cast("JumpingLoop", asyncio.get_running_loop()).names["localhost"] = socket.gaierror(-2, "not known")
+        return await a_run(silence, {"tls": None})
+
+    check_unsent(play(scenario()))
+
+
+@pytest.mark.parametrize("script", [hang_up, reset, silence])
+def test_a_handshake_that_is_ended_reset_or_stalled_leaves_every_row_ready(script: Script, ca_bundle: Path):
+    check_unsent(play(a_run(script, {"tls": None, "speaks": "https", "ca_bundle": ca_bundle}, always=True)))
+
+
+@pytest.mark.parametrize("end", ["cut", "reset"])
+def test_a_connection_that_ends_as_soon_as_it_is_taken_pays_no_row_twice(channel: Channel, end: str):
+    """Whether the request had left by then is a race that either side may win; the witness knows who did."""
 
     async def script(peer: Peer) -> None:
-        await peer.until_closed()
+        getattr(peer, end)()
 
-    ended = play(a_run(script, {"tls": channel["tls"]}))
+    ended = play(a_run(script, channel))
+    assert (ended.first.state.value, ended.exit_code) in {("in_doubt", 5), ("paid", 0)}
+    assert ended.end.sent == ROWS
+
+
+@pytest.mark.parametrize("case", ["unknown authority", "expired", "other name"])
+def test_a_certificate_that_nobody_vouches_for_leaves_every_row_ready_and_is_tried_once(
+    case: str, authority: trustme.CA, ca_bundle: Path
+):
+    yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    certificate = {
+        "unknown authority": trustme.CA().issue_cert("localhost"),
+        "expired": authority.issue_cert("localhost", not_after=yesterday),
+        "other name": authority.issue_cert("gateway.example"),
+    }[case]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    ended = play(a_run(silence, {"tls": context, "ca_bundle": ca_bundle}))
     assert (ended.first.state.value, ended.first.attempts, ended.exit_code) == ("ready", 1, 6)
     assert ended.end.stop_reason == "The gateway's certificate is not to be trusted."
