@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 
 from .judge import judge_end, judge_orders
-from .kills import kill
-from .machine import PATIENCE_S, GatewayProcess, Machine, Spawner
+from .kills import FAST, SLOW, kill
+from .machine import PATIENCE_S, GatewayProcess, Machine, Spawner, gateway
 
-KILLS = 15
+KILLS = 50
 ROWS = 30
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("behaviour", "seed"), [(SLOW, 1), (SLOW, 2), (FAST, 3), (FAST, 4)])
 def test_no_row_is_paid_twice_or_lost_by_kills_at_random_instants(
-    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, seed: int
+    tmp_path: Path, spawner: Spawner, behaviour: str, seed: int
 ) -> None:
-    tally = kill(tmp_path, spawner, slow_gateway, kills=KILLS, seed=seed)
+    with gateway(tmp_path / "gateway", behaviour) as at:
+        tally = kill(tmp_path, spawner, at, kills=KILLS, seed=seed)
     assert tally.kills >= KILLS
+    assert tally.kills_while_sending > 0
 
 
 def wait_for_orders(machine: Machine, at: GatewayProcess, count: int) -> None:

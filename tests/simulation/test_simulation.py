@@ -6,8 +6,8 @@ from .planted import BUGS
 from .seeds import first_failure, hunt
 from .story import play
 
-SEEDS = 4_000
-PIECES = 8
+SEEDS = 10_000
+PIECES = 20
 SEEDS_FOR_A_BUG = 2_000
 
 
