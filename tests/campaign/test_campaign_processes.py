@@ -75,6 +75,16 @@ def test_a_paused_run_keeps_a_second_one_out_and_goes_on(machine: Machine, slow_
     judge_end(machine, slow_gateway, ROWS)
 
 
+def test_what_was_stopped_and_not_waited_for_ends_with_what_started_it(
+    tmp_path: Path, slow_gateway: GatewayProcess
+) -> None:
+    with Spawner() as own:
+        machine = Machine.made(tmp_path / "home", own, slow_gateway)
+        run = machine.start("submit", machine.sheet(2), stopped=True)
+        run.until_stopped()
+    assert not Path(f"/proc/{run.pid}").exists()
+
+
 @pytest.mark.parametrize("starts", [2, 4])
 def test_of_several_starts_at_once_one_sends_and_the_others_are_told(
     machine: Machine, slow_gateway: GatewayProcess, starts: int
