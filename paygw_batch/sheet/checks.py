@@ -20,7 +20,7 @@ SHOWN_CHARACTERS = 60
 """Values are cut to so many characters where they are shown."""
 ORDER_ID_CHARACTERS = 128
 TEXT_CHARACTERS = 256
-PAYEE_NAMES = frozenset({"account_name", "receiver_first_name", "receiver_last_name"})
+PAYEE_NAMES = frozenset({"account_name", "first_name", "last_name", "receiver_first_name", "receiver_last_name"})
 
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
@@ -28,6 +28,7 @@ _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
 _CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
 """An address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
+_POSTAL_CODE = "^[A-Za-z0-9](?:[A-Za-z0-9 -]{0,30}[A-Za-z0-9])?$"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = rf"^{_OCTET}(?:\.{_OCTET}){{3}}$"
 
@@ -125,8 +126,19 @@ def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnChecks, ...]:
         _amount(rule),
         _currency(rule),
         *_contradictions(rule),
+        *_not_used(rule, rule.form.fields),
         *_form_checks(rule, rule.form.fields, rules),
     )
+
+
+def _not_used(rule: CountryRule, fields: tuple[FormField, ...]) -> Iterator[ColumnChecks]:
+    """Yield the checks of what a form has and this country does not take: left out in silence, it would be lost."""
+    for field in fields:
+        if field.from_sheet and field.name in rule.omitted:
+            name = field.name
+            given = pl.col(name).is_not_null()
+            message = pl.format(f"{{}}: {rule.name} takes no {name}. Leave it empty.", shown(name))
+            yield ColumnChecks(name, ~given, (Check(f"{name}.not_used", given, message),))
 
 
 def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules) -> Iterator[ColumnChecks]:
@@ -142,6 +154,9 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
             yield _pattern(field.name, _EMAIL, "an e-mail address, such as name@example.com", required=required)
         elif field.kind is FieldKind.IPV4:
             yield _pattern(field.name, _IPV4, "an IPv4 address, such as 192.0.2.1", required=required)
+        elif field.kind is FieldKind.POSTAL_CODE:
+            what = "a postal code of letters, digits, blanks and hyphens, such as 00100"
+            yield _pattern(field.name, _POSTAL_CODE, what, required=required)
 
 
 def _order_id() -> ColumnChecks:
@@ -231,10 +246,7 @@ def _currency(rule: CountryRule) -> ColumnChecks:
 def _contradictions(rule: CountryRule) -> Iterator[ColumnChecks]:
     """Yield the checks of what a sheet need not say, but must not say otherwise."""
     purpose = pl.col("purpose")
-    if "purpose" in rule.omitted:
-        message = pl.format(f"{{}}: {rule.name} takes no purpose. Leave it empty.", shown("purpose"))
-        yield ColumnChecks("purpose", purpose.is_null(), (Check("purpose.not_used", purpose.is_not_null(), message),))
-    elif rule.purpose is not None:
+    if rule.purpose is not None:
         wrong = purpose.is_not_null() & (purpose != rule.purpose)
         message = pl.format(
             f"{{}} is not the purpose configured for {rule.name}. Write {{}}, or leave it empty.",
@@ -284,12 +296,13 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     foreign, owner = _foreign(rule, digits, rules)
     article = "an" if rule.demonym[0] in "AEIOU" else "a"
     what = f"{article} {rule.demonym} {'mobile number' if rule.bank_account_pattern is None else 'number'}"
+    hidden = ", and digits that are hidden are each a *" if field.kind is FieldKind.MASKED_PHONE else ""
     count = digits.str.count_matches("[0-9]")
     significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
     message = (
         pl.when(digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths))
         .then(pl.format(f"{{}} has {{}} digits; {what} has {column.expected}.", shown(name), count))
-        .otherwise(pl.format(f"{{}} is not {what}; one is, for example, {column.example}.", shown(name)))
+        .otherwise(pl.format(f"{{}} is not {what}; one is, for example, {column.example}{hidden}.", shown(name)))
     )
     checks = (
         _error_mark(name),

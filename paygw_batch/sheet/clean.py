@@ -4,14 +4,24 @@ Every function works on whole columns and touches only the values that need it: 
 column comes back as the very same series.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 
-NAME_COLUMNS = ("account_name", "receiver_first_name", "receiver_last_name", "order_desc")
-NUMBER_COLUMNS = ("account_number", "phone", "receiver_phone")
+NAME_COLUMNS = (
+    "account_name",
+    "first_name",
+    "last_name",
+    "address1",
+    "city",
+    "receiver_first_name",
+    "receiver_last_name",
+    "order_desc",
+    "merchant_data",
+)
+NUMBER_COLUMNS = ("account_number", "cell_phone", "phone", "receiver_phone")
 CODE_COLUMNS = ("country", "currency", "receiver_country_code")
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
@@ -40,16 +50,17 @@ def bare(column: str) -> str:
     return f"{column}:bare"
 
 
-def prepared(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return `row` and every known column (null where the sheet has none), cleaned; String throughout.
+def prepared(frame: pl.DataFrame, columns: Sequence[str] = KNOWN_COLUMNS) -> pl.DataFrame:
+    """Return `row` and every known column, cleaned; String throughout.
 
+    Null where the sheet has none, and where the column is not one of `columns`, those of its operation.
     All are trimmed of blanks and invisible characters; names are in Unicode's form NFKC; codes of two or three letters
     are in upper case; amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no
     separators left.
     """
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
-    texts = {name: frame[name] if name in frame.columns else nothing.alias(name) for name in KNOWN_COLUMNS}
-    given = [name for name in KNOWN_COLUMNS if name in frame.columns]
+    given = [name for name in columns if name in frame.columns]
+    texts = {name: frame[name] if name in given else nothing.alias(name) for name in KNOWN_COLUMNS}
     clean = frame.select(pl.col(name).str.contains(_CLEAN.get(name, _CLEAN_TEXT)) for name in given)
     texts |= {name: changed(texts[name], ~clean[name], _cleaned) for name in given}
     # What is clean of a number has no separators either.

@@ -1,5 +1,8 @@
 """The columns a sheet may have (section 3 of the interface), and the names that are ours and never a sender's."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
 
 KNOWN_COLUMNS = (
@@ -9,7 +12,14 @@ KNOWN_COLUMNS = (
     "currency",
     "account_name",
     "account_number",
+    "first_name",
+    "last_name",
+    "cell_phone",
     "phone",
+    "email",
+    "address1",
+    "city",
+    "zip_code",
     "purpose",
     "receiver_first_name",
     "receiver_last_name",
@@ -18,8 +28,30 @@ KNOWN_COLUMNS = (
     "receiver_country_code",
     "ipaddress",
     "order_desc",
+    "merchant_data",
 )
 """Every column that means something to us, in the order in which a row's defects are told."""
+
+_OF_PAYOUTS_ALONE = frozenset(
+    {
+        "account_number",
+        "receiver_first_name",
+        "receiver_last_name",
+        "receiver_phone",
+        "receiver_email",
+        "receiver_country_code",
+    }
+)
+_OF_COLLECTIONS_ALONE = frozenset(
+    {"first_name", "last_name", "cell_phone", "email", "address1", "city", "zip_code", "merchant_data"}
+)
+COLUMNS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "payout": tuple(name for name in KNOWN_COLUMNS if name not in _OF_COLLECTIONS_ALONE),
+        "payin": tuple(name for name in KNOWN_COLUMNS if name not in _OF_PAYOUTS_ALONE),
+    }
+)
+"""Operation -> the columns that its sheets may have. What another operation's sheets may have is unknown in them."""
 
 ALWAYS_NEEDED = ("country", "amount")
 """The columns without which no row of any country can be understood."""
@@ -32,8 +64,18 @@ PROBLEMS_TITLE = "What is to be mended in this workbook"
 OUR_WORKSHEETS = (HELP_TITLE, PROBLEMS_TITLE)
 """What the first cell of a worksheet says that is ours: it is never taken for a sheet of payees, whatever it quotes."""
 
-RESERVED_NAMES = frozenset({*KNOWN_COLUMNS, *RECONCILIATION_COLUMNS, *REJECTS_COLUMNS, "valid"})
-"""Names that an unknown column cannot have in our frames; it is then called `NAME (sheet)`."""
+CUSTOMER_URL = "customer_url"
+"""Where the customer of a collection goes to pay: a column of its reconciliation."""
+RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"payout": RECONCILIATION_COLUMNS, "payin": (*RECONCILIATION_COLUMNS, CUSTOMER_URL)}
+)
+"""Operation -> the columns that its reconciliation files start with."""
+
+
+def reserved_names(operation: str) -> frozenset[str]:
+    """Return the names that an unknown column cannot have in our frames; it is then called `NAME (sheet)`."""
+    return frozenset({*COLUMNS_OF[operation], *RECONCILED_OF[operation], *REJECTS_COLUMNS, "valid"})
+
 
 INVISIBLE = r"[\p{C}\p{Z}]"
 """Blanks of every kind, zero-width characters, direction marks and control characters (Unicode categories C and Z)."""

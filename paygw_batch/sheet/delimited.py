@@ -7,14 +7,21 @@ that merges rows, a line break inside a field and a row with a field too few can
 
 import csv
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.formulas import unguarded, unguarded_names
-from paygw_batch.sheet.headers import HEADER_ROWS, Headings, is_header, known_names, match_headings, no_header
+from paygw_batch.sheet.headers import (
+    HEADER_ROWS,
+    Headings,
+    Vocabulary,
+    is_header,
+    known_names,
+    match_headings,
+    no_header,
+)
 from paygw_batch.sheet.table import Table
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -34,14 +41,14 @@ class _Start:
     offset: int
 
 
-def read_delimited(data: bytes, aliases: Mapping[str, str], *, file: str) -> Table:
+def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     """Return the rows of `data` (UTF-8 without NUL and lone carriage returns).
 
     Raises `SheetError` where the file as a whole cannot be trusted; a row with too many or too few fields is a defect
     of that row (`row.fields`).
     """
-    start = _find_header(data, aliases, file)
-    headings = match_headings(unguarded_names(start.cells), aliases, file=file, row=start.row)
+    start = _find_header(data, vocabulary, file)
+    headings = match_headings(unguarded_names(start.cells), vocabulary, file=file, row=start.row)
     lines = data.count(b"\n", start.offset) + (len(data) > start.offset and not data.endswith(b"\n"))
     ragged = None
     frame = _parse(data, start, headings) if _counts_agree(data, start, lines) else None
@@ -74,7 +81,7 @@ def _first_lines(data: bytes) -> list[tuple[bytes, int]]:
     return lines
 
 
-def _find_header(data: bytes, aliases: Mapping[str, str], file: str) -> _Start:
+def _find_header(data: bytes, vocabulary: Vocabulary, file: str) -> _Start:
     lines = _first_lines(data)
     # A spreadsheet obeys a first line `sep=;` and shows the rest of the file from row 1 on.
     sep = _SEP_LINE.fullmatch(lines[0][0]) if lines else None
@@ -83,14 +90,14 @@ def _find_header(data: bytes, aliases: Mapping[str, str], file: str) -> _Start:
     texts = [line.decode() for line, _ in lines[above:]][:HEADER_ROWS]
     for row, text in enumerate(texts, start=1):
         found = [(delimiter, _cells(text, delimiter)) for delimiter in delimiters]
-        fitting = [(delimiter, cells) for delimiter, cells in found if is_header(cells, aliases)]
+        fitting = [(delimiter, cells) for delimiter, cells in found if is_header(cells, vocabulary)]
         if fitting:
-            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], aliases))))
+            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
             return _Start(delimiter, row - 1 + above, row, cells, lines[row - 1 + above][1])
     likely = max(
-        DELIMITERS, key=lambda d: sum(bool(name) for t in texts for name in known_names(_cells(t, d), aliases))
+        DELIMITERS, key=lambda d: sum(bool(name) for t in texts for name in known_names(_cells(t, d), vocabulary))
     )
-    raise no_header(file, [_cells(text, likely) for text in texts], aliases)
+    raise no_header(file, [_cells(text, likely) for text in texts], vocabulary)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -6,10 +6,23 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from paygw_batch.errors import ConfigurationError, SheetError
-from paygw_batch.sheet.columns import ALWAYS_NEEDED, KNOWN_COLUMNS, REJECTS_COLUMNS, RESERVED_NAMES
+from paygw_batch.sheet.columns import ALWAYS_NEEDED, COLUMNS_OF, KNOWN_COLUMNS, REJECTS_COLUMNS, reserved_names
 
 HEADER_ROWS = 20
 """The header is looked for among so many first rows: titles and notes may stand above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What headings mean in a sheet of `operation`. `aliases`: a sender's heading -> our column."""
+
+    operation: str
+    aliases: Mapping[str, str]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that such a sheet may have."""
+        return COLUMNS_OF[self.operation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +46,14 @@ def fold(heading: str) -> str:
     return "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" and c not in "-_")
 
 
-_FOLDED = {fold(name): name for name in KNOWN_COLUMNS}
-
-
-def known_names(cells: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
-    """Return for each heading the known column it stands for, or None. `aliases`: a sender's heading -> our column."""
-    folded = _FOLDED | {fold(heading): _alias_target(heading, column) for heading, column in aliases.items()}
-    return [folded.get(fold(cell)) for cell in cells]
+def known_names(cells: Sequence[str], vocabulary: Vocabulary) -> list[str | None]:
+    """Return for each heading the known column it stands for, or None."""
+    columns = vocabulary.columns
+    targets = ((heading, _alias_target(heading, column)) for heading, column in vocabulary.aliases.items())
+    ours = {fold(name): name for name in columns}
+    # A heading can stand for a column of another operation's sheets: here it then means nothing.
+    ours |= {fold(heading): column for heading, column in targets if column in columns}
+    return [ours.get(fold(cell)) for cell in cells]
 
 
 def _alias_target(heading: str, column: str) -> str:
@@ -50,19 +64,19 @@ def _alias_target(heading: str, column: str) -> str:
     raise ConfigurationError(f"The heading {heading!r} is to stand for {column!r}, which is no column.", hint=hint)
 
 
-def is_header(cells: Sequence[str], aliases: Mapping[str, str]) -> bool:
+def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
     """Return whether a row names the columns that every sheet needs."""
-    return set(ALWAYS_NEEDED) <= set(known_names(cells, aliases))
+    return set(ALWAYS_NEEDED) <= set(known_names(cells, vocabulary))
 
 
-def no_header(file: str, rows: Sequence[Sequence[str]], aliases: Mapping[str, str]) -> SheetError:
+def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> SheetError:
     """Return the error for a file whose first `rows` hold no header: what is missing, where one almost does."""
-    best = max(rows, key=lambda cells: sum(name is not None for name in known_names(cells, aliases)), default=[])
-    names = known_names(best, aliases)
+    best = max(rows, key=lambda cells: sum(name is not None for name in known_names(cells, vocabulary)), default=[])
+    names = known_names(best, vocabulary)
     if not any(names):
         return SheetError(
             f"{file} has no header that we know among its first {HEADER_ROWS} rows.",
-            hint=f"The first row must name the columns: {', '.join(KNOWN_COLUMNS[:7])}.",
+            hint=f"The first row must name the columns: {', '.join(vocabulary.columns[:7])}.",
         )
     missing = [name for name in ALWAYS_NEEDED if name not in names]
     close = {name: get_close_matches(name, [cell.strip() for cell in best], n=1) for name in missing}
@@ -73,14 +87,14 @@ def no_header(file: str, rows: Sequence[Sequence[str]], aliases: Mapping[str, st
     )
 
 
-def match_headings(cells: Sequence[str], aliases: Mapping[str, str], *, file: str, row: int) -> Headings:
+def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, row: int) -> Headings:
     """Return what the cells of the header row `row` of `file` stand for.
 
     Raises `SheetError` for a heading that stands there twice, in whichever spelling: one of the two columns would win
     silently.
     """
     trimmed = [" ".join(cell.split()) for cell in cells]
-    known = known_names(trimmed, aliases)
+    known = known_names(trimmed, vocabulary)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
     names: list[str] = []
     seen: dict[str, str] = {}
@@ -89,7 +103,7 @@ def match_headings(cells: Sequence[str], aliases: Mapping[str, str], *, file: st
         if not heading:
             nameless.add(f"column {position}")
         own = name or heading or f"column {position}"
-        if name is None and own in RESERVED_NAMES:
+        if name is None and own in reserved_names(vocabulary.operation):
             own = f"{own} (ours)" if is_rejects and own in REJECTS_COLUMNS else f"{own} (sheet)"
         if own in seen:
             raise SheetError(

@@ -10,6 +10,7 @@ from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.checks import Check, ColumnChecks, checks_of, checks_without_country, shown, warnings_of
 from paygw_batch.sheet.clean import prepared
+from paygw_batch.sheet.columns import COLUMNS_OF
 from paygw_batch.sheet.result import no_defects
 from paygw_batch.sheet.table import rows_of
 from paygw_batch.sheet.wire import (
@@ -90,9 +91,13 @@ def _defects(rows: pl.DataFrame, name: str, checks: Sequence[Check]) -> Iterator
 
 
 class Judge:
-    """The rules made ready. `refused` rows have a defect already; with `derive`, order ids are not looked at."""
+    """The rules of `operation` made ready.
 
-    def __init__(self, rules: Rules, refused: pl.Series, *, derive: bool) -> None:
+    `refused` rows have a defect already; with `derive`, order ids are not looked at.
+    """
+
+    def __init__(self, operation: str, rules: Rules, refused: pl.Series, *, derive: bool) -> None:
+        self._columns = COLUMNS_OF[operation]
         self._rules = rules
         self._refused = refused.implode()
         self._derive = derive
@@ -100,7 +105,7 @@ class Judge:
 
     def piece(self, raw: pl.DataFrame) -> Judged:
         """Judge some rows of a sheet's frame."""
-        frame = prepared(raw).with_columns(refused=raw["row"].is_in(self._refused))
+        frame = prepared(raw, self._columns).with_columns(refused=raw["row"].is_in(self._refused))
         judged = [country.judge(part) for country, part in self._parts(frame, lambda country: country.needs)]
         shown = pl.concat([part.shown for part in judged]).sort("row")
         if not shown["row"].equals(raw["row"]):
@@ -113,7 +118,7 @@ class Judge:
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
         """Return the instructions (as in `Validated`) of some rows of a sheet's frame that `piece` made `lines` of."""
-        good = prepared(raw) if lines["valid"].all() else prepared(rows_of(raw, lines["valid"]))
+        good = prepared(raw, self._columns) if lines["valid"].all() else prepared(rows_of(raw, lines["valid"]))
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
         for country, part in self._parts(good, lambda country: country.wire_needs):
             if not country.wire:

@@ -11,7 +11,9 @@ from paygw_batch.sheet.clean import bare
 
 _ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
 """All that a bank account is written with, whatever an operator's pattern would let pass."""
-NUMBER_KINDS = frozenset({FieldKind.INTERNATIONAL_PHONE, FieldKind.LOCAL_PHONE, FieldKind.WALLET})
+NUMBER_KINDS = frozenset(
+    {FieldKind.INTERNATIONAL_PHONE, FieldKind.MASKED_PHONE, FieldKind.LOCAL_PHONE, FieldKind.WALLET}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,23 @@ class NumberColumn:
             mobile |= self._zero_lost_inside
         if len(n.national_lengths) > 1:  # else the length alone tells in which way a number is written
             mobile &= reduce(add, (way.cast(pl.UInt8) for way in self._ways)) == 1
-        return mobile | self.is_bank_account
+        return mobile | self.is_bank_account | self._is_masked
+
+    @property
+    def _is_masked(self) -> pl.Expr:
+        """Whether some digits of the number are hidden, and there are as many as a whole one has."""
+        if self.kind is not FieldKind.MASKED_PHONE:
+            return pl.lit(value=False)
+        nothing_seen = self._masked.str.contains(r"^\*+$")
+        return self._masked.str.contains(r"\*").fill_null(value=False) & ~nothing_seen.fill_null(value=False)
+
+    @property
+    def _masked(self) -> pl.Expr:
+        """The national significant number, in which digits may be hidden; null where the value is nothing like it."""
+        n = self.numbers
+        prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
+        lengths = "|".join(f"[0-9*]{{{length}}}" for length in n.national_lengths)
+        return self._digits.str.extract(rf"^(?:{prefix})({lengths})$")
 
     @property
     def lost_its_zero(self) -> pl.Expr:
@@ -105,6 +123,10 @@ class NumberColumn:
         match self.kind:
             case FieldKind.INTERNATIONAL_PHONE:
                 return pl.concat_str(pl.lit("+" + n.dialling_code), self._national)
+            case FieldKind.MASKED_PHONE:
+                start = pl.lit("+" + n.dialling_code)
+                national = pl.when(self._is_masked).then(self._masked).otherwise(self._national)
+                return pl.concat_str(start, national)
             case FieldKind.LOCAL_PHONE:
                 return pl.concat_str(pl.lit(n.trunk_prefix), self._national)
             case _:
@@ -133,7 +155,7 @@ class NumberColumn:
         """A valid number in the form of the wire."""
         n = self.numbers
         match self.kind:
-            case FieldKind.INTERNATIONAL_PHONE:
+            case FieldKind.INTERNATIONAL_PHONE | FieldKind.MASKED_PHONE:
                 return f"+{n.dialling_code}{n.example}"
             case FieldKind.LOCAL_PHONE:
                 return f"{n.trunk_prefix}{n.example}"

@@ -1,13 +1,11 @@
 """Parquet as a frame of exact text."""
 
 import io
-from collections.abc import Mapping
 
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.headers import is_header, match_headings, no_header
+from paygw_batch.sheet.headers import Vocabulary, is_header, match_headings, no_header
 from paygw_batch.sheet.parquet_trial import Verdict, try_parquet
 from paygw_batch.sheet.result import no_defects
 from paygw_batch.sheet.table import Table, rows_of
@@ -16,7 +14,7 @@ _EXACT_BELOW = 2**53
 """Every whole number below it has a float of its own."""
 
 
-def read_parquet(data: bytes, aliases: Mapping[str, str], *, file: str, max_rows: int, max_bytes: int) -> Table:
+def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:
     """Return the rows of a Parquet file; the first one is row 2, as if a header stood above it.
 
     Text is taken as it is, whole numbers and decimals exactly. A float is taken where it is a whole number below
@@ -29,12 +27,12 @@ def read_parquet(data: bytes, aliases: Mapping[str, str], *, file: str, max_rows
         raise SheetError(f"{file} {sentence}.", hint=hint)
     frame = pl.read_parquet(io.BytesIO(data))
     cells = frame.columns
-    if not is_header(cells, aliases):
-        raise no_header(file, [cells], aliases)
-    headings = match_headings(cells, aliases, file=file, row=1)
+    if not is_header(cells, vocabulary):
+        raise no_header(file, [cells], vocabulary)
+    headings = match_headings(cells, vocabulary, file=file, row=1)
     frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
     defects = [
-        _inexact(frame[name]) for name in KNOWN_COLUMNS if name in frame.columns and frame[name].dtype.is_float()
+        _inexact(frame[name]) for name in vocabulary.columns if name in frame.columns and frame[name].dtype.is_float()
     ]
     text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
     return Table(text.with_row_index("row", offset=_FIRST_ROW), headings, defects=pl.concat([no_defects(), *defects]))

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.delimited import read_delimited
 from paygw_batch.sheet.encoding import to_utf8
+from paygw_batch.sheet.headers import Vocabulary
 from paygw_batch.sheet.parquet import read_parquet
 from paygw_batch.sheet.result import Sheet
 from paygw_batch.sheet.table import Table, refuse_control_characters, to_sheet
@@ -57,6 +58,7 @@ _FIRST_BYTES = (
 class ReadOptions:
     """How sheets are read. `aliases`: a sender's heading -> our column. `sheet_name` names one sheet of a workbook.
 
+    `operation` is what its rows are for: that says which columns are known.
     `code_page` (`cp1252`) is what a text file is tried in when it has no byte order mark and is not UTF-8.
     """
 
@@ -65,6 +67,12 @@ class ReadOptions:
     code_page: str | None = None
     sheet_name: str | None = None
     aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    operation: str = "payout"
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What headings mean."""
+        return Vocabulary(self.operation, self.aliases)
 
 
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
@@ -90,12 +98,12 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
             table = _delimited(data, options, file)
         case Kind.PARQUET:
             table = read_parquet(
-                data, options.aliases, file=file, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes
+                data, options.vocabulary, file=file, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes
             )
         case Kind.WORKBOOK:
             table = read_workbook(
                 data,
-                options.aliases,
+                options.vocabulary,
                 file=file,
                 max_bytes=options.max_sheet_bytes,
                 sheet_name=options.sheet_name,
@@ -103,7 +111,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     del data
     if kind is not Kind.DELIMITED:  # there, the bytes have been looked at
         refuse_control_characters(table, file)
-    return to_sheet(table, file=file, sha256=sha256, max_rows=options.max_rows)
+    return to_sheet(table, operation=options.operation, file=file, sha256=sha256, max_rows=options.max_rows)
 
 
 def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
@@ -116,7 +124,7 @@ def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
 
 def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
     text = to_utf8(data, code_page=options.code_page, file=file)
-    table = read_delimited(text, options.aliases, file=file)
+    table = read_delimited(text, options.vocabulary, file=file)
     if not text.isascii():  # to_utf8 has looked for those of ASCII
         refuse_control_characters(table, file, ascii_done=True)
     return table

@@ -57,6 +57,7 @@ class Sheet:
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
     (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
     spreadsheet has already cut; `warnings` (`DEFECT_SCHEMA`) are what it shows of rows that may well be good.
+    `operation` is what its rows are for: the known columns are those of its sheets.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Sheet:
     notes: tuple[str, ...] = ()
     defects: pl.DataFrame = field(default_factory=no_defects)
     warnings: pl.DataFrame = field(default_factory=no_defects)
+    operation: str = "payout"
 
 
 class Instructions:

@@ -4,7 +4,7 @@ Both are made from the same checks. Here each check is asked of every value by i
 `judge` asks one question per column first. A property test holds them to the same (row, column, code).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandera.polars as pa
 import polars as pl
@@ -16,6 +16,7 @@ from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.checks import checks_of, checks_without_country
 from paygw_batch.sheet.clean import prepared
+from paygw_batch.sheet.columns import COLUMNS_OF, KNOWN_COLUMNS
 from paygw_batch.sheet.result import Validated
 
 ROWS_AT_ONCE = 100_000
@@ -51,9 +52,10 @@ def hold_to_contract(validated: Validated, rules: Rules) -> None:
     # A sheet may have no order ids of its own: then the derived ones are held to the contract.
     frame = validated.sheet.frame.with_columns(validated.rows["client_orderid"])
     good = frame.filter(validated.rows["valid"])
+    columns = COLUMNS_OF[validated.sheet.operation]
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         for piece in good.iter_slices(ROWS_AT_ONCE):
-            for row, column, code in breaches(piece, rules).iter_rows():
+            for row, column, code in breaches(piece, rules, columns).iter_rows():
                 raise InternalError(f"row {row}, {column}: validation passed what the schema calls {code}")
 
 
@@ -63,9 +65,9 @@ def _passes(fails: pl.Expr) -> Callable[[PolarsData], pl.LazyFrame]:
     return lambda data: data.lazyframe.select(every_row)
 
 
-def breaches(frame: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] = KNOWN_COLUMNS) -> pl.DataFrame:
     """Return every (row, column, code) at which a sheet's frame breaks the contract of its rows' countries."""
-    rows = prepared(frame)
+    rows = prepared(frame, columns)
     code = pl.when(pl.col("country").is_in(list(rules))).then("country")
     found = [pl.DataFrame(schema=BREACH_SCHEMA)]
     for (country,), part in rows.with_columns(code=code).partition_by("code", as_dict=True, include_key=False).items():

@@ -28,7 +28,7 @@ class Table:
     worksheet: str | None = None
 
 
-def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
+def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: int) -> Sheet:
     """Return the table as a sheet: without blank rows (row numbers stay), blank texts as nulls.
 
     Raises `SheetError` for a sheet without a row or with more than `max_rows`.
@@ -57,6 +57,7 @@ def to_sheet(table: Table, *, file: str, sha256: str, max_rows: int) -> Sheet:
         notes=(*table.notes, _OURS_DROPPED) if headings.ours else table.notes,
         defects=_of_rows(table.defects, frame),
         warnings=_of_rows(table.warnings, frame),
+        operation=operation,
     )
 
 

@@ -42,7 +42,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     found = [sheet.defects]
     if not derive:
         found.append(repeated_ids(sheet.frame.select("row", trimmed(sheet.frame["client_orderid"]))))
-    judge = Judge(rules, pl.concat(found)["row"].unique(), derive=derive)
+    judge = Judge(sheet.operation, rules, pl.concat(found)["row"].unique(), derive=derive)
     with ThreadPoolExecutor(min(pl.thread_pool_size(), _THREADS)) as pool:  # polars lets go of the interpreter's lock
         pieces = list(pool.map(judge.piece, _pieces(sheet.frame)))
         lines = pl.concat([piece.lines for piece in pieces])
@@ -56,7 +56,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
             lines = lines.with_columns(lines["client_orderid"].scatter(lines["valid"].arg_true(), ids))
         defects = _ordered(pl.concat([defects, _total_rows(sheet.frame, defects)]))
         rows = _rows(lines, defects, sheet)
-        batch, payees = pool.submit(batch_id, rows, sheet.frame), pool.submit(doubtful_payees, rows)
+        batch, payees = pool.submit(batch_id, rows, sheet), pool.submit(doubtful_payees, rows)
         totals = _totals(rows, rules)
     # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
     of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
@@ -88,7 +88,7 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     rows = _rows(lines, every, validated.sheet)
     return replace(
         validated,
-        batch=batch_id(rows, validated.sheet.frame),
+        batch=batch_id(rows, validated.sheet),
         rows=rows,
         made=validated.made.without(refused),
         defects=every,

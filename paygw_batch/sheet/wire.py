@@ -28,7 +28,14 @@ WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
 """What a valid row's own country makes of it, beside `SHOWN_COLUMNS`."""
 
 _OF_EVERY_FORM = frozenset(
-    {FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY, FieldKind.PURPOSE, FieldKind.OPERATOR_URL}
+    {
+        FieldKind.ORDER_ID,
+        FieldKind.AMOUNT,
+        FieldKind.CURRENCY,
+        FieldKind.PURPOSE,
+        FieldKind.OPERATOR_URL,
+        FieldKind.CONTROL,
+    }
 )
 """What an instruction holds beside its `fields`, or what only the configuration knows."""
 _MINOR_DIGITS = 19
@@ -37,7 +44,6 @@ _FORM_LETTERS = 12
 _MINOR_AT = len("KE KES ")
 _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
 """The head of every content has the same length, so that the fields always start at the same place."""
-_RECEIVER_NAME = pl.concat_str("receiver_first_name", "receiver_last_name", separator=" ", ignore_nulls=True)
 
 
 def shown_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
@@ -116,24 +122,35 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
 
 
 def _shown(rule: CountryRule, form: Form, fields: Mapping[str, FormField]) -> list[pl.Expr]:
-    shown = {name: _value(rule, fields[name]) for name in SHOWN_COLUMNS if name in fields}
-    if is_receiver_form(form):
-        shown = {"account_name": _RECEIVER_NAME, "phone": _value(rule, fields["receiver_phone"])}
-    return [shown.get(name, pl.lit(None, pl.String)).alias(name) for name in SHOWN_COLUMNS]
+    shown = {}
+    for name, sources in _sources(form).items():
+        values = [_value(rule, fields[source]) for source in sources if source in fields]
+        # A field of that very name tells it better, where the country has one.
+        shown[name] = _value(rule, fields[name]) if name in fields else _joined(values)
+    return [shown[name].alias(name) for name in SHOWN_COLUMNS]
+
+
+def _sources(form: Form | None) -> Mapping[str, tuple[str, ...]]:
+    """Return from which fields each of `SHOWN_COLUMNS` is filled: as the form says, else from the one of its name."""
+    if form is None:
+        return {name: (name,) for name in SHOWN_COLUMNS}
+    own = {field.name for field in form.fields}
+    return {name: (name,) if name in own else () for name in SHOWN_COLUMNS} | dict(form.shown)
+
+
+def _joined(values: list[pl.Expr]) -> pl.Expr:
+    if len(values) > 1:
+        return pl.concat_str(values, separator=" ", ignore_nulls=True)
+    return values[0] if values else pl.lit(None, pl.String)
 
 
 def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
     """Return the expressions for `row` and `SHOWN_COLUMNS` of rows that are not valid: the sheet's own text."""
-    shown = {name: pl.col(name) for name in SHOWN_COLUMNS}
-    if rule is not None and is_receiver_form(rule.form):
-        name = pl.when(_RECEIVER_NAME != "").then(_RECEIVER_NAME)
-        shown = {"account_name": name, "account_number": pl.lit(None, pl.String), "phone": pl.col("receiver_phone")}
-    return [pl.col("row"), *(text.alias(name) for name, text in shown.items())]
-
-
-def is_receiver_form(form: Form | None) -> bool:
-    """Return whether a form names its payee in the receiver's columns."""
-    return form is not None and any(field.name == "receiver_phone" for field in form.fields)
+    shown = []
+    for name, sources in _sources(rule.form if rule is not None else None).items():
+        text = _joined([pl.col(source) for source in sources])
+        shown.append(pl.when(text != "").then(text).alias(name) if len(sources) > 1 else text.alias(name))
+    return [pl.col("row"), *shown]
 
 
 def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:

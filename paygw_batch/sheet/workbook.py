@@ -1,15 +1,15 @@
 """Workbooks (.xlsx) as a frame of exact text: which worksheet is meant, where its header is, what is doubtful in it."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.columns import KNOWN_COLUMNS, OUR_WORKSHEETS
-from paygw_batch.sheet.headers import HEADER_ROWS, Headings, is_header, match_headings, no_header
+from paygw_batch.sheet.columns import OUR_WORKSHEETS
+from paygw_batch.sheet.headers import HEADER_ROWS, Headings, Vocabulary, is_header, match_headings, no_header
 from paygw_batch.sheet.result import DEFECT_SCHEMA
 from paygw_batch.sheet.table import Table
 from paygw_batch.sheet.workbook_xml import Doubt, Row, Workbook, WorksheetPart
@@ -41,9 +41,7 @@ class _Content:
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
 
 
-def read_workbook(
-    data: bytes, aliases: Mapping[str, str], *, file: str, max_bytes: int, sheet_name: str | None
-) -> Table:
+def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
     """Return the rows of the one worksheet that looks like a sheet of payees, or of the one that is named.
 
     A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
@@ -51,14 +49,14 @@ def read_workbook(
     Raises `SheetError`.
     """
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
-    part, notes, is_one_of_several = _chosen(workbook, aliases, file=file, sheet_name=sheet_name)
-    content = _content(workbook, part, aliases)
+    part, notes, is_one_of_several = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
+    content = _content(workbook, part, vocabulary)
     if content.header is None:
-        raise no_header(file, [_cells(row) for row in content.above], aliases)
+        raise no_header(file, [_cells(row) for row in content.above], vocabulary)
     below = pl.concat([pl.DataFrame(schema={"row": pl.UInt32}), *content.frames], how="diagonal")
     width = max(*content.header.texts, *(int(name) for name in below.columns[1:]), 1)
     cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
-    headings = match_headings(cells, aliases, file=file, row=content.header.number)
+    headings = match_headings(cells, vocabulary, file=file, row=content.header.number)
     columns = [
         below[str(at)].alias(name) if str(at) in below.columns else pl.lit(None, pl.String).alias(name)
         for at, name in enumerate(headings.names, start=1)
@@ -67,7 +65,7 @@ def read_workbook(
         below.select("row", *columns),
         headings,
         tuple(notes),
-        _defects(content, headings),
+        _defects(content, headings, vocabulary),
         _hidden(content.hidden_rows),
         part.name if is_one_of_several else None,
     )
@@ -86,13 +84,13 @@ def place_of(data: bytes, aliases: Mapping[str, str], *, file: str, max_bytes: i
 
 
 def _chosen(
-    workbook: Workbook, aliases: Mapping[str, str], *, file: str, sheet_name: str | None
+    workbook: Workbook, vocabulary: Vocabulary, *, file: str, sheet_name: str | None
 ) -> tuple[WorksheetPart, list[str], bool]:
     """Return the worksheet to read, notes about the others, and whether another one could have been meant."""
     parts = workbook.worksheets()
     if not parts:
         raise SheetError(f"{file} has no worksheet.")
-    fitting = [part for part in parts if _read_header(workbook, part, aliases).header is not None]
+    fitting = [part for part in parts if _read_header(workbook, part, vocabulary).header is not None]
     if sheet_name is not None:
         named = _named(parts, sheet_name, file)
         notes = [f"The worksheet {named.name!r} is hidden in the spreadsheet; it is read, as asked."]
@@ -125,28 +123,28 @@ def _cells(row: Row) -> list[str]:
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
-def _read_header(workbook: Workbook, part: WorksheetPart, aliases: Mapping[str, str]) -> _Content:
+def _read_header(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
     content = _Content()
-    _advance_to_header(workbook.rows(part), content, aliases)
+    _advance_to_header(workbook.rows(part), content, vocabulary)
     if content.above and content.above[0].texts.get(1, "").startswith(OUR_WORKSHEETS):
         content.header = None
     return content
 
 
-def _advance_to_header(rows: Iterator[Row], content: _Content, aliases: Mapping[str, str]) -> None:
+def _advance_to_header(rows: Iterator[Row], content: _Content, vocabulary: Vocabulary) -> None:
     for row in rows:
         if row.number > HEADER_ROWS:
             return
-        if is_header(_cells(row), aliases):
+        if is_header(_cells(row), vocabulary):
             content.header = row
             return
         content.above.append(row)
 
 
-def _content(workbook: Workbook, part: WorksheetPart, aliases: Mapping[str, str]) -> _Content:
+def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
     content = _Content()
     rows = workbook.rows(part)
-    _advance_to_header(rows, content, aliases)
+    _advance_to_header(rows, content, vocabulary)
     while content.header is not None and (some := list(islice(rows, _ROWS_AT_ONCE))):
         columns = sorted({column for row in some for column in row.texts})
         numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
@@ -166,11 +164,11 @@ def _hidden(rows: Sequence[int]) -> pl.DataFrame:
     return pl.DataFrame(lines, schema=DEFECT_SCHEMA, orient="row")
 
 
-def _defects(content: _Content, headings: Headings) -> pl.DataFrame:
+def _defects(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
     lines = [
         (row, headings.names[column - 1], text[:60], f"{headings.names[column - 1]}.{doubt}", _SENTENCES[doubt])
         for row, column, doubt, text in content.doubts
-        if headings.names[column - 1] in KNOWN_COLUMNS
+        if headings.names[column - 1] in vocabulary.columns
     ]
     filled = [(row, name, text, code, sentence.format(text)) for row, name, text, code, sentence in lines]
     return pl.DataFrame(filled, schema=DEFECT_SCHEMA, orient="row")
