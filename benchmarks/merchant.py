@@ -42,7 +42,7 @@ class Merchant:
             key.touch(mode=0o600)
             key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         settings = load_settings(config_dir() / "sandbox.toml", environ={})
-        return cls(key, settings, load_rules("payout", settings.terms()), load_operation("payout"))
+        return cls(key, settings, load_rules("payout", settings.terms("payout")), load_operation("payout"))
 
     def url(self, base_url: str) -> str:
         """Return where payouts go at this gateway."""

@@ -1,9 +1,14 @@
-"""What every table of the configuration file is made of, and the tables of what comes in from outside a run."""
+"""What every table of the configuration file is made of, and the tables of operations and of notifications."""
 
+from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from paygw_batch.core.money import parse_amount
+from paygw_batch.errors import ConfigurationError
 
 
 class Section(BaseModel):
@@ -16,9 +21,22 @@ def _path(value: object) -> object:
     return Path(value) if isinstance(value, str) else value
 
 
+def _decimal(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError('write the amount in quotes, as in "250000"')  # noqa: TRY004 (pydantic asks for ValueError)
+    amount = parse_amount(value, minor_units=4)
+    if amount is None:
+        raise ValueError(f"{value!r} is not an amount")
+    return amount
+
+
 FilePath = Annotated[Path, BeforeValidator(_path)]
 """A path; relative ones are taken from the directory of the configuration file."""
+AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
+Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
+CONTROL_PARTS = ("client_orderid", "amount", "currency")
+"""What section 5 of the gateway's interface has the control of a collection computed from."""
 
 
 class NotificationFieldsSection(Section):
@@ -64,3 +82,91 @@ class StatusEnquirySection(Section):
     concurrency: Annotated[int, Field(ge=1, le=64)] = 4
     rate_per_s: Annotated[float, Field(gt=0)] = 10
     limit_min: Annotated[float, Field(gt=0, le=1440)] = 30
+
+
+class PayinSection(Section):
+    """`[payin]`: what every collection carries, and how its control hash is computed. Nothing here has a default.
+
+    `control_order` names what is hashed, and in which order; where `secret` is among it, an environment variable or a
+    file holds the secret.
+    """
+
+    site_url: Address | None = None
+    redirect_url: Address | None = None
+    amount: Literal["number", "two-decimals"] | None = None
+    control_order: list[Literal["client_orderid", "amount", "currency", "secret"]] | None = None
+    control_separator: str | None = None
+    control_amount: Literal["as-sent", "two-decimals", "minor-units"] | None = None
+    control_secret_env: str | None = None
+    control_secret_file: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _one_control(self) -> "PayinSection":
+        order = self.control_order
+        if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
+            raise ValueError(f"control_order names each of {', '.join(CONTROL_PARTS)} once, and secret at most once")
+        if order is not None and "secret" not in order and self.has_secret:
+            raise ValueError("a secret is configured, and control_order does not say where it stands")
+        return self
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether a place is named that holds the secret."""
+        return self.control_secret_env is not None or self.control_secret_file is not None
+
+    def missing(self) -> list[str]:
+        """Return the keys without which nothing can be collected."""
+        keys = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
+        absent = [f"payin.{key}" for key in keys if getattr(self, key) is None]
+        if "secret" in (self.control_order or []) and not self.has_secret:
+            absent.append("payin.control_secret_env or payin.control_secret_file")
+        return absent
+
+
+class _TermsSection(Section):
+    """What the interface leaves to the operator in every operation, and what it allows to tighten."""
+
+    purpose: str | None = None
+    min_amount: AmountText | None = None
+    max_amount: AmountText | None = None
+    ipaddress: str | None = None
+    order_desc: str | None = None
+    operator: str | None = None
+
+
+class PayoutTermsSection(_TermsSection):
+    """`[countries.XX.payout]`."""
+
+    form: str | None = None
+    bank_account_pattern: str | None = None
+
+
+class PayinTermsSection(_TermsSection):
+    """`[countries.XX.payin]`: also what a sheet need not say row by row."""
+
+    address1: str | None = None
+    city: str | None = None
+    zip_code: str | None = None
+    merchant_data: str | None = None
+
+
+def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
+    """Return the secret of the control hash, empty where none is mixed in.
+
+    Raises `ConfigurationError` where the place that should hold it holds nothing.
+    """
+    if "secret" not in (payin.control_order or []):
+        return ""
+    if (variable := payin.control_secret_env) is not None:
+        if text := environ.get(variable):
+            return text
+        raise ConfigurationError(f"The environment variable {variable} (payin.control_secret_env) is not set.")
+    if (file := payin.control_secret_file) is not None:
+        try:
+            text = file.read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError):
+            raise ConfigurationError(f"{file} (payin.control_secret_file) cannot be read.") from None
+        if text:
+            return text
+        raise ConfigurationError(f"{file} (payin.control_secret_file) is empty.")
+    return ""

@@ -10,37 +10,33 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from paygw_batch.core.money import parse_amount
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.sections import FilePath, NotificationsSection, Seconds, Section, StatusEnquirySection
+from paygw_batch.sections import (
+    AmountText,
+    FilePath,
+    NotificationsSection,
+    PayinSection,
+    PayinTermsSection,
+    PayoutTermsSection,
+    Seconds,
+    Section,
+    StatusEnquirySection,
+)
 
 SANDBOX = "sandbox"
 """The `base_url` that starts the built-in gateway for the duration of a run."""
 
 MIN_READ_TIMEOUT_S = 60
 """Section 8 of the gateway's interface: mobile-money providers can take this long."""
-
-
-def _decimal(value: object) -> object:
-    if not isinstance(value, str):
-        raise ValueError('write the amount in quotes, as in "250000"')  # noqa: TRY004 (pydantic asks for ValueError)
-    amount = parse_amount(value, minor_units=4)
-    if amount is None:
-        raise ValueError(f"{value!r} is not an amount")
-    return amount
-
-
-AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 
 
 class GatewaySection(Section):
@@ -152,23 +148,11 @@ class SandboxSection(Section):
     behaviour: FilePath | None = None
 
 
-class PayoutTermsSection(Section):
-    """`[countries.XX.payout]`: what the interface leaves to the operator, and what it allows to tighten."""
-
-    purpose: str | None = None
-    min_amount: AmountText | None = None
-    max_amount: AmountText | None = None
-    form: str | None = None
-    operator: str | None = None
-    bank_account_pattern: str | None = None
-    ipaddress: str | None = None
-    order_desc: str | None = None
-
-
 class CountrySection(Section):
     """`[countries.XX]`."""
 
     payout: PayoutTermsSection = PayoutTermsSection()
+    payin: PayinTermsSection = PayinTermsSection()
 
 
 class Settings(Section):
@@ -189,6 +173,7 @@ class Settings(Section):
     notifications: NotificationsSection = NotificationsSection()
     status_enquiry: StatusEnquirySection = StatusEnquirySection()
     sandbox: SandboxSection = SandboxSection()
+    payin: PayinSection = PayinSection()
 
     @property
     def uses_sandbox(self) -> bool:
@@ -199,9 +184,22 @@ class Settings(Section):
         """Return the gateway's status words, and what each means."""
         return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
 
-    def terms(self) -> Mapping[str, OperatorTerms]:
-        """Return what the operator's configuration adds to each country, for payouts."""
-        return {code: OperatorTerms(**section.payout.model_dump()) for code, section in self.countries.items()}
+    def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
+        """Return what the operator's configuration adds to each country, for an operation."""
+        sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
+        return {code: OperatorTerms(**terms.model_dump()) for code, terms in sections.items() if terms is not None}
+
+    def urls(self) -> Mapping[str, str | None]:
+        """Return the operator's own addresses, by the name of the field that carries them."""
+        return {
+            "server_callback_url": self.gateway.server_callback_url,
+            "site_url": self.payin.site_url,
+            "redirect_url": self.payin.redirect_url,
+        }
+
+    def missing_for(self, operation: str) -> list[str]:
+        """Return the keys that an operation needs beside those of the gateway and of its countries."""
+        return self.payin.missing() if operation == "payin" else []
 
     def endpoint(self) -> str:
         """Return the name of the endpoint whose order ids a journal keeps unique: the gateway's host, and our id there.
@@ -335,7 +333,7 @@ def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[st
     """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
     notifications = settings.notifications
     known = {*environment_keys(), *_NOT_SETTINGS, settings.gateway.private_key_passphrase_env}
-    known |= {notifications.token_env, notifications.secret_env}
+    known |= {notifications.token_env, notifications.secret_env, settings.payin.control_secret_env}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
 
 

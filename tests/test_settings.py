@@ -83,8 +83,8 @@ def test_every_documented_key_is_read(file: Path):
         "processing": OutcomeKind.ACCEPTED,
         "declined": OutcomeKind.REJECTED,
     }
-    assert settings.terms()["KE"].purpose == "WALLET"
-    assert settings.terms()["KE"].max_amount == Decimal(250000)
+    assert settings.terms("payout")["KE"].purpose == "WALLET"
+    assert settings.terms("payout")["KE"].max_amount == Decimal(250000)
     assert settings.missing_to_send() == []
 
 

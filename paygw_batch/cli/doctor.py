@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,14 +12,15 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
-from paygw_batch.compose.connect import Connection, gateway_of, signer_key
-from paygw_batch.compose.parts import journal_to_read, rules_of, utc_now
+from paygw_batch.compose.connect import Connection, Signing, gateway_of, signer_key, signing_of
+from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, operation_of, rules_of, utc_now
 from paygw_batch.core.instruction import Instruction
-from paygw_batch.countries.rules import CountryRule, FieldKind, Form, Rules
+from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.summary import ExitCode, Summary, worst
+from paygw_batch.sections import PayinSection, PayinTermsSection
 from paygw_batch.settings import Settings, unknown_variables
 from paygw_batch.sheet.profiles import known_headings
 
@@ -48,15 +49,17 @@ def command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and reachability, and show a sample signature. No payout is sent."""
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    rules = rules_of(settings)
+    payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
     checks = [
-        *_configuration(settings, rules),
+        *_configuration(settings),
+        *_countries(settings, payout, payin),
         *_environment(settings, os.environ),
         _key(settings, os.environ),
         *_journal_and_clock(settings),
     ]
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
-        checks += _gateway(settings, rules, screen)
+        usable = [rules for rules in (payout, payin) if _ready(settings, rules)]
+        checks += _gateway(settings, usable, screen)
     screen.table("", ("check", "state", "what was found"), [(one.what, one.health.value, one.told) for one in checks])
     codes = {check.code for check in checks if check.health is Health.BAD}
     wrong = sum(check.health is Health.BAD for check in checks)
@@ -69,7 +72,7 @@ def command(invocation: Invocation) -> None:
     )
 
 
-def _configuration(settings: Settings, rules: Rules) -> Iterator[Check]:
+def _configuration(settings: Settings) -> Iterator[Check]:
     missing = settings.missing_to_send()
     yield Check(
         "configuration",
@@ -77,17 +80,41 @@ def _configuration(settings: Settings, rules: Rules) -> Iterator[Check]:
         f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
     )
     yield _columns(settings)
-    ready = [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
-    yield Check(
-        "countries",
-        Health.GOOD if ready else Health.BAD,
-        f"can be paid: {', '.join(ready)}" if ready else "none can be paid",
+
+
+def _ready(settings: Settings, rules: Rules) -> list[str]:
+    """Return the countries in which the operation of `rules` can be used."""
+    if settings.missing_for(operation_of(rules).name):
+        return []
+    return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
+
+
+def _countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[Check]:
+    paid, collected = _ready(settings, payout), _ready(settings, payin)
+    none = Health.WARNING if collected else Health.BAD
+    told = f"can be paid: {', '.join(paid)}" if paid else "none can be paid"
+    yield Check("countries", Health.GOOD if paid else none, told)
+    yield from _of_each_country("country", payout)
+    missing = settings.missing_for(PAYIN)
+    begun = settings.payin != PayinSection() or any(
+        one.payin != PayinTermsSection() for one in settings.countries.values()
     )
+    if missing:
+        health = Health.BAD if begun else Health.WARNING
+        yield Check("collections", health, f"missing: {', '.join(missing)}")
+    else:
+        told = f"can be collected from: {', '.join(collected)}" if collected else "no country can be collected from"
+        yield Check("collections", Health.GOOD if collected else Health.BAD, told)
+    if begun:
+        yield from _of_each_country("collections", payin)
+
+
+def _of_each_country(what: str, rules: Rules) -> Iterator[Check]:
     for code, rule in rules.items():
         if rule.missing_terms:
-            yield Check(f"country {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
+            yield Check(f"{what} {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
         elif rule.form is None:
-            yield Check(f"country {code}", Health.WARNING, rule.unusable)
+            yield Check(f"{what} {code}", Health.WARNING, rule.unusable)
 
 
 def _columns(settings: Settings) -> Check:
@@ -133,18 +160,17 @@ def _journal_and_clock(settings: Settings) -> Iterator[Check]:
         yield Check("clock", Health.GOOD, f"it is {now}; signatures carry this time")
 
 
-def _gateway(settings: Settings, rules: Rules, screen: Screen) -> Iterator[Check]:
-    with gateway_of(settings, rules, os.environ) as connection:
+def _gateway(settings: Settings, usable: Sequence[Rules], screen: Screen) -> Iterator[Check]:
+    with gateway_of(settings, usable[0], os.environ) as connection:
         fault = asyncio.run(_probe(connection))
         if fault is None:
             yield Check("gateway", Health.GOOD, f"{settings.gateway.base_url} can be reached")
         else:
             told = f"{settings.gateway.base_url} cannot be reached ({fault.kind.value}: {fault.detail})"
             yield Check("gateway", Health.BAD, told, ExitCode.STOPPED_EARLY)
-        for rule in rules.values():
-            if rule.form is not None and not rule.missing_terms:
-                _show_sample(connection, rule, rule.form, screen)
-                return
+    for rules in usable:
+        code = _ready(settings, rules)[0]
+        _show_sample(signing_of(settings, rules, os.environ), rules[code], screen)
 
 
 async def _probe(connection: Connection) -> TransportFault | None:
@@ -152,27 +178,31 @@ async def _probe(connection: Connection) -> TransportFault | None:
         return await connection.transport.probe()
 
 
-def _show_sample(connection: Connection, rule: CountryRule, form: Form, screen: Screen) -> None:
-    """Show what an invented payout would be signed over: what an integrator compares with the gateway's own."""
-    instruction = _invented(rule, form)
-    explanation = connection.signing.explain(
+def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
+    """Show what an invented row would be signed over: what an integrator compares with the gateway's own."""
+    instruction = _invented(rule)
+    explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S
     )
-    screen.say(f"A sample payout to {rule.name}, with an invented payee, as `paygw-batch sign --explain` shows it:")
+    what = "payout to" if rule.operation == PAYOUT else "collection in"
+    screen.say(f"A sample {what} {rule.name}, with an invented person, as `paygw-batch sign --explain` shows it:")
     show_steps(screen, explanation, "base_string", "authorization")
 
 
-def _invented(rule: CountryRule, form: Form) -> Instruction:
+def _invented(rule: CountryRule) -> Instruction:
     number = rule.numbers.dialling_code + rule.numbers.example
     local = rule.numbers.trunk_prefix + rule.numbers.example
     invented = {
         FieldKind.TEXT: "Sample",
         FieldKind.INTERNATIONAL_PHONE: f"+{number}",
+        FieldKind.MASKED_PHONE: f"+{number}",
         FieldKind.LOCAL_PHONE: local,
         FieldKind.WALLET: number,
         FieldKind.COUNTRY: rule.code,
         FieldKind.EMAIL: "sample@example.com",
         FieldKind.IPV4: "127.0.0.1",
+        FieldKind.POSTAL_CODE: "00100",
     }
-    fields = {field.name: invented[field.kind] for field in form.fields if field.kind in invented}
-    return Instruction("SAMPLE-1", rule.code, rule.currency, "1000", form.name, fields)
+    form = rule.form
+    fields = {field.name: invented[field.kind] for field in form.fields if field.kind in invented} if form else {}
+    return Instruction("SAMPLE-1", rule.code, rule.currency, "1000", form.name if form else "", fields)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import click
 
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.parts import PAYIN, PAYOUT
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import UsageError
@@ -14,6 +15,13 @@ from paygw_batch.settings import Settings, load_settings
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
 worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
 strict_option = click.option("--strict", is_flag=True, help="Refuse what is only doubtful: warnings are defects.")
+collect_option = click.option(
+    "--collect",
+    "operation",
+    is_flag=True,
+    callback=lambda _context, _parameter, chosen: PAYIN if chosen else PAYOUT,
+    help="The sheet is of customers to collect from, and not of people to pay.",
+)
 by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.cli.options import settings_of, strict_option, worksheet_option
+from paygw_batch.cli.options import collect_option, settings_of, strict_option, worksheet_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import refused, show_findings
 from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
 from paygw_batch.compose.parts import (
-    PAYOUT,
     find_batch,
     journal_or_nothing,
     minor_units_of,
@@ -42,10 +41,12 @@ from paygw_batch.sheet.pages import from_pages
 @click.option("--amend", is_flag=True, help="As for submit.")
 @strict_option
 @click.option("--against", metavar="BATCH", help="The run to compare with. Default: the newest batch of the journal.")
+@collect_option
 @click.pass_obj
 def command(
     invocation: Invocation,
     *,
+    operation: str,
     sheet: Path,
     out: Path,
     key: Path,
@@ -63,19 +64,19 @@ def command(
         raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
     settings = settings_of(invocation)
     policy = required_policy(settings)
-    rules = rules_of(settings)
+    rules = rules_of(settings, operation)
     maker = own_key(key)
     if maker.public not in policy.makers.values():
         raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     with journal_or_nothing(settings) as journal:
-        planned = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now, strict=strict)
+        planned = plan_submission(validated, journal, operation=operation, amend=amend, now=utc_now, strict=strict)
         show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:
             screen.finish(refused(planned, strict=strict))
         share = Decimal(str(settings.approval.changed_share))
         findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
-    content = content_of(planned, endpoint=settings.endpoint(), operation=PAYOUT, minor_units=minor_units_of(rules))
+    content = content_of(planned, endpoint=settings.endpoint(), operation=operation, minor_units=minor_units_of(rules))
     document = make_plan(content, findings, maker, utc_now())
     write_plan(document, out)
     show_plan(screen, document, settings)
@@ -109,9 +110,12 @@ def _warnings(planned: Plan) -> list[Finding]:
 def _changes(planned: Plan, journal: JournalReader, against: str | None, share: Decimal) -> list[Finding]:
     """Return what differs from the run before: the batch that is named, or the newest that is not this sheet's own."""
     validated = planned.validated
-    others = [record for record in journal.batches() if record.batch != validated.batch]
+    same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
+    others = [record for record in same if record.batch != validated.batch]
     if against is not None:
         others = [find_batch(journal, against)]
+        if others[0].operation != validated.sheet.operation:
+            raise UsageError(f"--against {against}: one of the two runs pays people, and the other collects.")
     if not others:
         return [Finding(row=0, code="payee.first_run", message="There is no run before this one to compare with.")]
     before = others[-1]

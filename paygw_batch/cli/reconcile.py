@@ -27,5 +27,5 @@ def command(invocation: Invocation, *, batch: str, out: Path, report: Path | Non
     with journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         end = RunEnd(0, None, interrupted=False)
-        summary = reconcile(journal, record, rules_of(settings), out, screen, end=end, report=report)
+        summary = reconcile(journal, record, rules_of(settings, record.operation), out, screen, end=end, report=report)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from paygw_batch.cli.options import by_option, settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.standing import batch_summary
-from paygw_batch.compose.parts import find_batch, journal_to_read, minor_units_of, rules_of, run_journal, utc_now
+from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
 from paygw_batch.compose.person import in_words, person
 from paygw_batch.core.lifecycle import Resolution
-from paygw_batch.countries.rules import Rules
+from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
@@ -23,6 +23,9 @@ from paygw_batch.run.statement import Matched, StatementReader
 from paygw_batch.run.summary import ExitCode, Summary, worst
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.statement import Statement, read_statement
+
+Units = Mapping[str, int]
+"""How many decimals each currency has."""
 
 SHOWN_LINES = 20
 """How many lines of a kind are listed on a screen."""
@@ -81,14 +84,14 @@ def command(
 def _by_hand(
     settings: Settings, screen: Screen, batch: str, settlements: Sequence[Settlement], who: str, *, wait: bool
 ) -> Summary:
-    rules = rules_of(settings)
+    units = minor_units_by_currency()
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
         quarantine_h = settings.submission.quarantine_h
         check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
         settle(journal, record, settlements, by=who, now=utc_now)
         screen.say(_settled_sentence(settlements, who))
-        return _after(journal, record, rules, {"resolved": len(settlements)})
+        return _after(journal, record, units, {"resolved": len(settlements)})
 
 
 def _by_statement(
@@ -103,43 +106,47 @@ def _by_statement(
     matching_only: bool,
     wait: bool,
 ) -> Summary:
-    rules = rules_of(settings)
+    units = minor_units_by_currency()
     statement = read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page)
     if not yes:
         with journal_to_read(settings) as journal:
             record = find_batch(journal, batch)
-            matched = _match(settings, rules, journal, record, statement)
+            matched = _match(settings, units, journal, record, statement)
             _show(screen, matched)
-            summary = _after(journal, record, rules, _told(matched, 0))
+            summary = _after(journal, record, units, _told(matched, 0))
         does = f"would settle {len(matched.settlements):,} rows"
         if matched.differences and not matching_only:
             return _refused(summary, f"The statement {does}, but {_count(matched)}.")
         return replace(summary, message=f"The statement {does}. Nothing was changed: --yes carries it out.")
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
-        matched = _match(settings, rules, journal, record, statement)
+        matched = _match(settings, units, journal, record, statement)
         _show(screen, matched)
         if matched.differences and not matching_only:
-            return _refused(_after(journal, record, rules, _told(matched, 0)), f"Of the statement, {_count(matched)}.")
+            return _refused(_after(journal, record, units, _told(matched, 0)), f"Of the statement, {_count(matched)}.")
         settlements = [
             replace(one, evidence=f"{words} ({one.evidence})" if words else one.evidence) for one in matched.settlements
         ]
         settle(journal, record, settlements, by=who, now=utc_now)
         screen.say(_settled_sentence(settlements, who))
-        summary = _after(journal, record, rules, _told(matched, len(settlements)))
+        summary = _after(journal, record, units, _told(matched, len(settlements)))
     if matched.differences:
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
     return summary
 
 
 def _match(
-    settings: Settings, rules: Rules, journal: JournalReader, record: BatchRecord, statement: Statement
+    settings: Settings,
+    units: Units,
+    journal: JournalReader,
+    record: BatchRecord,
+    statement: Statement,
 ) -> Matched:
     reader = StatementReader(
         journal,
         record,
         words=settings.words(),
-        minor_units=minor_units_of(rules),
+        minor_units=units,
         quarantine_h=settings.submission.quarantine_h,
         now=utc_now,
     )
@@ -208,6 +215,6 @@ def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
     return sentence
 
 
-def _after(journal: JournalReader, record: BatchRecord, rules: Rules, further: dict[str, object]) -> Summary:
-    summary = batch_summary(journal, record, minor_units_of(rules))
+def _after(journal: JournalReader, record: BatchRecord, units: Units, further: dict[str, object]) -> Summary:
+    summary = batch_summary(journal, record, units)
     return replace(summary, further=further)

@@ -10,8 +10,8 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out, send_and_reconcile
-from paygw_batch.compose.connect import gateway_of
-from paygw_batch.compose.parts import find_batch, require_complete, rules_of, run_journal
+from paygw_batch.compose.connect import gateway_of, signer_key
+from paygw_batch.compose.parts import find_batch, require_gateway, rules_of, run_journal
 from paygw_batch.compose.sending import Task, due_countries
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader
@@ -30,17 +30,16 @@ def command(invocation: Invocation, *, batch: str | None, out: Path | None, wait
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    rules = rules_of(settings)
-    require_complete(settings, rules, set())
-    with (
-        reported(settings, "resume", screen) as report,
-        gateway_of(settings, rules, os.environ) as connection,
-        run_journal(settings, "resume", screen.say, wait=wait) as journal,
-    ):
-        record = find_batch(journal, batch) if batch else _unfinished(journal)
-        out = out or default_out(Path(record.sheet_path), record.sheet_name)
-        check_writable(out)
-        report.summary = send_and_reconcile(Task(settings, rules, connection, journal, record), out, screen)
+    require_gateway(settings)
+    with reported(settings, "resume", screen) as report:
+        signer_key(settings, os.environ)
+        with run_journal(settings, "resume", screen.say, wait=wait) as journal:
+            record = find_batch(journal, batch) if batch else _unfinished(journal)
+            rules = rules_of(settings, record.operation)
+            out = out or default_out(Path(record.sheet_path), record.sheet_name)
+            check_writable(out)
+            with gateway_of(settings, rules, os.environ) as connection:
+                report.summary = send_and_reconcile(Task(settings, rules, connection, journal, record), out, screen)
     screen.finish(report.summary)
 
 

@@ -11,12 +11,12 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out, send_and_reconcile
-from paygw_batch.compose.connect import gateway_of
-from paygw_batch.compose.parts import find_batch, require_complete, rules_of, run_journal, utc_now
+from paygw_batch.compose.connect import gateway_of, signer_key
+from paygw_batch.compose.parts import find_batch, require_complete, require_gateway, rules_of, run_journal, utc_now
 from paygw_batch.compose.person import person
 from paygw_batch.compose.sending import Task
 from paygw_batch.core.lifecycle import State
-from paygw_batch.journal.port import BatchRecord, Journal
+from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.release import check_releasable
 from paygw_batch.settings import Settings
@@ -39,27 +39,31 @@ def command(
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    rules = rules_of(settings)
     who = person(by)
-    require_complete(settings, rules, set())
-    with (
-        reported(settings, "retry", screen) as report,
-        gateway_of(settings, rules, os.environ) as connection,
-        run_journal(settings, "retry", screen.say, wait=wait) as journal,
-    ):
-        record = find_batch(journal, batch)
-        out = out or default_out(Path(record.sheet_path), record.sheet_name)
-        check_releasable(journal, record, rows)
-        check_writable(out)
-        to_send = {State.READY, State.REJECTED}
-        countries = {tally.country for tally in journal.tallies(record.number) if tally.state in to_send}
-        require_complete(settings, rules, countries)
-        released = _release(settings, journal, record, rows, who)
-        screen.say(f"{released:,} rejected rows are released." if released else "There is no rejected row to retry.")
-        summary = send_and_reconcile(Task(settings, rules, connection, journal, record), out, screen)
-        told = summary.message if released else f"Nothing to retry: no row is rejected. {summary.message}"
-        report.summary = replace(summary, message=told, further={"released": released})
+    require_gateway(settings)
+    with reported(settings, "retry", screen) as report:
+        signer_key(settings, os.environ)
+        with run_journal(settings, "retry", screen.say, wait=wait) as journal:
+            record = find_batch(journal, batch)
+            rules = rules_of(settings, record.operation)
+            out = out or default_out(Path(record.sheet_path), record.sheet_name)
+            check_releasable(journal, record, rows)
+            check_writable(out)
+            require_complete(settings, rules, _countries(journal, record))
+            with gateway_of(settings, rules, os.environ) as connection:
+                released = _release(settings, journal, record, rows, who)
+                said = f"{released:,} rejected rows are released." if released else "There is no rejected row to retry."
+                screen.say(said)
+                summary = send_and_reconcile(Task(settings, rules, connection, journal, record), out, screen)
+            told = summary.message if released else f"Nothing to retry: no row is rejected. {summary.message}"
+            report.summary = replace(summary, message=told, further={"released": released})
     screen.finish(report.summary)
+
+
+def _countries(journal: JournalReader, record: BatchRecord) -> set[str]:
+    """Return the countries of the rows that could be sent."""
+    to_send = {State.READY, State.REJECTED}
+    return {tally.country for tally in journal.tallies(record.number) if tally.state in to_send}
 
 
 def _release(settings: Settings, journal: Journal, record: BatchRecord, rows: tuple[int, ...], who: str) -> int:

@@ -22,6 +22,7 @@ COMMANDS = {
     "plan": "Prepare a sheet for approval by others.",
     "approve": "Look at a plan, and approve it.",
     "submit": "Pay a sheet: start its batch, or continue it.",
+    "collect": "Collect from the customers on a sheet.",
     "resume": "Continue a batch from the journal alone.",
     "retry": "Release rejected rows for another attempt, and send them.",
     "run-folder": "Submit the settled sheets of a folder.",

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from paygw_batch.cli.drop import Claimed, Drop
-from paygw_batch.cli.options import settings_of, strict_option, wait_option
+from paygw_batch.cli.options import collect_option, settings_of, strict_option, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import Submission, submit_sheet
 from paygw_batch.compose.connect import gateway_of, signer_key
-from paygw_batch.compose.parts import require_complete, rules_of, run_journal, utc_now, validated_sheet
+from paygw_batch.compose.parts import PAYOUT, require_complete, rules_of, run_journal, utc_now, validated_sheet
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, SheetError
 from paygw_batch.journal.port import Journal
@@ -47,9 +47,17 @@ class _Run:
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
 @strict_option
 @wait_option
+@collect_option
 @click.pass_obj
 def command(
-    invocation: Invocation, *, folder: Path, settle_s: float, skip_invalid: bool, strict: bool, wait: bool
+    invocation: Invocation,
+    *,
+    operation: str,
+    folder: Path,
+    settle_s: float,
+    skip_invalid: bool,
+    strict: bool,
+    wait: bool,
 ) -> None:
     """Submit every sheet in FOLDER that nobody has written to for a while, one after the other.
 
@@ -57,9 +65,11 @@ def command(
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    rules = rules_of(settings)
+    rules = rules_of(settings, operation)
     require_complete(settings, rules, set())
-    drop = Drop(folder, settings.endpoint(), settle_s=settle_s, now=utc_now)
+    # Sheets of an operation are claimed apart: what was begun as one must never be continued as another.
+    owner = settings.endpoint() if operation == PAYOUT else f"{settings.endpoint()} {operation}"
+    drop = Drop(folder, owner, settle_s=settle_s, now=utc_now)
     with reported(settings, "run-folder", screen) as report:
         signer_key(settings, os.environ)
         with run_journal(settings, "run-folder", screen.say, wait=wait) as journal:

@@ -10,7 +10,8 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.compose.connect import key_path, sandbox_config, signer_key
-from paygw_batch.compose.parts import require_complete, rules_of
+from paygw_batch.compose.parts import require_gateway, rules_of
+from paygw_batch.countries.load import operation_names
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sandbox.server import serve
 
@@ -28,13 +29,14 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
     settings = settings_of(
         invocation, {("sandbox", "behaviour"): None if behaviour is None else str(behaviour.absolute())}
     )
-    rules = rules_of(settings)
-    require_complete(settings, rules, set())
+    require_gateway(settings)
     key = signer_key(settings, os.environ)
-    config = sandbox_config(settings, rules, key, os.environ)
+    served = [rules_of(settings, name) for name in operation_names() if not settings.missing_for(name)]
+    config = sandbox_config(settings, served, key, os.environ)
+    records = " and ".join(str(each.record_path) for each in config.served)
 
     def ready(base_url: str) -> None:
-        screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {config.served[0].record_path}.")
+        screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {records}.")
         screen.say(
             "To submit to it from another terminal, with the same configuration and a journal of its own:\n"
             f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_path(settings)))} "

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.cli.options import settings_of, worksheet_option
+from paygw_batch.cli.options import collect_option, settings_of, worksheet_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.compose.connect import SANDBOX_URL, signing_of
-from paygw_batch.compose.parts import PAYOUT, require_complete, rules_of, validated_sheet
+from paygw_batch.compose.parts import require_complete, rules_of, validated_sheet
 from paygw_batch.compose.person import in_words
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.errors import SheetError, UsageError
@@ -44,10 +44,12 @@ _BRIEF = ("body", "authorization")
 )
 @click.option("--reference", metavar="TEXT", help="As for submit.")
 @worksheet_option
+@collect_option
 @click.pass_obj
 def command(
     invocation: Invocation,
     *,
+    operation: str,
     sheet: Path,
     explain: bool,
     row: int | None,
@@ -66,7 +68,7 @@ def command(
     """
     screen = Screen(invocation)
     settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
-    rules = rules_of(settings)
+    rules = rules_of(settings, operation)
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     found = _row(validated, row)
     require_complete(settings, rules, {found.country})
@@ -90,7 +92,7 @@ def command(
             batch=validated.batch,
             sheet=validated.sheet.name,
             rows=validated.rows.height,
-            further={"signed": {"row": found.row, "operation": PAYOUT, **explanation.as_json()}},
+            further={"signed": {"row": found.row, "operation": operation, **explanation.as_json()}},
         )
     )
 

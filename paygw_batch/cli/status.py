@@ -16,9 +16,10 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.standing import batch_summary, states_of, totals_of
 from paygw_batch.cli.watch import follow
-from paygw_batch.compose.parts import find_batch, journal_to_read, minor_units_of, rules_of, utc_now
+from paygw_batch.compose.parts import find_batch, journal_to_read, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
+from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding, Tally
 from paygw_batch.run.advice import needs_person, next_step
@@ -83,7 +84,7 @@ def command(
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    minor_units = minor_units_of(rules_of(settings))
+    minor_units = minor_units_by_currency()
     if out is not None and not in_doubt:
         raise UsageError("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row.")
     if batch is None and (in_doubt or watch or history):

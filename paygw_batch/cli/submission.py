@@ -7,7 +7,7 @@ from paygw_batch.cli.render import Screen, warnings_told
 from paygw_batch.cli.sending import send_and_reconcile
 from paygw_batch.compose.approval import require_approval
 from paygw_batch.compose.connect import Connection
-from paygw_batch.compose.parts import PAYOUT, utc_now
+from paygw_batch.compose.parts import utc_now
 from paygw_batch.compose.person import person
 from paygw_batch.compose.sending import Task
 from paygw_batch.countries.rules import Rules
@@ -48,7 +48,7 @@ def submit_sheet(
     planned = plan_submission(
         submission.validated,
         journal,
-        operation=PAYOUT,
+        operation=submission.validated.sheet.operation,
         amend=submission.amend,
         now=utc_now,
         strict=submission.strict,
@@ -66,7 +66,7 @@ def submit_sheet(
         planned,
         journal,
         rules,
-        operation=PAYOUT,
+        operation=submission.validated.sheet.operation,
         sheet_path=submission.sheet,
         now=utc_now,
         by=person(None),

@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -35,27 +36,48 @@ from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.run.summary import Summary, of_states
 from paygw_batch.sheet.result import Validated
 
+_OPTIONS = (
+    click.argument("sheet", type=click.Path(path_type=Path)),
+    worksheet_option,
+    click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx)."),
+    click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
+    click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
+    click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
+    strict_option,
+    click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json."),
+    click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
+    click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most."),
+    click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit."),
+    click.option("--expect-rows", type=click.IntRange(0), help="Refuse the sheet unless it has so many rows."),
+    click.option(
+        "--expect-total",
+        multiple=True,
+        metavar="CUR=AMOUNT",
+        help="Refuse the sheet unless it comes to this. Repeatable.",
+    ),
+    wait_option,
+)
+
+
+def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the argument and the options of one that runs a sheet: those of `run_sheet`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
 
 @click.command("submit", short_help="Pay a sheet.")
-@click.argument("sheet", type=click.Path(path_type=Path))
-@worksheet_option
-@click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
-@click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
-@click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
-@click.option("--amend", is_flag=True, help="Let changed rows replace payments that are rejected or were never sent.")
-@strict_option
-@click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json beside it.")
-@click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing.")
-@click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most.")
-@click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit.")
-@click.option("--expect-rows", type=click.IntRange(0), help="Refuse the sheet unless it has so many rows.")
-@click.option(
-    "--expect-total", multiple=True, metavar="CUR=AMOUNT", help="Refuse the sheet unless it comes to this. Repeatable."
-)
-@wait_option
+@sheet_options
 @click.pass_obj
-def command(
+def command(invocation: Invocation, /, **asked: Any) -> None:
+    """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
+    run_sheet(invocation, PAYOUT, "submit", **asked)
+
+
+def run_sheet(
     invocation: Invocation,
+    operation: str,
+    command_name: str,
     *,
     sheet: Path,
     worksheet: str | None,
@@ -72,13 +94,13 @@ def command(
     expect_total: tuple[str, ...],
     wait: bool,
 ) -> None:
-    """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
+    """Run a sheet of `operation`, as its command was asked to: start its batch, or continue it."""
     started_s = time.monotonic()
     screen = Screen(invocation)
     stated = stated_totals(expect_rows, expect_total)
     flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, flags)
-    rules = rules_of(settings)
+    rules = rules_of(settings, operation)
     require_complete(settings, rules, set())
 
     def read() -> Validated:
@@ -91,19 +113,19 @@ def command(
 
     if dry_run:
         with journal_or_nothing(settings) as reader:
-            planned = plan_submission(read(), reader, operation=PAYOUT, amend=amend, now=utc_now, strict=strict)
+            planned = plan_submission(read(), reader, operation=operation, amend=amend, now=utc_now, strict=strict)
             show_findings(screen, planned)
             is_refused = planned.validated.defects.height and not skip_invalid
             units = minor_units_of(rules)
             summary = refused(planned, strict=strict) if is_refused else _previewed(planned, reader, units, screen)
         screen.finish(replace(summary, seconds=time.monotonic() - started_s))
-    with reported(settings, "submit", screen) as report:
+    with reported(settings, command_name, screen) as report:
         validated = read()
         out = out or default_out(sheet, validated.sheet.name)
         submission = Submission(sheet, validated, out, plan or default_plan(sheet), skip_invalid, amend, strict)
         with (
             gateway_of(settings, rules, os.environ) as connection,
-            run_journal(settings, "submit", screen.say, wait=wait) as journal,
+            run_journal(settings, command_name, screen.say, wait=wait) as journal,
         ):
             report.summary = submit_sheet(submission, settings, rules, connection, journal, screen)
     screen.finish(report.summary)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import collect_option, settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.compose.parts import rules_of
@@ -17,11 +17,12 @@ from paygw_batch.sheet.template import write_template
 @click.command("template", short_help="Write an empty sheet to fill in.")
 @click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The new file (.xlsx or .csv).")
+@collect_option
 @click.pass_obj
-def command(invocation: Invocation, *, countries: tuple[str, ...], out: Path) -> None:
+def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
     """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
     screen = Screen(invocation)
-    chosen = chosen_countries(countries, rules_of(settings_of(invocation)))
+    chosen = chosen_countries(countries, rules_of(settings_of(invocation), operation))
     guides = write_template(chosen, out)
     missing = [key for rule in chosen for key in rule.missing_terms]
     if missing:

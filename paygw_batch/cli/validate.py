@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.cli.options import settings_of, strict_option, worksheet_option
+from paygw_batch.cli.options import collect_option, settings_of, strict_option, worksheet_option
 from paygw_batch.cli.render import Screen, listed, warnings_told
 from paygw_batch.cli.root import Invocation
 from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
@@ -22,10 +22,12 @@ from paygw_batch.sheet.validate import warnings_as_defects
 @click.option("--rejects", type=click.Path(path_type=Path), help="Write the refused rows here, with what is wrong.")
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
 @strict_option
+@collect_option
 @click.pass_obj
 def command(
     invocation: Invocation,
     *,
+    operation: str,
     sheet: Path,
     worksheet: str | None,
     rejects: Path | None,
@@ -36,7 +38,7 @@ def command(
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    rules = rules_of(settings)
+    rules = rules_of(settings, operation)
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     if strict:
         validated = warnings_as_defects(validated)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paygw_batch.compose.parts import PAYOUT, minor_units_of
+from paygw_batch.compose.parts import minor_units_of
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError
 from paygw_batch.run.approval import (
@@ -42,7 +42,8 @@ def require_approval(settings: Settings, rules: Rules, planned: Plan, file: Path
     policy = policy_of(settings)
     if policy is None or planned.existing is not None:
         return []
-    content = content_of(planned, endpoint=settings.endpoint(), operation=PAYOUT, minor_units=minor_units_of(rules))
+    operation = planned.validated.sheet.operation
+    content = content_of(planned, endpoint=settings.endpoint(), operation=operation, minor_units=minor_units_of(rules))
     if not needs_approval(content, policy):
         return []
     if not file.exists():

@@ -1,16 +1,17 @@
 """The way to the gateway: the configured one, or the built-in one for the duration of a run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paygw_batch.compose.notifications import authenticity, callback_url, field_names
-from paygw_batch.compose.parts import PAYOUT
+from paygw_batch.compose.parts import PAYOUT, operation_of, require_complete
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_enquiry, load_operation
-from paygw_batch.countries.rules import Rules
+from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.endpoint import Connections, TransportSettings, operation_url
 from paygw_batch.gateway.explain import Explanation, explain
@@ -21,12 +22,14 @@ from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
 from paygw_batch.sandbox.callback import CallbackHash
+from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.key import sandbox_key
 from paygw_batch.sandbox.server import running_sandbox
+from paygw_batch.sections import control_secret
 from paygw_batch.settings import Settings, passphrase
 
 RECORD_NAME = "sandbox-record.csv"
-"""What the built-in gateway accepted, beside the journal."""
+"""What the built-in gateway accepted of payouts, beside the journal."""
 ENQUIRY_PROFILE = "paynet-v4"
 """The status enquiry that the built-in gateway answers."""
 SANDBOX_URL = "http://127.0.0.1"
@@ -95,30 +98,55 @@ def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
     )
 
 
-def signer_of(settings: Settings, key: PrivateKey, base_url: str) -> Signer:
-    """Return what signs requests for the gateway at `base_url`, the token's place in the callback address left open.
+def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
+    """Return what the configuration supplies to every body of the operation that `rules` are for.
 
-    The settings must be complete.
+    Raises `ConfigurationError` naming the keys that are missing.
+    """
+    operation, payin = operation_of(rules), settings.payin
+    require_complete(settings, rules, set())
+    names = {field.name for rule in rules.values() if rule.form is not None for field in rule.form.fields}
+    urls = {name: url for name, url in settings.urls().items() if name in names}
+    if len(operation.amount_forms) == 1:
+        return Supplies(urls, operation.amount_forms[0])
+    control = ControlProfile(
+        tuple(map(ControlPart, payin.control_order or ())),
+        payin.control_separator or "",
+        ControlAmount(payin.control_amount or ""),
+        control_secret(payin, environ),
+    )
+    return Supplies(urls, AmountForm(payin.amount or ""), control)
+
+
+def signer_of(settings: Settings, rules: Rules, key: PrivateKey, base_url: str, environ: Mapping[str, str]) -> Signer:
+    """Return what signs requests of the rules' operation for the gateway at `base_url`.
+
+    The token's place in the callback address is left open.
+    Raises `ConfigurationError` for settings that are not complete.
     """
     gateway = settings.gateway
     return Signer(
-        url=operation_url(base_url, load_operation(PAYOUT), gateway.endpoint_id or ""),
+        url=operation_url(base_url, operation_of(rules), gateway.endpoint_id or ""),
         consumer_key=gateway.consumer_key or "",
-        supplies=Supplies({"server_callback_url": gateway.server_callback_url}),
+        supplies=supplies_of(settings, rules, environ),
         profile=SignatureProfile(gateway.signature_profile or ""),
         key=key,
     )
 
 
-def sandbox_config(settings: Settings, rules: Rules, key: PrivateKey, environ: Mapping[str, str]) -> SandboxConfig:
-    """Return the built-in gateway that expects what these settings send, and proves what it notifies of."""
+def sandbox_config(
+    settings: Settings, every_rules: Sequence[Rules], key: PrivateKey, environ: Mapping[str, str]
+) -> SandboxConfig:
+    """Return the built-in gateway that expects what these settings send, and proves what it notifies of; for the
+    operations of `every_rules`.
+    """
     gateway = settings.gateway
     return SandboxConfig(
         endpoint_id=gateway.endpoint_id or "",
         consumer_key=gateway.consumer_key or "",
         public_key_pem=key.public_key_pem(),
         profile=gateway.signature_profile or "",
-        served=(Served(load_operation(PAYOUT), rules, settings.journal_path().parent / RECORD_NAME),),
+        served=tuple(_served(settings, rules, environ) for rules in every_rules),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
         callback_hash=_callback_hash(settings, environ),
         enquiry=load_enquiry(ENQUIRY_PROFILE, load_operation(PAYOUT)),
@@ -132,19 +160,38 @@ def _callback_hash(settings: Settings, environ: Mapping[str, str]) -> CallbackHa
     return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
 
 
+def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Served:
+    operation, supplies, payin = operation_of(rules), supplies_of(settings, rules, environ), settings.payin
+    control = None
+    if supplies.control is not None:
+        secret = control_secret(payin, environ)
+        order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
+        control = ControlRule(tuple(order), separator, amount, secret)
+    expects = Expects(supplies.amount_form is AmountForm.TWO_DECIMALS, control)
+    return Served(operation, rules, record_path(settings, operation.name), expects)
+
+
+def record_path(settings: Settings, operation: str) -> Path:
+    """Return where the built-in gateway writes down what it accepted: beside the journal, by operation."""
+    name = RECORD_NAME if operation == PAYOUT else f"sandbox-record-{operation}.csv"
+    return settings.journal_path().parent / name
+
+
 def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
     """Return what signs for the gateway, without a way to it. The settings must be complete.
 
     The built-in gateway is not started: it stands at another port each time, so it is signed for at `SANDBOX_URL`.
     """
     base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
-    signer = signer_of(settings, signer_key(settings, environ), base_url)
+    signer = signer_of(settings, rules, signer_key(settings, environ), base_url, environ)
     return Signing(signer, rules, settings.gateway.server_callback_url)
 
 
 @contextmanager
 def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[Connection]:
-    """Yield the way to the gateway; with `base_url = "sandbox"` the built-in one runs as long as the context lasts.
+    """Yield the way to the gateway, for the operation of `rules`.
+
+    With `base_url = "sandbox"` the built-in one runs as long as the context lasts.
 
     Whatever is wrong with key, addresses or certificates shows here, before a journal is touched.
     """
@@ -152,6 +199,7 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
     with ExitStack() as stack:
         base_url = settings.gateway.base_url or ""
         if settings.uses_sandbox:
-            base_url = stack.enter_context(running_sandbox(sandbox_config(settings, rules, key, environ)))
-        signing = Signing(signer_of(settings, key, base_url), rules, callback_url(settings, environ))
+            base_url = stack.enter_context(running_sandbox(sandbox_config(settings, [rules], key, environ)))
+        signer = signer_of(settings, rules, key, base_url, environ)
+        signing = Signing(signer, rules, callback_url(settings, environ))
         yield Connection(signing, PayoutTransport(transport_settings(settings, base_url)), base_url)

@@ -4,14 +4,14 @@ import hashlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from paygw_batch.countries.load import load_rules
-from paygw_batch.countries.rules import FieldKind, Rules
+from paygw_batch.countries.load import load_operation, load_rules, operation_names
+from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, JournalHeld, SpoolDamaged, UsageError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
@@ -19,13 +19,15 @@ from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal,
 from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import World, timestamp
 from paygw_batch.settings import Settings
+from paygw_batch.sheet.misdirected import refuse_misdirected
 from paygw_batch.sheet.profiles import known_headings
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.validate import validate
 
 PAYOUT = "payout"
-"""The operation of every command so far."""
+PAYIN = "payin"
+"""The operations: what `submit` and `collect` run, and what every batch is of one of."""
 
 
 Tell = Callable[[str], None]
@@ -42,9 +44,14 @@ def real_world() -> World:
     return World(now=utc_now, nonce=partial(secrets.token_hex, 16), chance=random.random)
 
 
-def rules_of(settings: Settings) -> Rules:
-    """Return the rules of every country, with the operator's terms."""
-    return load_rules(PAYOUT, settings.terms())
+def rules_of(settings: Settings, operation: str) -> Rules:
+    """Return what every country asks of an operation, with the operator's terms."""
+    return load_rules(operation, settings.terms(operation))
+
+
+def operation_of(rules: Rules) -> Operation:
+    """Return the operation that rules are for."""
+    return load_operation(next(iter(rules.values())).operation)
 
 
 def minor_units_of(rules: Rules) -> Mapping[str, int]:
@@ -55,29 +62,37 @@ def minor_units_of(rules: Rules) -> Mapping[str, int]:
 def validated_sheet(
     settings: Settings, rules: Rules, path: Path, *, reference: str | None, worksheet: str | None = None
 ) -> Validated:
-    """Read and validate a sheet; `worksheet` names one of a workbook's."""
-    return validate(read_sheet(path, read_options(settings, worksheet)), rules, reference=reference)
+    """Read and validate a sheet by the rules of its operation; `worksheet` names one of a workbook's."""
+    sheet = read_sheet(path, read_options(settings, operation_of(rules).name, worksheet))
+    refuse_misdirected(sheet, {name: load_operation(name).command for name in operation_names()})
+    return validate(sheet, rules, reference=reference)
 
 
-def read_options(settings: Settings, worksheet: str | None = None) -> ReadOptions:
-    """Return how sheets are read."""
+def read_options(settings: Settings, operation: str, worksheet: str | None = None) -> ReadOptions:
+    """Return how sheets of an operation are read."""
     return ReadOptions(
         max_rows=settings.limits.max_rows,
         max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
         code_page=settings.sheet.code_page,
         sheet_name=worksheet,
         aliases=known_headings(settings.sheet.column_profile, settings.columns),
+        operation=operation,
     )
+
+
+def require_gateway(settings: Settings) -> None:
+    """Raise `ConfigurationError` naming every key that sending anything at all still needs."""
+    _require(settings.missing_to_send())
 
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
     """Raise `ConfigurationError` naming every key that sending to `countries` still needs."""
     used = [rules[code] for code in sorted(countries) if code in rules]
-    missing = settings.missing_to_send()
-    fields = {field.kind for rule in used if rule.form is not None for field in rule.form.fields}
-    if FieldKind.OPERATOR_URL in fields and not settings.gateway.server_callback_url:
-        missing.append("gateway.server_callback_url")
-    missing += [key for rule in used if rule.form is not None for key in rule.missing_terms]
+    of_countries = [key for rule in used if rule.form is not None for key in rule.missing_terms]
+    _require([*settings.missing_to_send(), *settings.missing_for(operation_of(rules).name), *of_countries])
+
+
+def _require(missing: Sequence[str]) -> None:
     if missing:
         raise ConfigurationError(
             f"The configuration does not say {', '.join(missing)}.",
@@ -185,7 +200,7 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         # By its name the newest: of several worksheets of a workbook, each is a batch of its own.
-        found = list({r.sheet_name: r for r in records if r.sheet_sha256 == digest}.values())
+        found = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
     if len(found) == 1:
         return found[0]
     if found:

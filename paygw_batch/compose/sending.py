@@ -9,9 +9,9 @@ import polars as pl
 
 from paygw_batch.compose.connect import Connection
 from paygw_batch.compose.parts import (
-    PAYOUT,
     intake_of,
     minor_units_of,
+    operation_of,
     real_world,
     require_complete,
     take_in_waiting,
@@ -19,9 +19,8 @@ from paygw_batch.compose.parts import (
 )
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
-from paygw_batch.countries.load import load_operation
-from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import JournalError
+from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Expected, RawReply, TransportFault
 from paygw_batch.gateway.signers import signers_for
@@ -80,6 +79,8 @@ def send(task: Task, progress: Progress, watch: Watch) -> RunEnd:
     due = due_countries(task.journal, task.batch)
     if not due:
         return RunEnd(0, None, interrupted=False)
+    if operation_of(task.rules).name != task.batch.operation:
+        raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
     require_complete(task.settings, task.rules, set(due))
     progress.started(sum(due.values()))
     intake = intake_of(task.settings)
@@ -105,7 +106,7 @@ async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, wat
             journal=task.journal,
             gateway=transport,
             prepare=prepare,
-            judge=_judge(task.settings),
+            judge=_judge(task.settings, operation_of(task.rules)),
             pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
             world=real_world(),
             away=away,
@@ -129,8 +130,8 @@ async def _at_intervals(take_in: Callable[[], Awaitable[None]]) -> None:
             await take_in()
 
 
-def _judge(settings: Settings) -> Judge:
-    words, operation = settings.words(), load_operation(PAYOUT)
+def _judge(settings: Settings, operation: Operation) -> Judge:
+    words = settings.words()
 
     def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
         return classify(came_back, expected, words, operation, now=utc_now())

@@ -186,6 +186,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
     defaults |= {name: value for name, value in case.supplied.items() if name in sent and name != "purpose"}
     pattern = case.terms.bank_account_pattern
     return CountryRule(
+        operation=case.operation,
         code=case.code,
         name=case.country.name,
         demonym=case.country.demonym,

@@ -134,7 +134,7 @@ class OperatorTerms:
 
 @dataclass(frozen=True, slots=True)
 class CountryRule:
-    """All that one country asks of one operation, the operator's terms included.
+    """All that one country asks of one operation (its name), the operator's terms included.
 
     `form` is None while the operation cannot be used, and `unusable` then says why, in a sentence for a person.
     `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
@@ -146,6 +146,7 @@ class CountryRule:
     `confused_codes` maps a code that is often written for this country by mistake to the sentence that says so.
     """
 
+    operation: str
     code: str
     name: str
     demonym: str

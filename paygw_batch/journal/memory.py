@@ -214,6 +214,18 @@ class MemoryJournal(MemoryEvidence):
         """Yield the sheet as it was received, piece by piece."""
         yield from self._pages.get(batch, [])
 
+    def customer_urls(self, batch: int) -> Mapping[int, str]:
+        """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
+        rows = {number: row for row, number in self._covered.get(batch, {}).items()}
+        found = {}
+        for line in self._lines:
+            if line.instruction not in rows or line.contradicts is not None:
+                continue
+            url = json.loads(line.details).get("customer_url")
+            if url is not None and line.attempt == self._progress[line.instruction].standing.attempt:
+                found[rows[line.instruction]] = url
+        return found
+
     def tallies(self, batch: int) -> Sequence[Tally]:
         """Return counts and sums of a batch, ordered by country, currency and state."""
         sums: dict[tuple[str, str, State], tuple[int, int]] = {}

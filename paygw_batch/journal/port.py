@@ -256,6 +256,10 @@ class JournalReader(Protocol):
         """Yield the sheet as it was received, piece by piece."""
         ...
 
+    def customer_urls(self, batch: int) -> Mapping[int, str]:
+        """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
+        ...
+
     def tallies(self, batch: int) -> Sequence[Tally]:
         """Return counts and sums of a batch."""
         ...

@@ -10,8 +10,8 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding
 from paygw_batch.sheet.amounts import readable_amount
+from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
 from paygw_batch.sheet.pages import from_pages
-from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
 
 INVALID = "invalid"
 """The state of a row with defects: it is no instruction, and the state machine does not know it."""
@@ -34,6 +34,7 @@ _STANDING_SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "updated_at": pl.String,
     "minor": pl.Int64,
 }
+_URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 _ROWS_AT_ONCE = 50_000
 
 
@@ -69,8 +70,16 @@ def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapp
         error_code=pl.coalesce("error_code", "gateway_error_code"),
         message=pl.coalesce("message", "gateway_message"),
     )
-    unknown = [name for name in rows.columns if name not in (*RECONCILIATION_COLUMNS, "valid")]
-    return frame.select(*RECONCILIATION_COLUMNS, *unknown)
+    columns = RECONCILED_OF[batch.operation]
+    if CUSTOMER_URL in columns:
+        frame = frame.join(_customer_urls(journal, batch), on="row", how="left", maintain_order="left")
+    unknown = [name for name in rows.columns if name not in (*columns, "valid")]
+    return frame.select(*columns, *unknown)
+
+
+def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
+    found = journal.customer_urls(batch.number)
+    return pl.DataFrame({"row": list(found), CUSTOMER_URL: list(found.values())}, schema=_URL_SCHEMA)
 
 
 def _standings(standings: Iterable[RowStanding]) -> pl.DataFrame:

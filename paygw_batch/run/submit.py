@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.port import (
     Amendment,
     BatchRecord,
@@ -59,7 +60,7 @@ def plan_submission(
     """
     if strict:
         validated = warnings_as_defects(validated)
-    if existing := _batch(journal, validated.batch):
+    if existing := _batch(journal, operation, validated.batch):
         return Plan(validated, existing, (), ())
     instructions = validated.instructions
     known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
@@ -67,7 +68,7 @@ def plan_submission(
     conflicts = [clash for clash in clashes if not (amend and clash.amendable)]
     if conflicts:
         validated = with_defects(validated, _conflict_defects(conflicts))
-        if existing := _batch(journal, validated.batch):
+        if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
     new = _without_rows(validated.instructions, (row.row for row in known))
     since = timestamp(now() - timedelta(days=LOOK_ALIKE_DAYS))
@@ -77,7 +78,7 @@ def plan_submission(
     if look_alikes:
         found = _look_alike_warnings(look_alikes, new)
         validated = with_defects(validated, found) if strict else with_warnings(validated, found)
-        if strict and (existing := _batch(journal, validated.batch)):
+        if strict and (existing := _batch(journal, operation, validated.batch)):
             return Plan(validated, existing, (), ())
     return Plan(validated, None, known, amendments)
 
@@ -103,6 +104,8 @@ def open_planned_batch(
     if plan.existing is not None:
         return plan.existing
     validated = plan.validated
+    if operation != validated.sheet.operation or any(rule.operation != operation for rule in rules.values()):
+        raise InternalError(f"a sheet that was read for {validated.sheet.operation} was about to be opened otherwise")
     hold_to_contract(validated, rules)
     sheet = validated.sheet
     new = _without_rows(validated.instructions, (row.row for row in plan.known))
@@ -126,8 +129,9 @@ def open_planned_batch(
     )
 
 
-def _batch(journal: JournalReader, batch: str) -> BatchRecord | None:
-    return next((record for record in journal.batches() if record.batch == batch), None)
+def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | None:
+    same = (record for record in journal.batches() if (record.operation, record.batch) == (operation, batch))
+    return next(same, None)
 
 
 def _without_rows(instructions: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:

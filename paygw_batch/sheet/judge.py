@@ -118,7 +118,7 @@ class Judge:
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
         """Return the instructions (as in `Validated`) of some rows of a sheet's frame that `piece` made `lines` of."""
-        good = prepared(raw, self._columns) if lines["valid"].all() else prepared(rows_of(raw, lines["valid"]))
+        good = prepared(raw if lines["valid"].all() else rows_of(raw, lines["valid"]), self._columns)
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
         for country, part in self._parts(good, lambda country: country.wire_needs):
             if not country.wire:
