@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
+from make_collections import make_collections
 from make_sheet import COUNTRIES, make_sheet
 from xlsxwriter import Workbook
 
@@ -239,10 +240,18 @@ def write_workbook(path: Path) -> None:
             sheet.set_column(column, column, width)
         sheet.set_landscape()
         sheet.fit_to_pages(1, 0)
+def write_collections(folder: Path) -> None:
+    """Write the sheets of customers to collect from."""
+    (folder / "collections").mkdir(exist_ok=True, parents=True)
+    for code in COUNTRIES:
+        sheet = make_collections(5, seed=sum(code.encode()), prefix=f"COL-{code}", countries=[code])
+        sheet.write_csv(folder / f"collections/{code}.csv")
+    make_collections(100, seed=1, prefix="COL").write_csv(folder / "collections-mixed.csv")
 
 
 def write_all(folder: Path) -> None:
     """Write every sheet into `folder`."""
+    write_collections(folder)
     (folder / "countries").mkdir(exist_ok=True, parents=True)
     for code in COUNTRIES:
         of_country(code).write_csv(folder / f"countries/{code}.csv")

@@ -137,8 +137,9 @@ def signer_of(settings: Settings, rules: Rules, key: PrivateKey, base_url: str, 
 def sandbox_config(
     settings: Settings, every_rules: Sequence[Rules], key: PrivateKey, environ: Mapping[str, str]
 ) -> SandboxConfig:
-    """Return the built-in gateway that expects what these settings send, and proves what it notifies of; for the
-    operations of `every_rules`.
+    """Return the built-in gateway that expects what these settings send, and proves what it notifies of.
+
+    It serves the operations of `every_rules`.
     """
     gateway = settings.gateway
     return SandboxConfig(

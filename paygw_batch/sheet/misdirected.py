@@ -20,7 +20,7 @@ def refuse_misdirected(sheet: Sheet, commands: Mapping[str, str]) -> None:
         has_own = any(name in sheet.frame.columns for name in own.difference(columns))
         if operation != sheet.operation and not has_own and len(alien) >= _ENOUGH:
             raise SheetError(
-                f"{sheet.name} has columns of a sheet for `{commands[operation]}` ({', '.join(alien)}), and none that only "
-                f"a sheet for `{commands[sheet.operation]}` has.",
+                f"{sheet.name} has columns of a sheet for `{commands[operation]}` ({', '.join(alien)}), and none that "
+                f"only a sheet for `{commands[sheet.operation]}` has.",
                 hint=f"Nothing was sent. If it is meant so: `paygw-batch {commands[operation]} SHEET`.",
             )

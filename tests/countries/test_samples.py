@@ -26,15 +26,15 @@ SANDBOX_AMOUNTS = range(9000, 9100)
 def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
     """Return the modules `make_sheet` and `make_samples`."""
     loaded = []
-    for name in ("make_sheet", "make_samples"):
+    for name in ("make_sheet", "make_collections", "make_samples"):
         spec = importlib.util.spec_from_file_location(name, SAMPLES / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         loaded.append(module)
-    yield loaded[0], loaded[1]
-    for name in ("make_sheet", "make_samples"):
+    yield loaded[0], loaded[2]
+    for name in ("make_sheet", "make_collections", "make_samples"):
         del sys.modules[name]
 
 
