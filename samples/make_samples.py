@@ -240,6 +240,8 @@ def write_workbook(path: Path) -> None:
             sheet.set_column(column, column, width)
         sheet.set_landscape()
         sheet.fit_to_pages(1, 0)
+
+
 def write_collections(folder: Path) -> None:
     """Write the sheets of customers to collect from."""
     (folder / "collections").mkdir(exist_ok=True, parents=True)

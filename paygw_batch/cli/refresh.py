@@ -13,8 +13,8 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out, reconcile
-from paygw_batch.compose.connect import gateway_of
-from paygw_batch.compose.parts import find_batch, require_complete, rules_of, run_journal
+from paygw_batch.compose.connect import gateway_of, signer_key
+from paygw_batch.compose.parts import find_batch, require_gateway, rules_of, run_journal
 from paygw_batch.compose.refresh import refresh, require_enquiry
 from paygw_batch.compose.sending import Task
 from paygw_batch.run.engine import RunEnd
@@ -36,20 +36,19 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool)
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_enquiry(settings)
-    rules = rules_of(settings)
-    require_complete(settings, rules, set())
-    with (
-        reported(settings, "refresh", screen) as report,
-        gateway_of(settings, rules, os.environ) as connection,
-        run_journal(settings, "refresh", screen.say, wait=wait) as journal,
-    ):
-        record = find_batch(journal, batch)
-        out = out or default_out(Path(record.sheet_path), record.sheet_name)
-        check_writable(out)
-        task = Task(settings, rules, connection, journal, record)
-        done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))
-        end = RunEnd(0, None, interrupted=done.interrupted)
-        report.summary = _told(reconcile(journal, record, rules, out, screen, end=end), done)
+    require_gateway(settings)
+    with reported(settings, "refresh", screen) as report:
+        signer_key(settings, os.environ)
+        with run_journal(settings, "refresh", screen.say, wait=wait) as journal:
+            record = find_batch(journal, batch)
+            rules = rules_of(settings, record.operation)
+            out = out or default_out(Path(record.sheet_path), record.sheet_name)
+            check_writable(out)
+            with gateway_of(settings, rules, os.environ) as connection:
+                task = Task(settings, rules, connection, journal, record)
+                done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))
+            end = RunEnd(0, None, interrupted=done.interrupted)
+            report.summary = _told(reconcile(journal, record, rules, out, screen, end=end), done)
     screen.finish(report.summary)
 
 

@@ -56,7 +56,7 @@ def command(
     )
     if rejects is not None:
         if bad:
-            written = write_mendable(validated, sheet, read_options(settings, worksheet), rejects)
+            written = write_mendable(validated, sheet, read_options(settings, operation, worksheet), rejects)
             screen.notes(written.notes)
             message += (
                 f" The red cells in {rejects} are to be mended; then submit that workbook."

@@ -73,7 +73,7 @@ def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) ->
     # The copy is longer by our marks, and has to be read again whatever the limit for sheets is.
     options = replace(options, max_sheet_bytes=options.max_sheet_bytes + 4 * workbook_copy.MOST_UNPACKED_BYTES)
     place = place_of(
-        data, options.aliases, file=source.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
+        data, options.vocabulary, file=source.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
     )
     try:
         marked, cells = annotated(data, place, validated)
@@ -107,9 +107,9 @@ def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadO
     """
     try:
         table = read_workbook(
-            copy, options.aliases, file=before.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
+            copy, options.vocabulary, file=before.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
         )
-        after = to_sheet(table, file=before.name, sha256="", max_rows=table.frame.height)
+        after = to_sheet(table, operation=before.operation, file=before.name, sha256="", max_rows=table.frame.height)
     except SheetError:
         return False
     old, new = _without(before.frame, formulas), _without(after.frame, formulas)

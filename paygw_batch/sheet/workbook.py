@@ -71,15 +71,15 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
     )
 
 
-def place_of(data: bytes, aliases: Mapping[str, str], *, file: str, max_bytes: int, sheet_name: str | None) -> Place:
+def place_of(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Place:
     """Return where `read_workbook` finds the sheet, with the names of the columns that have headings."""
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
-    part, _, _ = _chosen(workbook, aliases, file=file, sheet_name=sheet_name)
+    part, _, _ = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
     content = _Content()
-    _advance_to_header(workbook.rows(part), content, aliases)
+    _advance_to_header(workbook.rows(part), content, vocabulary)
     if content.header is None:
-        raise no_header(file, [_cells(row) for row in content.above], aliases)
-    headings = match_headings(_cells(content.header), aliases, file=file, row=content.header.number)
+        raise no_header(file, [_cells(row) for row in content.above], vocabulary)
+    headings = match_headings(_cells(content.header), vocabulary, file=file, row=content.header.number)
     return Place(part.name, headings.names)
 
 
