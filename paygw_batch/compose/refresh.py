@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from paygw_batch.compose.connect import Connection
-from paygw_batch.compose.parts import PAYOUT, intake_of, minor_units_of, real_world, take_in_waiting, utc_now
+from paygw_batch.compose.parts import intake_of, minor_units_of, real_world, take_in_waiting, utc_now
 from paygw_batch.compose.sending import Task
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.errors import ConfigurationError
@@ -55,7 +55,7 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
 
 def _asking(settings: Settings, connection: Connection) -> Callable[[Expected], "asyncio.Future[Answer]"]:
     signer = connection.signing.signer
-    operation = load_enquiry(require_enquiry(settings), load_operation(PAYOUT))
+    operation = load_enquiry(require_enquiry(settings), load_operation(task.batch.operation))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
     enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
     world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
