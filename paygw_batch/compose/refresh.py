@@ -42,7 +42,7 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
         one = Refresh(
             task.journal,
             task.batch,
-            _asking(task.settings, task.connection),
+            _asking(task.settings, task.connection, task.batch.operation),
             words=task.settings.words(),
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -53,9 +53,11 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
         return await one.run()
 
 
-def _asking(settings: Settings, connection: Connection) -> Callable[[Expected], "asyncio.Future[Answer]"]:
+def _asking(
+    settings: Settings, connection: Connection, batch_operation: str
+) -> Callable[[Expected], "asyncio.Future[Answer]"]:
     signer = connection.signing.signer
-    operation = load_enquiry(require_enquiry(settings), load_operation(task.batch.operation))
+    operation = load_enquiry(require_enquiry(settings), load_operation(batch_operation))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
     enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
     world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
