@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from .judge import judge_end, judge_orders
-from .kills import FAST, SLOW, kill
+from .kills import ENDS, FAST, SLOW, kill
 from .machine import PATIENCE_S, GatewayProcess, Machine, Spawner, gateway
+from .tracing import traced, why_not
 
 KILLS = 50
 ROWS = 30
@@ -47,6 +48,30 @@ def test_a_first_signal_lets_rows_in_flight_land_and_ends_with_130(
     assert states.count("in_doubt") == sum(line.answer == "drop_after" for line in orders)
     assert code == (5 if "in_doubt" in states else 130)
     judge_end(machine, slow_gateway, 300)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+@pytest.mark.parametrize("commit", [4, 6, 8])
+def test_a_signal_in_a_commit_ends_the_run_in_order(
+    machine: Machine, slow_gateway: GatewayProcess, name: str, commit: int
+) -> None:
+    """It comes while an intent or an outcome is flushed to the disk: the batch was opened before."""
+    sheet = machine.sheet(ROWS)
+    first = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 1)
+    first.send(signal.SIGKILL)
+    first.done()
+    log = machine.home / "strace.txt"
+    inject = ["-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal={name}:when={commit}"]
+    code = traced(machine, log, inject, "resume")
+    assert f"SIG{name} {{" in log.read_text()
+    states = [line["state"] for line in machine.reconciliation()]
+    assert "in_doubt" in states, "the kill left some"
+    assert code == 5
+    assert "ready" in states
+    assert machine.run("submit", sheet) in ENDS
+    judge_end(machine, slow_gateway, ROWS)
 
 
 def test_a_second_signal_leaves_at_once_and_loses_nothing(machine: Machine, slow_gateway: GatewayProcess) -> None:
