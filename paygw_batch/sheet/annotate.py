@@ -5,6 +5,7 @@ must not become one that can be paid because its type or its format is another. 
 again and compares (`rejects`). Needs the extra `excel`: imported only where it is there.
 """
 
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -27,7 +28,7 @@ MOST_COMMENTS = 5_000
 """A spreadsheet becomes slow with more; the list has the sentences of all the others."""
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
-_MARK = f"{_AUTHOR}:"
+_OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
 """How our part of a comment begins: the sender's own stands before it, and stays when ours is taken away again."""
 
 
@@ -87,8 +88,8 @@ def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
     for cell in _cells(sheet).values():
         if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):
             cell.fill = PatternFill()
-        if cell.comment is not None and _MARK in cell.comment.text:
-            own = cell.comment.text.partition(_MARK)[0].rstrip()
+        if cell.comment is not None and (ours := _OURS.search(cell.comment.text)):
+            own = cell.comment.text[: ours.start()].rstrip()
             cell.comment = _comment(own, cell.comment.author or "") if own else None
 
 
@@ -148,7 +149,7 @@ def _cell(sheet: Worksheet, finding: Finding) -> Cell:
 
 def _add_comment(cell: Cell, messages: Sequence[str]) -> None:
     """Say what is wrong, below what the sender has to say there."""
-    ours = f"{_MARK}\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
+    ours = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
     own = cell.comment.text if cell.comment is not None else ""
     author = cell.comment.author or _AUTHOR if cell.comment is not None else _AUTHOR
     cell.comment = _comment(f"{own}\n\n{ours}" if own else ours, author)

@@ -84,7 +84,7 @@ def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) ->
     notes = []
     if cells:
         notes.append(
-            f"{len(cells):,} cells hold formulas, which have no values in the copy: open it in a spreadsheet and "
+            f"Cells with formulas: {len(cells):,}. They have no values in the copy: open it in a spreadsheet and "
             "save it there before it is submitted."
         )
     if lost := workbook_copy.lost_parts(data, marked):

@@ -17,9 +17,9 @@ from openpyxl.writer.excel import ExcelWriter
 
 MOST_UNPACKED_BYTES = 32 * 1024 * 1024
 """docs/performance.md says what so much comes to in memory and time."""
-_MOST_RANGED_CELLS = 1_000_000
-"""What merged cells, links and tables may span together: the library makes an object of each."""
-_RANGES = frozenset({"mergeCell", "hyperlink", "table"})
+_MOST_RANGED_CELLS = 200_000
+"""What merged cells and links may span together: the library makes an object of each."""
+_RANGES = frozenset({"mergeCell", "hyperlink"})
 _LOST = {
     "xl/media/": "pictures",
     "xl/charts/": "charts",
@@ -67,7 +67,7 @@ def why_not_copied(data: bytes) -> str:
     if has_doctype:
         return "a part of the workbook has a document type"
     if ranged_cells > _MOST_RANGED_CELLS:
-        return "merged cells, links or tables of the workbook span too many cells"
+        return "merged cells or links of the workbook span too many cells"
     return ""
 
 
@@ -80,8 +80,14 @@ def _cells_of(ref: str) -> int:
 
 
 def loaded(data: bytes) -> Workbook:
-    """Return the workbook, with its formulas and without their values."""
-    return load_workbook(io.BytesIO(data), rich_text=True)
+    """Return the workbook, with its formulas and without their values.
+
+    Raises `ValueError` for a table that names no columns: to find them, `saved` would make cells of all its range.
+    """
+    book = load_workbook(io.BytesIO(data), rich_text=True)
+    if not all(table.tableColumns for sheet in book.worksheets for table in sheet.tables.values()):
+        raise ValueError("a table names no columns")
+    return book
 
 
 def saved(book: Workbook) -> bytes:

@@ -3,6 +3,7 @@
 import datetime as dt
 import io
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Callable
@@ -13,8 +14,11 @@ import openpyxl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
 from openpyxl.comments import Comment
 from openpyxl.styles import PatternFill
+from openpyxl.worksheet.table import Table
 from openpyxl.worksheet.worksheet import Worksheet
 from sheet_values import GOOD, HEADER, codes
 
@@ -149,6 +153,7 @@ def test_a_warning_has_another_colour_and_refuses_nothing(desk: Desk):
 def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(desk: Desk):
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["E4"].comment = Comment("ask Joyce", "Peter")
+        sheet["C3"].comment = Comment("paygw-batch: refuses this", "Peter")
         sheet["A2"].fill = PatternFill("solid", fgColor="FF00FF00")
 
     _, first = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, decorate))
@@ -158,7 +163,8 @@ def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(d
     _, second = desk.annotate(again)
     sheet = openpyxl.load_workbook(second).worksheets[0]
     assert coloured(second, RED) == {"F3", "C4", "A5"}
-    assert sheet["C3"].comment is None
+    assert sheet["F3"].comment.text.count("paygw-batch:") == 1
+    assert sheet["C3"].comment.text == "paygw-batch: refuses this"
     assert sheet["E4"].comment.text == "ask Joyce"
     assert sheet["A2"].fill.fgColor.rgb == "FF00FF00"
     assert openpyxl.load_workbook(second).sheetnames == ["Sheet", "Problems"]
@@ -246,7 +252,7 @@ def test_formulas_stay_and_must_have_been_calculated_again_before_they_are_paid(
     assert (2, "amount.formula") not in desk.codes(source)
     written, path = desk.annotate(source)
     assert written.is_workbook
-    assert written.notes[0].startswith("2 cells hold formulas")
+    assert written.notes[0].startswith("Cells with formulas: 2.")
     assert openpyxl.load_workbook(path).worksheets[0]["C2"].value == "=750*2"
     assert (2, "amount.formula") in desk.codes(path)
     mend(path, MENDED)
@@ -273,6 +279,19 @@ def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monk
     said = [row[0].value for row in book["Problems"].iter_rows()]
     assert "The first 3 of 5 are listed; the others are coloured all the same." in said
     assert sum(isinstance(value, int) for value in said) == 3
+
+
+def test_rich_text_and_a_table_over_the_whole_sheet_stay(desk: Desk):
+    def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+        sheet["H2"].value = CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
+        sheet.add_table(Table(displayName="Pay", ref="A1:H90000"))
+
+    source = workbook(desk.folder / "bad.xlsx", BAD, decorate)
+    written, path = desk.annotate(source)
+    assert written == Written(is_workbook=True)
+    sheet = openpyxl.load_workbook(path, rich_text=True).worksheets[0]
+    assert sheet["H2"].value == CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
+    assert list(sheet.tables) == ["Pay"]
 
 
 # What cannot be annotated comes back as a table
@@ -302,8 +321,9 @@ def test_a_workbook_above_the_bound_comes_back_as_a_table(desk: Desk, monkeypatc
     [
         ("xl/theme/more.xml", '<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "document type"),
         ("xl/more.xml", "<x><y></x>", "damaged"),
-        ("xl/tables/table9.xml", '<table ref="A1:XFD1048576"/>', "span too many cells"),
-        ("xl/tables/table9.xml", '<table ref="nonsense"/>', "damaged"),
+        ("xl/worksheets/sheet9.xml", '<x><hyperlink ref="A1:XFD1048576"/></x>', "span too many cells"),
+        ("xl/worksheets/sheet9.xml", '<x><mergeCell ref="A:C"/></x>', "span too many cells"),
+        ("xl/worksheets/sheet9.xml", '<x><mergeCell ref="nonsense"/></x>', "damaged"),
     ],
 )
 def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text: str, why: str):
@@ -319,15 +339,30 @@ def test_merged_cells_that_span_the_whole_sheet_are_not_given_to_the_library(des
     assert "span too many cells" in written.notes[0]
 
 
+def without(path: Path, pattern: str, *, part: str) -> None:
+    """Take out of one part of a workbook what a pattern matches."""
+    data = path.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            new.writestr(name, re.sub(pattern.encode(), b"", text) if name == part else text)
+
+
+def test_a_table_without_columns_is_not_written_again(desk: Desk):
+    def add(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+        sheet.add_table(Table(displayName="Pay", ref="A1:H5"))
+
+    source = workbook(desk.folder / "bad.xlsx", BAD, add)
+    without(source, "<tableColumns.*</tableColumns>", part="xl/tables/table1.xml")
+    written, _ = desk.annotate(source)
+    assert "cannot be copied (ValueError)" in written.notes[0]
+
+
 def test_a_workbook_that_the_library_cannot_read_comes_back_as_a_table(desk: Desk):
     source = workbook(desk.folder / "bad.xlsx", BAD)
-    data = source.read_bytes()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(source, "w") as new:
-        for name in old.namelist():
-            if name != "[Content_Types].xml":
-                new.writestr(name, old.read(name))
+    without(source, "<Override.*", part="[Content_Types].xml")
     written, path = desk.annotate(source)
-    assert "cannot be copied (KeyError)" in written.notes[0]
+    assert not written.is_workbook
     assert len(desk.codes(path)) == len(desk.codes(source))
 
 
