@@ -9,6 +9,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hostile import Hostile, hostile_sheet, play
+from hostile import verdict as verdict_on
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sheet_values import GOOD, HEADER, lines
@@ -222,3 +224,23 @@ def test_very_many_columns_get_a_clean_verdict(tmp_path: Path, rules: Rules):
 def test_rows_that_each_name_another_country_get_a_clean_verdict(tmp_path: Path, rules: Rules):
     rows = [GOOD.replace("KE", f"Q{n}", 1).replace("A-1", f"A-{n}") for n in range(3_000)]
     assert verdict(tmp_path / "pay.csv", lines(*rows).encode(), rules) is not None
+
+
+@pytest.mark.parametrize("start", range(0, 100, 25))
+def test_damaged_samples_and_nasty_cells_get_a_clean_verdict(start: int):
+    """The first hundred of what `python -m tests.sheet.hostile --sheets 10000` plays."""
+    verdicts, failures = play(range(start, start + 25))
+    assert not failures
+    assert verdicts.total() == 25
+
+
+def test_a_seed_is_a_sheet_and_always_the_same_one():
+    assert hostile_sheet(7).content == hostile_sheet(7).content
+    assert hostile_sheet(7).content != hostile_sheet(8).content
+
+
+def test_a_lost_row_would_be_found(tmp_path: Path):
+    content = lines(GOOD, GOOD.replace("A-1", "A-2")).encode()
+    assert verdict_on(tmp_path / "pay.csv", Hostile(".csv", content, 2)) == "read"
+    with pytest.raises(AssertionError, match="3 rows went in, 2 came out"):
+        verdict_on(tmp_path / "pay.csv", Hostile(".csv", content, 3))

@@ -1,0 +1,342 @@
+"""`python -m tests.sheet.hostile --sheets N`: hostile sheets by the thousand, each of which must get a clean verdict.
+
+Every number is a seed: it picks a format (CSV, Parquet, .xlsx), and either damages a sample (bytes replaced, inserted,
+deleted, lines swapped, other encodings and line ends) or makes a table of nasty cells. A clean verdict is a sheet that
+was read, or a `SheetError`; anything else, a panic of polars included, is a failure. What was read must come back from
+validation row by row, and must not be fewer rows than the file has, counted by other means.
+"""
+
+import argparse
+import codecs
+import csv
+import io
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import unicodedata
+import zipfile
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import openpyxl
+import polars as pl
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms, Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.validate import validate
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+ROWS = 12
+"""Rows of a sample that are damaged together: enough to merge, few enough to be quick."""
+AT_ONCE = 100
+"""How many seeds a worker takes at a time."""
+FORMATS = (".csv",) * 8 + (".xlsx",) * 3 + (".parquet",)
+"""Parquet is rare: each file is tried in a process of its own first."""
+NASTY_BYTES = b'"""\',;\t\r\n\n\x00\x1f\x7f\xff\xe2\xc3=+-@ |\\' + codecs.BOM_UTF8
+NASTY_CELLS = (
+    *(
+        "",
+        " ",
+        "-",
+        '"',
+        "'",
+        '""',
+        "=A1",
+        "+1",
+        "@x",
+        "\t",
+        "a,b",
+        'a"b',
+        "'=1",
+        '="0712"',
+        "#N/A",
+        "OK",
+        "Total",
+        "0",
+    ),
+    *(
+        "1,000.00",
+        "1.000,50",
+        "1e3",
+        "2.54712E+11",
+        "٣٤٥",
+        "\uff11\uff12",
+        "-5",
+        "(100)",
+        "100.105",
+        "9" * 40,
+        "1/2",
+        "12-Jan",
+        "NaN",
+    ),
+    *(
+        "0712345678",
+        "+254 712-345 678",
+        "00254712345678",
+        "254712345678.0",
+        "712345678",
+        "\u200b254712345678",
+        "\u202e123",
+    ),
+    *(
+        "KE",
+        "ke",
+        "BJ",
+        "Kenya",
+        "ZZ",
+        "KES",
+        "XOF",
+        "José",
+        "名前",
+        "محمد",
+        "e\u0301",
+        "\ufeff",
+        "\u00a0",
+        "a" * 300,
+        "<x>&amp;",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hostile:
+    """A file, and how many rows below its header say something (None: nobody can tell)."""
+
+    ending: str
+    content: bytes
+    rows: int | None
+
+
+@cache
+def rules() -> Rules:
+    """The rules of all countries, with invented terms."""
+    wallets = {code: OperatorTerms(purpose=f"W-{code}") for code in ("KE", "TZ", "UG", "GH", "NG", "ZM", "RW", "EG")}
+    xof = {code: OperatorTerms(purpose="W", form="account") for code in ("BF", "CI", "SN", "GN", "BN")}
+    return load_rules("payout", wallets | xof)
+
+
+@cache
+def samples() -> list[list[list[str]]]:
+    """All sample sheets as rows of cells, the header first."""
+    found = []
+    for path in sorted(SAMPLES.rglob("*.csv")):
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file))
+        if "country" in rows[0]:
+            found.append(rows)
+    return found
+
+
+def hostile_sheet(seed: int) -> Hostile:
+    """Return the hostile sheet of a seed."""
+    chance = Random(seed)  # noqa: S311 (to be repeatable is the point)
+    header, *body = chance.choice(samples())
+    rows = chance.sample(body, min(len(body), chance.randint(1, ROWS)))
+    if chance.random() < 0.4:
+        rows = [[chance.choice(NASTY_CELLS) if chance.random() < 0.3 else cell for cell in row] for row in rows]
+    ending = chance.choice(FORMATS)
+    match ending:
+        case ".csv":
+            return _csv(chance, header, rows)
+        case ".xlsx":
+            return _workbook(chance, header, rows)
+        case _:
+            return _parquet(chance, header, rows)
+
+
+def _says_something(row: list[str]) -> bool:
+    return any(unicodedata.category(c)[0] not in "CZ" for cell in row for c in cell)
+
+
+def _csv(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
+    delimiter, end = chance.choice(",,,;\t|"), chance.choice(["\n", "\n", "\r\n", "\r"])
+    text = io.StringIO()
+    quoting = chance.choice([csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+    csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=quoting).writerows([header, *rows])
+    lines = text.getvalue()
+    below = len(lines.partition(end)[0]) + len(end)
+    encoding = chance.choice(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16"])
+    how = chance.random()
+    if how < 0.15:
+        return Hostile(".csv", lines.encode(encoding), sum(map(_says_something, rows)))
+    if how < 0.3:
+        return Hostile(".csv", _damaged(chance, lines.encode(encoding), 0), None)
+    content = _damaged(chance, lines.encode(), below)
+    try:
+        text_after = content.decode()
+    except UnicodeDecodeError:
+        return Hostile(".csv", content, None)
+    # Lines below the header in which anything but delimiters and quotation marks can be seen.
+    ends = "\n" if "\n" in text_after else "\r"
+    bare = str.maketrans("", "", f'"{delimiter}')
+    count = sum(_says_something([line.translate(bare)]) for line in text_after.split(ends)[1:])
+    return Hostile(".csv", content, count)
+
+
+def _damaged(chance: Random, content: bytes, start: int) -> bytes:
+    changed = bytearray(content)
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randint(min(start, len(changed)), len(changed))
+        byte = chance.choice(NASTY_BYTES) if chance.random() < 0.8 else chance.randrange(256)
+        match chance.randrange(5):
+            case 0:
+                changed[at : at + 1] = bytes([byte])
+            case 1:
+                changed[at:at] = bytes([byte]) * chance.choice([1, 1, 2, 40])
+            case 2:
+                del changed[at : at + chance.randint(1, 60)]
+            case 3:
+                piece = changed[at : at + chance.randint(1, 80)]
+                changed[at:at] = piece
+            case _:
+                changed[at:at] = chance.choice(NASTY_CELLS).encode()
+    return bytes(changed)
+
+
+def _workbook(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
+    book = openpyxl.Workbook()
+    sheet = book.active
+    if not isinstance(sheet, openpyxl.worksheet.worksheet.Worksheet):
+        raise TypeError("a new workbook has a worksheet")
+    for at, row in enumerate([header, *rows], start=1):
+        for column, cell in enumerate(row, start=1):
+            written = sheet.cell(at, column)
+            numeric = cell.replace(".", "", 1).isdigit() and chance.random() < 0.3
+            written.value = float(cell) if numeric else "".join(c for c in cell if c.isprintable())
+            written.data_type = "n" if numeric else "s"
+    file = io.BytesIO()
+    book.save(file)
+    how = chance.random()
+    if how < 0.3:
+        printable = [["".join(c for c in cell if c.isprintable()) for cell in row] for row in rows]
+        return Hostile(".xlsx", file.getvalue(), sum(map(_says_something, printable)))
+    if how < 0.6:
+        return Hostile(".xlsx", _flipped(chance, file.getvalue()), None)
+    return Hostile(".xlsx", _part_changed(chance, file.getvalue()), None)
+
+
+def _part_changed(chance: Random, content: bytes) -> bytes:
+    """Return the workbook with one of its parts damaged, and the archive sound."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
+        parts = old.namelist()
+        chosen = chance.choice([part for part in parts if "sheet1" in part or "workbook" in part or "styles" in part])
+        for part in parts:
+            data = old.read(part)
+            if part == chosen:
+                for _ in range(chance.randint(1, 4)):
+                    at = chance.randrange(len(data))
+                    told = (
+                        b"<",
+                        b">",
+                        b'"',
+                        b"/",
+                        b"<c/>",
+                        b"<row/>",
+                        b"<v>1",
+                        b"</row>",
+                        b"&#1;",
+                        b"\xc3\xa9",
+                        b"\x00",
+                    )
+                    data = data[:at] + chance.choice(told) + data[at + chance.randrange(3) :]
+            new.writestr(part, data)
+    return file.getvalue()
+
+
+def _flipped(chance: Random, content: bytes) -> bytes:
+    changed = bytearray(content)
+    for _ in range(chance.randint(1, 8)):
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed[: chance.randint(1, len(changed))] if chance.random() < 0.1 else changed)
+
+
+def _parquet(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
+    columns = []
+    for at, name in enumerate(header):
+        text = pl.Series(name, [row[at] if at < len(row) else None for row in rows], pl.String)
+        dtype = chance.choice(
+            [pl.String, pl.String, pl.String, pl.Float64, pl.Int64, pl.Decimal(38, 4), pl.Categorical]
+        )
+        columns.append(text.cast(dtype, strict=False))
+    frame = pl.DataFrame(columns)
+    file = io.BytesIO()
+    frame.write_parquet(file, compression=chance.choice(["uncompressed", "zstd", "snappy"]))
+    if chance.random() < 0.4:
+        kept = frame.select(pl.all().cast(pl.String).fill_null("")).rows()
+        return Hostile(".parquet", file.getvalue(), sum(_says_something(list(row)) for row in kept))
+    return Hostile(".parquet", _flipped(chance, file.getvalue()), None)
+
+
+def verdict(path: Path, sheet: Hostile) -> str:
+    """Return `read` or `refused`. Raises whatever else happens; `AssertionError` when a row is lost."""
+    path.write_bytes(sheet.content)
+    try:
+        read = read_sheet(path, ReadOptions())
+        validated = validate(read, rules())
+    except SheetError as error:
+        if not error.message or "\n" in error.message:
+            raise AssertionError("the refusal is no sentence") from error
+        return "refused"
+    if not validated.rows["row"].equals(read.frame["row"]):
+        raise AssertionError("validation lost a row")
+    if validated.rows.filter("valid").height != validated.instructions.height:
+        raise AssertionError("the valid rows are not the instructions")
+    if sheet.rows is not None and read.frame.height < sheet.rows:
+        raise AssertionError(f"{sheet.rows} rows went in, {read.frame.height} came out")
+    return "read"
+
+
+def play(seeds: range) -> tuple[Counter[str], list[str]]:
+    """Return the verdicts on the sheets of some seeds by format, and a sentence for each failure."""
+    verdicts: Counter[str] = Counter()
+    failures = []
+    with tempfile.TemporaryDirectory() as directory:
+        for seed in seeds:
+            sheet = hostile_sheet(seed)
+            try:
+                verdicts[f"{sheet.ending} {verdict(Path(directory) / f'pay{sheet.ending}', sheet)}"] += 1
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 (a panic of polars is no Exception, and is a failure)
+                failures.append(f"seed {seed} ({sheet.ending}): {type(error).__name__}: {str(error)[:300]}")
+    return verdicts, failures
+
+
+def main() -> int:
+    """Play seeds; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sheet.hostile", description=__doc__)
+    parser.add_argument("--sheets", type=int, default=10_000, help="how many (default: %(default)s)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    told = parser.parse_args()
+    began_s = time.monotonic()
+    end = told.start + told.sheets
+    pieces = [range(at, min(at + AT_ONCE, end)) for at in range(told.start, end, AT_ONCE)]
+    verdicts: Counter[str] = Counter()
+    failures: list[str] = []
+    with multiprocessing.get_context("spawn").Pool(told.workers) as pool:
+        for found, wrong in pool.imap_unordered(play, pieces):
+            verdicts += found
+            failures += wrong
+            for failure in wrong:
+                print(failure, flush=True)  # noqa: T201 (a script's output)
+            if sum(verdicts.values()) % 1000 < AT_ONCE:
+                print(f"{sum(verdicts.values()):,} sheets", file=sys.stderr, flush=True)  # noqa: T201 (as above)
+    told_verdicts = ", ".join(f"{what}: {count:,}" for what, count in sorted(verdicts.items()))
+    print(  # noqa: T201 (as above)
+        f"{told.sheets:,} sheets from seed {told.start:,} in {time.monotonic() - began_s:,.0f} s: {told_verdicts}; "
+        f"{len(failures)} failures"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
