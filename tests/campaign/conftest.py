@@ -6,6 +6,7 @@ from itertools import count
 import pytest
 
 from .kills import SLOW
+from .listening import NOTIFYING, proving
 from .machine import GatewayProcess, Machine, Spawner, gateway
 
 _machines = count(1)
@@ -21,6 +22,15 @@ def spawner() -> Iterator[Spawner]:
 def slow_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway that takes 30 ms, drops each order that ends in 7, and declines each that ends in 3."""
     with gateway(tmp_path_factory.mktemp("gateway") / "gateway", SLOW) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def notifying_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway that accepts, and notifies of the outcome late, twice, out of order and sometimes forged."""
+    directory = tmp_path_factory.mktemp("notifying") / "gateway"
+    directory.mkdir(mode=0o700)
+    with gateway(directory, NOTIFYING, proving(directory / "secret.txt")) as started:
         yield started
 
 

@@ -164,11 +164,11 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway(directory: Path, behaviour: str) -> Iterator[GatewayProcess]:
-    """Run the built-in gateway in a process of its own, with the rules of a TOML text."""
-    directory.mkdir(mode=0o700)
+def gateway(directory: Path, behaviour: str, further: str = "") -> Iterator[GatewayProcess]:
+    """Run the built-in gateway in a process of its own, with the rules of a TOML text, and `further` configuration."""
+    directory.mkdir(mode=0o700, exist_ok=True)
     config = directory / "gateway.toml"
-    config.write_text(sandbox_toml())
+    config.write_text(sandbox_toml() + further)
     rules = directory / "behaviour.toml"
     rules.write_text(behaviour)
     port = free_port()
@@ -222,6 +222,8 @@ class Machine:
     """What the order ids of its sheets start with: they are its own at the gateway."""
     since: int = 0
     """How many orders the gateway had when the machine was made: none of them is its own."""
+    environ: dict[str, str] = field(default_factory=dict)
+    """What its environment holds beside the usual."""
 
     @classmethod
     def made(
@@ -254,7 +256,7 @@ class Machine:
             "PATH": os.environ["PATH"],
             "XDG_STATE_HOME": str(self.home / "state"),
             "NO_COLOR": "1",
-        } | start.pop("environ", {})
+        } | {**self.environ, **start.pop("environ", {})}
         given = ["--config", str(self.home / "paygw.toml"), *map(str, arguments)]
         pid = self.spawner.start(
             arguments=given,
@@ -284,6 +286,10 @@ class Machine:
     def state_files(self) -> list[Path]:
         """Return the journal and what belongs to it, the witness included."""
         return [*self.home.glob("journal.sqlite3*"), *(self.home / "witness").glob("*")]
+
+    def with_spawner(self, spawner: Spawner) -> "Machine":
+        """Return this very machine, its programs started by another spawner."""
+        return Machine(self.home, spawner, self.prefix, self.since, self.environ)
 
     def copy_to(self, home: Path) -> "Machine":
         """Return a machine that is as this one is now."""

@@ -9,10 +9,12 @@ import pytest
 
 from .judge import judge_end, judge_orders
 from .kills import ENDS, FAST, SLOW, kill
+from .listening import kill_with_listener
 from .machine import PATIENCE_S, GatewayProcess, Machine, Spawner, gateway
 from .tracing import traced, why_not
 
 KILLS = 50
+LISTENING_KILLS = 20
 ROWS = 30
 
 
@@ -24,6 +26,13 @@ def test_no_row_is_paid_twice_or_lost_by_kills_at_random_instants(
         tally = kill(tmp_path, spawner, at, kills=KILLS, seed=seed)
     assert tally.kills >= KILLS
     assert tally.kills_while_sending > 0
+
+
+def test_no_row_is_paid_twice_or_lost_with_the_listener_on_and_killed_as_well(
+    tmp_path: Path, spawner: Spawner, notifying_gateway: GatewayProcess
+) -> None:
+    tally = kill_with_listener(tmp_path, spawner, notifying_gateway, kills=LISTENING_KILLS, seed=1)
+    assert tally.kills >= LISTENING_KILLS
 
 
 def wait_for_orders(machine: Machine, at: GatewayProcess, count: int) -> None:

@@ -1,0 +1,109 @@
+"""A listener and a gateway that calls back, as real processes."""
+
+import csv
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from program import Program, sandbox_toml
+
+TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
+PATIENCE_S = 90.0
+AUTHENTIC = """
+authenticity = "shared-secret-hash"
+hash_algorithm = "sha256"
+hash_fields = ["status", "client_orderid", "amount", "currency", "{secret}"]
+hash_separator = "|"
+hash_field = "control"
+secret_file = "secret.txt"
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def until(holds: Callable[[], bool], why: str) -> None:
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up_at_s, why
+        time.sleep(0.05)
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+@contextmanager
+def started(program: Program, *arguments: str, config: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    command = next(word for word in arguments if not word.startswith("-"))
+    log = (config.parent / f"{command}.log").open("wb")
+    with (
+        log,
+        subprocess.Popen(
+            [sys.executable, "-m", "paygw_batch", "--config", config, *arguments],
+            env={**os.environ, **program.environ},
+            cwd=config.parent,
+            stdout=log,
+            stderr=log,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str) -> Iterator[tuple[int, Path]]:
+    """Run the sandbox, and set the program up to pay through it and to be called back; yield the listener's port."""
+    port, gateway_port = free_port(), free_port()
+    gateway = program.home / "gateway"
+    gateway.mkdir(mode=0o700)
+    for home in (program.home, gateway):
+        for name, text in (("token.txt", TOKEN), ("secret.txt", "a secret of enough bytes")):
+            (home / name).write_text(text + "\n")
+            (home / name).chmod(0o600)
+    section = f'\n[notifications]\nport = {port}\ntoken_file = "token.txt"\n{notifications}'
+    callback = f'"http://127.0.0.1:{port}/paygw/{{token}}"'
+    (gateway / "behaviour.toml").write_text(behaviour)
+    (gateway / "paygw.toml").write_text(sandbox_toml(server_callback_url=callback) + section)
+    with started(
+        program,
+        "sandbox",
+        "--port",
+        str(gateway_port),
+        "--behaviour",
+        "behaviour.toml",
+        config=gateway / "paygw.toml",
+    ) as process:
+        until(lambda: answers(gateway_port) or process.poll() is not None, "the sandbox did not start")
+        text = sandbox_toml(server_callback_url=callback, base_url=f'"http://127.0.0.1:{gateway_port}"')
+        text = text.replace("[gateway]\n", '[gateway]\nprivate_key = "gateway/sandbox-merchant.pem"\n')
+        program.config.write_text(text + section)
+        yield port, gateway / "sandbox-callbacks.csv"
+
+
+def heard(callbacks: Path) -> Counter[str]:
+    """Return how many notifications were answered with 200, by their word."""
+    if not callbacks.exists():
+        return Counter()
+    with callbacks.open(newline="") as stream:
+        return Counter(status for _, status, _, http_status in csv.reader(stream) if http_status == "200")
+
+
+def kept(program: Program) -> Counter[str]:
+    """Return the evidence in the journal by finding, read by another library than the program's own."""
+    with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
+        return Counter(dict(connection.execute("SELECT finding, count(*) FROM evidence GROUP BY 1")))

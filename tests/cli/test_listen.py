@@ -1,0 +1,214 @@
+"""The listener against bad input, a person who confirms, and its own death: real processes and sockets."""
+
+import http.client
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from listening import AUTHENTIC, TOKEN, answers, free_port, kept, started, until
+from program import Program, kenyan_rows, sandbox_toml
+
+PATH = f"/paygw/{TOKEN}"
+APPROVED = {"client_orderid": "PAY-1", "amount": "9002", "currency": "KES", "status": "approved"}
+
+
+def set_up(program: Program, section: str = "") -> int:
+    """Configure a listener; return its port."""
+    port = free_port()
+    for name, text in (("token.txt", TOKEN), ("secret.txt", "a secret of enough bytes")):
+        (program.home / name).write_text(text + "\n")
+        (program.home / name).chmod(0o600)
+    text = sandbox_toml(server_callback_url=f'"http://127.0.0.1:{port}/paygw/{{token}}"')
+    program.config.write_text(f'{text}\n[notifications]\nport = {port}\ntoken_file = "token.txt"\n{section}')
+    return port
+
+
+def call(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", **headers: str) -> int:
+    """Send one request; return the status of its answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def notify(port: int, **fields: str) -> int:
+    return call(port, body=json.dumps({**APPROVED, **fields}).encode(), Content_Type="application/json")
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Whether the other side ends a connection without an answer."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def log_of(program: Program) -> str:
+    return (program.home / "listen.log").read_text()
+
+
+def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program):
+    port = set_up(program, "max_body_kib = 8\nrate_per_s = 1000\n" + AUTHENTIC)
+    sheet = program.sheet(kenyan_rows(1, amount="9002"))
+    program.json("submit", sheet)
+    with started(program, "--json", "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        assert call(port, path="/paygw/another-token-of-thirty-two-characters", body=b"{}") == 404
+        assert call(port, path="/paygw/", body=b"{}") == 404
+        assert call(port, path=f"/other-endpoint/{TOKEN}", body=b"{}") == 404
+        assert call(port, "PUT", body=b"{}") == 405
+        assert call(port, body=b"x" * 10_000_000, Content_Type="application/json") == 413
+        for body, content_type in (
+            (b'{"client_orderid": "PAY-1", "client_orderid": "PAY-2"}', "application/json"),
+            (b'{"client_orderid": "PAY-1"', "application/json"),
+            (b'{"status": "approved"}', "application/json"),
+            (b'{"client_orderid": "PAY-\xff"}', "application/json"),
+            (b"{}", "application/json; charset=latin-1"),
+            (b"<x/>", "text/xml"),
+            (b"client_orderid=PAY-1&client_orderid=PAY-1", "application/x-www-form-urlencoded"),
+            (b"client_orderid=%ff", "application/x-www-form-urlencoded"),
+        ):
+            assert call(port, body=body, Content_Type=content_type) == 400, body
+        assert call(port, "GET", PATH) == 400
+        assert notify(port) == 200  # without a hash: forged
+        assert notify(port, control="0" * 64) == 200
+        assert notify(port, status="sandbox-limbo", control="0" * 64) == 200
+        assert notify(port, client_orderid="NOT-OURS") == 200
+        until(lambda: kept(program).total() == 13, "not all was taken in")
+        listener.send_signal(signal.SIGTERM)
+        assert listener.wait(30) == 0
+    assert kept(program) == {"unreadable": 9, "forged": 3, "unknown_order": 1}
+    requests = json.loads(log_of(program).splitlines()[-1])["requests"]
+    assert requests == {"200": 4, "400": 9, "404": 3, "405": 1, "413": 1, "kept": 13, "unreadable": 9}
+    status = program.json("status", sheet)
+    assert (status["states"], status["exit_code"]) == ({"accepted": 1}, 0)
+    assert TOKEN not in log_of(program)
+    assert b"PAY-1" not in log_of(program).encode()
+    assert program.json("verify")["exit_code"] == 0
+
+
+def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(program: Program):
+    port = set_up(program)
+    sheet = program.sheet(kenyan_rows(1, amount="9002"))
+    program.json("submit", sheet)
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        assert notify(port) == 200
+        until(lambda: kept(program).total() == 1, "not taken in")
+        listener.send_signal(signal.SIGTERM)
+        assert listener.wait(30) == 0
+    assert "No authenticity check is configured" in log_of(program)
+    status = program.json("status", sheet)
+    assert (status["states"], status["exit_code"]) == ({"accepted": 1}, 5)
+    (waiting,) = status["evidence_waiting"]
+    assert (waiting["row"], waiting["said"], waiting["finding"]) == (2, "paid", "to_confirm")
+    settled = program.json("resolve", sheet, "--row", "2", "--as", "paid", "--evidence", "their support said so")
+    assert settled["states"] == {"paid": 1}
+    assert program.json("status", sheet)["exit_code"] == 0
+
+
+def test_what_was_answered_with_200_outlives_a_killed_listener_and_is_taken_in_by_the_next_command(program: Program):
+    port = set_up(program)
+    sheet = program.sheet(kenyan_rows(1, amount="9002"))
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        for _ in range(20):
+            assert notify(port) == 200
+        listener.kill()
+        listener.wait()
+    assert not program.journal.exists()
+    program.json("submit", sheet)
+    assert kept(program) == {"unknown_order": 20}
+
+
+def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Program):
+    port = set_up(program)
+    sheet = program.sheet(kenyan_rows(1, amount="9005"))  # never answered
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        run = program.start("submit", sheet)
+        until(lambda: len(program.record()) == 1, "the order did not arrive")
+        assert notify(port, amount="9005") == 200
+        time.sleep(2.5)  # longer than a run leaves notifications waiting
+        assert kept(program).total() == 0
+        run.kill()
+        run.communicate()
+        until(lambda: kept(program).total() == 1, "not taken in")
+    assert kept(program) == {"to_confirm": 1}
+    assert program.json("status", sheet)["states"] == {"in_doubt": 1}
+
+
+def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program):
+    port = set_up(program, "client_timeout_s = 1\n")
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        with socket.create_connection(("127.0.0.1", port), 30) as slow:
+            slow.sendall(f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nab".encode())
+            assert notify(port) == 200
+            slow.settimeout(30)
+            assert is_cut(slow)
+        listener.send_signal(signal.SIGTERM)
+        assert listener.wait(30) == 0
+
+
+def test_more_than_the_rate_is_turned_away(program: Program):
+    port = set_up(program, "rate_per_s = 0.5\n")
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        codes = [notify(port) for _ in range(12)]
+    assert codes.count(200) >= 5
+    assert 429 in codes
+
+
+def test_a_second_listener_is_refused(program: Program):
+    port = set_up(program)
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        refused = program.run("listen", "--port", "0")
+        assert refused.exit_code == 7
+        assert "Another listener" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "said"),
+    [
+        ("", lambda home: (home / "token.txt").chmod(0o644), "open to others"),
+        ("", lambda home: (home / "token.txt").write_text("short"), "32 letters"),
+        ("", lambda home: (home / "token.txt").unlink(), "token_file"),
+        (AUTHENTIC.replace('"{secret}"', '"x"'), None, "lacks {secret}"),
+        (AUTHENTIC.replace('"amount", ', ""), None, "lacks amount"),
+        (AUTHENTIC.replace('hash_separator = "|"', 'hash_separator = ""'), None, "hash_separator"),
+        (AUTHENTIC.replace('hash_field = "control"', ""), None, "hash_field"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").write_text("short"), "shorter"),
+    ],
+)
+def test_what_is_not_configured_well_is_refused_by_name(program: Program, section: str, change: object, said: str):
+    set_up(program, section)
+    if callable(change):
+        change(program.home)
+    refused = program.run("listen")
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+    assert TOKEN not in refused.stderr
+
+
+def test_an_address_without_a_place_for_the_token_is_refused(program: Program):
+    refused = program.run("listen")
+    assert refused.exit_code == 2
+    assert "{token}" in refused.stderr
+
+
+def test_the_token_is_in_no_sample_and_no_journal(program: Program):
+    set_up(program)
+    sheet = program.sheet(kenyan_rows(1))
+    program.json("submit", sheet)
+    shown = program.run("doctor").stdout + program.run("status", sheet, "--history").stdout
+    assert TOKEN not in shown
+    assert "token" in shown
+    kept_files = [path for path in Path(program.home).rglob("*") if path.is_file() and path.name != "token.txt"]
+    assert not [path for path in kept_files if TOKEN.encode() in path.read_bytes()]
