@@ -7,19 +7,22 @@ import click
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.compose.parts import journal_to_read
+from paygw_batch.compose.parts import journal_to_read, waiting_in_spool
 from paygw_batch.run.summary import ExitCode, Summary
 
 
 @click.command("verify", short_help="Check the journal.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Replay the whole journal: hash chain, states, totals. A damaged one ends with exit code 7, naming where."""
+    """Replay the whole journal: hash chains, states, totals; and the spool of notifications.
+
+    A damaged one ends with exit code 7, naming where.
+    """
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings) as journal:
-        counted = journal.verify()
+        counted = {**journal.verify(), "notifications_waiting": waiting_in_spool(settings, journal)}
         contradictions = len(journal.contradictions())
     screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."

@@ -3,6 +3,7 @@
 import hashlib
 import random
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, JournalHeld, SpoolDamaged, UsageError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.journal.spool import SpoolEnd, SpoolReader, spool_path
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
 from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import World, timestamp
@@ -132,14 +134,22 @@ def intake_of(settings: Settings) -> Intake:
     return Intake(settings.journal_path(), settings.words(), utc_now)
 
 
-def take_in_waiting(intake: Intake, journal: Journal, tell: Tell) -> None:
+def take_in_waiting(intake: Intake, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
     """Take in the notifications that wait. A damaged spool is told, and stops nothing: payouts do not need it."""
     try:
-        if findings := intake.take(journal):
-            told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in sorted(findings.items()))
-            tell(f"{findings.total():,} notifications were taken in: {told}.")
+        findings = intake.take(journal)
     except SpoolDamaged as error:
         tell(f"Note: {error.message} {error.hint}")
+        return
+    if findings and not is_quiet:
+        told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in sorted(findings.items()))
+        tell(f"{findings.total():,} notifications were taken in: {told}.")
+
+
+def waiting_in_spool(settings: Settings, journal: JournalReader) -> int:
+    """Return how many notifications the journal has not taken in yet. Raises `SpoolDamaged`."""
+    reader = SpoolReader(spool_path(settings.journal_path()))
+    return len(reader.after(SpoolEnd(*journal.spool_end()), limit=sys.maxsize))
 
 
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:

@@ -114,7 +114,9 @@ async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, wat
         )
         watch(engine)
         taking = asyncio.create_task(
-            _at_intervals(lambda: away.journal(lambda: take_in_waiting(intake, task.journal, progress.note)))
+            _at_intervals(
+                lambda: away.journal(lambda: take_in_waiting(intake, task.journal, progress.note, is_quiet=True))
+            )
         )
         try:
             return await engine.run(task.batch.number)

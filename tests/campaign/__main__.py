@@ -15,12 +15,13 @@ from threading import Event
 
 from .judge import Broken, judge_end, judge_orders
 from .kills import FAST, SLOW, Killed, kill
+from .listening import NOTIFYING, kill_with_listener, proving
 from .machine import GatewayProcess, Machine, Spawner, gateway
 from .ordinals import EVERYTHING, strike
 from .power import play, record
 from .tracing import why_not
 
-RELEASE = {"kills": 10_000, "starts": 1_000, "ordinals": 1, "power": 1}
+RELEASE = {"kills": 10_000, "listening": 1_000, "starts": 1_000, "ordinals": 1, "power": 1}
 START_ROWS = 8
 
 
@@ -29,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("--release", action="store_true", help="everything, at the size of a release")
     parser.add_argument("--kills", type=int, default=0, help="random kills, half of them against a slow gateway")
+    parser.add_argument("--listening", type=int, default=0, help="kills with the listener on, and killed as well")
     parser.add_argument("--starts", type=int, default=0, help="double starts")
     parser.add_argument(
         "--ordinals", type=int, default=0, metavar="N", help="each N-th ordinal of every call and fault"
@@ -53,6 +55,8 @@ def main() -> int:
                 parts.append(("ordinals", partial(_ordinals, directory, spawner, slow, sizes["ordinals"])))
             if sizes["kills"]:
                 parts.append(("kills", partial(_kills, directory, (fast, slow), sizes["kills"], arguments.seed)))
+            if sizes["listening"]:
+                parts.append(("listening", partial(_listening, directory, spawner, sizes["listening"], arguments.seed)))
             return max([_told(name, part) for name, part in parts], default=0)
 
 
@@ -69,6 +73,17 @@ def _told(name: str, part: Callable[[], str]) -> int:
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def _listening(directory: Path, spawner: Spawner, kills: int, seed: int) -> str:
+    home = directory / "notifying"
+    home.mkdir(mode=0o700)
+    with gateway(home, NOTIFYING, proving(home / "secret.txt")) as notifying:
+        tally = kill_with_listener(directory / "listening", spawner, notifying, kills=kills, seed=seed)
+    return (
+        f"{tally.kills:,} kills of runs and listeners over {tally.batches:,} batches, {tally.orders:,} orders: 0 sent "
+        "twice, 0 lost, every notification that was answered with 200 in the journal"
+    )
 
 
 def _kills(directory: Path, gateways: Sequence[GatewayProcess], kills: int, seed: int) -> str:

@@ -8,10 +8,11 @@ import csv
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Self
@@ -132,6 +133,7 @@ class Listening:
                 if time.monotonic() > give_up_at_s:
                     raise Broken(f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}")
                 time.sleep(0.05)
+            self._until_it_listens(run)
         finally:
             run.send(signal.SIGTERM)
         if (code := run.done()) != 0:
@@ -146,6 +148,12 @@ class Listening:
         left = [line["client_orderid"] for line in self._machine.reconciliation(name) if line["state"] == "accepted"]
         if left:
             raise Broken(f"notified, and still accepted: {left}")
+
+    def _until_it_listens(self, run: Run) -> None:
+        """Wait until a signal finds the listener at work and not on its way there."""
+        while run.wait(0.02) is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+                return
 
     def _is_all_taken_in(self) -> bool:
         """Whether the gateway has nothing left to tell, and what it told is in the journal."""

@@ -124,6 +124,26 @@ def test_what_was_answered_with_200_outlives_a_killed_listener_and_is_taken_in_b
     assert not program.journal.exists()
     program.json("submit", sheet)
     assert kept(program) == {"unknown_order": 20}
+    assert program.json("verify")["checked"]["notifications_waiting"] == 0
+
+
+def test_a_damaged_spool_stops_no_payout_and_verify_finds_it(program: Program):
+    port = set_up(program)
+    first = program.sheet(kenyan_rows(1))
+    program.json("submit", first)
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        for _ in range(3):
+            assert notify(port) == 200
+        until(lambda: kept(program).total() == 3, "not taken in")
+    spool = program.home / "journal.sqlite3.notifications"
+    lines = spool.read_bytes().splitlines(keepends=True)
+    spool.write_bytes(b"".join([lines[0], lines[1].replace(b"a", b"b"), *lines[2:]]))
+    assert program.run("verify").exit_code == 7
+    assert program.run("listen").exit_code == 7
+    paid = program.run("submit", program.sheet(kenyan_rows(1, prefix="B"), name="b.csv"))
+    assert "spool" in paid.stdout
+    assert len(program.record()) == 2
 
 
 def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Program):
