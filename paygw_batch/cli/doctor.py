@@ -13,8 +13,10 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.compose.connect import Connection, Signing, gateway_of, signer_key, signing_of
+from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, operation_of, rules_of, utc_now
 from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.message import TransportFault
@@ -55,6 +57,7 @@ def command(invocation: Invocation) -> None:
         *_countries(settings, payout, payin),
         *_environment(settings, os.environ),
         _key(settings, os.environ),
+        *_notifications(settings, os.environ),
         *_journal_and_clock(settings),
     ]
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
@@ -130,6 +133,20 @@ def _columns(settings: Settings) -> Check:
 def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
     for name in unknown_variables(environ, settings):
         yield Check("environment", Health.WARNING, f"{name} sets nothing; is it misspelt?")
+
+
+def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Look at what `listen` needs, where the callback address has a place for its token."""
+    if TOKEN not in (settings.gateway.server_callback_url or ""):
+        return
+    try:
+        listener_path(settings, environ)
+        check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
+    except PaygwError as error:
+        yield Check("notifications", Health.BAD, f"{error.message} {error.hint}".strip())
+        return
+    told = "proven by a shared secret" if check is not None else "nothing proves them: a person confirms each"
+    yield Check("notifications", Health.GOOD if check is not None else Health.WARNING, told)
 
 
 def _key(settings: Settings, environ: Mapping[str, str]) -> Check:
