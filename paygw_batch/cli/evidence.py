@@ -1,6 +1,6 @@
 """What `status` shows of the gateway's messages: those that wait for a person, and how many there are of each kind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from paygw_batch.cli.render import Screen
@@ -12,9 +12,7 @@ SHOWN_MESSAGES = 20
 
 def show_evidence(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
     """Show the evidence about a batch; return what waits for a person, as --json tells it."""
-    if counts := journal.evidence_counts(record.number):
-        told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in counts.items())
-        screen.say(f"Messages of the gateway about its rows: {told}.")
+    _show_counts("Messages of the gateway about its rows", journal.evidence_counts(record.number), screen)
     waiting = journal.evidence_waiting(record.number)
     if waiting:
         screen.table(
@@ -35,6 +33,19 @@ def show_evidence(journal: JournalReader, record: BatchRecord, screen: Screen) -
         }
         for one in waiting
     ]
+
+
+def show_all_evidence(journal: JournalReader, screen: Screen) -> Mapping[str, int]:
+    """Show how much evidence the journal holds of each kind, also about orders that are none of its own."""
+    counts = journal.evidence_counts()
+    _show_counts("Messages of the gateway", counts, screen)
+    return dict(counts)
+
+
+def _show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
+    if counts:
+        told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in counts.items())
+        screen.say(f"{what}: {told}.")
 
 
 def _line(one: WaitingEvidence) -> tuple[str | int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from paygw_batch.cli.evidence import show_evidence
+from paygw_batch.cli.evidence import show_all_evidence, show_evidence
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
@@ -259,7 +259,7 @@ def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen,
         rows=sum(counts.values()),
         states={state: counts[state] for state in STATES if counts[state]},
         totals=totals,
-        further={"batches": [_batch_told(one) for one in listed]},
+        further={"batches": [_batch_told(one) for one in listed], "evidence": show_all_evidence(journal, screen)},
     )
 
 

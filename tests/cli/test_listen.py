@@ -90,6 +90,8 @@ def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program):
     assert TOKEN not in log_of(program)
     assert b"PAY-1" not in log_of(program).encode()
     assert program.json("verify")["exit_code"] == 0
+    assert program.json("status")["evidence"] == dict(kept(program))
+    assert "9 unreadable" in program.run("status").stdout
 
 
 def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(program: Program):
