@@ -90,6 +90,10 @@ class MemoryEvidence:
             if batch is None or (line.instruction is not None and list(self._rows_of(line.instruction, batch)))
         )
 
+    def _is_held(self, instruction: int) -> bool:
+        """Whether proven evidence contradicts where an instruction stood."""
+        return any(line.instruction == instruction and line.finding == Finding.CONTRADICTING for line in self._evidence)
+
     def _check_evidence(self) -> int:
         before = self._evidence_start
         for line in self._evidence:

@@ -193,7 +193,7 @@ class MemoryJournal(MemoryEvidence):
         for row in rows[bisect_right(rows, after_row) :]:
             number = covered[row]
             progress = self._progress[number]
-            if progress.standing.state is not State.READY:
+            if progress.standing.state is not State.READY or self._is_held(number):
                 continue
             if len(found) == limit:
                 break

@@ -245,7 +245,11 @@ class JournalReader(Protocol):
         ...
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+
+        One that proven evidence contradicts is held, and left out: a row that was released, and that the gateway then
+        says it paid.
+        """
         ...
 
     def standings(self, batch: int) -> Iterator[RowStanding]:

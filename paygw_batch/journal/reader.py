@@ -98,12 +98,17 @@ class SqliteReader:
             return [LookAlike(*line) for line in found]
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+
+        One of which the gateway has proven to know otherwise is held: it is left out.
+        """
         found = self._fetch(
             """SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
                 p.attempt, p.generation, p.possible_duplicate_of
             FROM covered c JOIN progress p ON p.number = c.instruction
-            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' ORDER BY c.row LIMIT ?""",
+            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' AND NOT EXISTS (
+                SELECT 1 FROM evidence e WHERE e.instruction = p.number AND e.finding = 'contradicting'
+            ) ORDER BY c.row LIMIT ?""",
             (batch, after_row, limit),
         )
         return [

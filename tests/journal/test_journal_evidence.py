@@ -5,10 +5,10 @@ from pathlib import Path
 
 import apsw
 import pytest
-from journal_rows import AT, all_due, at, intent, open_at, open_sheet, outcome_of, send
+from journal_rows import AT, all_due, at, intent, open_at, open_sheet, outcome_of, resolved, send
 
 from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
-from paygw_batch.core.lifecycle import State
+from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import schema
@@ -122,6 +122,20 @@ def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: J
     assert states(journal) == [State.PAID, State.PAID, State.READY]
 
 
+@pytest.mark.parametrize("word", ["approved", "processing"])
+def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(journal: Journal, word: str):
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.UNKNOWN)
+    for row in (2, 3):
+        number, standing = journal.row(1, row) or (0, None)
+        assert standing is not None
+        journal.append([resolved(number, standing.attempt, Resolution.NOT_RECEIVED, at(3))])
+    assert [due.row for due in all_due(journal, 1)] == [2, 3]
+    assert list(journal.take_in([says(1, word)], WORDS, at=at(5))) == [Finding.CONTRADICTING]
+    assert [due.row for due in all_due(journal, 1)] == [3]
+    assert states(journal) == [State.READY, State.READY, State.IN_DOUBT]
+
+
 def test_evidence_is_never_taken_in_twice(place: Path):
     with_one = open_at(place)
     accepted(with_one)
@@ -168,13 +182,14 @@ def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, mon
         monkeypatch.setattr(f"paygw_batch.journal.{module}.migrations", lambda: newest[:1])
     schema._expected.cache_clear()
     old = open_at(place)
-    accepted(old)
+    open_sheet(old)
     head = old.head()
     old.close()
     monkeypatch.undo()
     schema._expected.cache_clear()
     journal = open_at(place)
     assert journal.head() == head
+    send(journal, 1, OutcomeKind.ACCEPTED)
     assert list(journal.take_in([says(1)], WORDS, at=AT)) == [Finding.MOVED]
     assert journal.verify()["paid"] == 1
     journal.close()
