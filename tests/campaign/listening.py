@@ -18,23 +18,12 @@ from random import Random
 from typing import Self
 
 from .judge import Broken, judge_end
-from .kills import Killed, Pace, kill_until_done
+from .kills import SLOW, Killed, Pace, kill_until_done
 from .machine import PATIENCE_S, GatewayProcess, Machine, Run, Spawner, free_port
 
-NOTIFYING = """
-[default]
-status = "processing"
-delay_s = 0.02
-
-[[rule]]
-order_id = ".*7"
-fault = "drop_after"
-
-[[rule]]
-order_id = ".*3"
-status = "declined"
-commits = false
-
+NOTIFYING = (
+    SLOW.replace("approved", "processing")
+    + """
 [[notification]]
 order_id = ".*[0-24-9]"
 status = "approved"
@@ -58,6 +47,7 @@ status = "declined"
 forged = true
 format = "form"
 """
+)
 SOUND = {0, 4, 5}
 
 
