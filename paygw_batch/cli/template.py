@@ -7,7 +7,7 @@ import click
 from paygw_batch.cli.options import collect_option, settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.compose.parts import rules_of
+from paygw_batch.compose.parts import PAYOUT, rules_of
 from paygw_batch.countries.choice import chosen_countries
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.guide import GUIDE_HEADINGS, columns_of
@@ -30,10 +30,11 @@ def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...
     if out.suffix.lower() == ".csv":
         screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
         screen.notes(["A spreadsheet drops leading zeros of a .csv file; in an .xlsx they stay."])
+    further = "" if operation == PAYOUT else "--collect "
     screen.finish(
         Summary(
             ExitCode.DONE,
-            f"The template is in {out}. Fill it in, then: paygw-batch validate {out}",
+            f"The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
             further={"template": str(out), "columns": columns_of(guides)},
         )
     )

@@ -10,7 +10,7 @@ from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.numbers import NUMBER_KINDS, NumberColumn
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
-_FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.IPV4, FieldKind.OPERATOR_URL})
+_FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
 """What the rules and the configuration say better than a person: not asked for."""
 
 
@@ -41,8 +41,7 @@ def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
     """
     found = [guide for rule in rules for guide in _of_country(rule)]
     used = {guide.column for guide in found}
-    if any(guide.column == "purpose" and guide.example for guide in found):
-        found += [_no_purpose(rule) for rule in rules if "purpose" in rule.omitted]
+    found += [_not_taken(rule, name) for rule in rules for name in rule.omitted if name in used]
     ordered = [guide for column in KNOWN_COLUMNS if column in used for guide in found if guide.column == column]
     together: dict[ColumnGuide, list[str]] = {}
     for guide in ordered:
@@ -67,8 +66,8 @@ def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
         yield ColumnGuide(field.name, (rule.code,), field.name in rule.required and not filled, words, example)
 
 
-def _no_purpose(rule: CountryRule) -> ColumnGuide:
-    return ColumnGuide("purpose", (rule.code,), needed=False, words="Leave it empty.", example="")
+def _not_taken(rule: CountryRule, column: str) -> ColumnGuide:
+    return ColumnGuide(column, (rule.code,), needed=False, words="Leave it empty.", example="")
 
 
 def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
@@ -87,6 +86,10 @@ def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
             return f"{rule.currency}, or empty.", rule.currency
         case FieldKind.PURPOSE:
             return f"{rule.purpose}, or empty.", rule.purpose or ""
+        case FieldKind.IPV4:
+            return "An IPv4 address.", "192.0.2.1"
+        case FieldKind.POSTAL_CODE:
+            return "Letters, digits, blanks and hyphens.", "00100"
         case FieldKind.EMAIL:
             return "An e-mail address.", "example.person@example.com"
         case _:

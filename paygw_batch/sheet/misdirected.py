@@ -22,5 +22,5 @@ def refuse_misdirected(sheet: Sheet, commands: Mapping[str, str]) -> None:
             raise SheetError(
                 f"{sheet.name} has columns of a sheet for `{commands[operation]}` ({', '.join(alien)}), and none that "
                 f"only a sheet for `{commands[sheet.operation]}` has.",
-                hint=f"Nothing was sent. If it is meant so: `paygw-batch {commands[operation]} SHEET`.",
+                hint=f"Nothing was sent. `{commands[operation]}` runs such a sheet; `--collect` is for collections.",
             )

@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import collection_cases
 from gateway_cases import GOLDEN, RULES, golden_file, prepared, request_bytes, throw_away_key
 
 from paygw_batch.gateway.sign import SignatureProfile
@@ -15,3 +16,7 @@ if __name__ == "__main__":
     for profile in SignatureProfile:
         for country in RULES:
             golden_file(profile, country).write_bytes(request_bytes(prepared(key, profile, country)))
+    for old in (GOLDEN / "payin").glob("*.http"):
+        old.unlink()
+    for one in collection_cases.EVERY_REQUEST:
+        collection_cases.golden_file(*one).write_bytes(request_bytes(collection_cases.prepared(key, *one)))

@@ -27,8 +27,16 @@ def test_every_country_can_be_paid(settings: Settings):
         assert (rule.purpose is None) == (code == "ZA")
 
 
+def test_every_country_can_be_collected_from(settings: Settings):
+    assert settings.missing_for("payin") == []
+    for code, rule in load_rules("payin", settings.terms("payin")).items():
+        assert rule.missing_terms == (), code
+        assert (rule.purpose is None) == (code == "ZA")
+
+
 def test_no_code_could_be_taken_for_a_real_operators(settings: Settings):
-    purposes = [terms.purpose for terms in settings.terms("payout").values() if terms.purpose]
+    every = [terms for operation in ("payout", "payin") for terms in settings.terms(operation).values()]
+    purposes = [terms.purpose for terms in every if terms.purpose]
 
     assert purposes
     assert all(part.startswith("SANDBOX-") for purpose in purposes for part in purpose.split("/"))

@@ -1,0 +1,282 @@
+"""Collections as a user has them: real runs against the sandbox, which verifies path, fields, control and signature."""
+
+import hashlib
+import re
+import sqlite3
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from program import SAMPLES, Program, kenyan_rows, kill, read_csv
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.gateway import control
+from paygw_batch.sandbox.compare import compare, read_reconciliation
+from paygw_batch.sandbox.record import read_record
+from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
+
+COUNTRIES = sorted(load_rules("payin", {}))
+MIXED = SAMPLES / "collections-mixed.csv"
+HEADING = (
+    "country,client_orderid,amount,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,order_desc,"
+    "merchant_data"
+)
+CUSTOMER = "KE,{id},{amount},Jane,Wanjiku,+25471234{n:04},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,Shoes,t"
+
+
+def customers(count: int, *, amount: str = "1500.50", prefix: str = "COL") -> list[str]:
+    return [CUSTOMER.format(id=f"{prefix}-{n}", amount=amount, n=n) for n in range(1, count + 1)]
+
+
+def collected(program: Program) -> list[dict[str, str]]:
+    """What the sandbox says it accepted of collections: the judge."""
+    return read_csv(program.home / "sandbox-record-payin.csv")
+
+
+def without(program: Program, *keys: str) -> None:
+    """Take keys out of the configuration."""
+    lines = program.config.read_text().splitlines()
+    program.config.write_text("\n".join(line for line in lines if line.partition("=")[0].strip() not in keys) + "\n")
+
+
+def changed(program: Program, **values: str) -> None:
+    """Change keys of `[payin]` to these TOML values."""
+    without(program, *values)
+    further = "".join(f"{key} = {value}\n" for key, value in values.items())
+    program.config.write_text(program.config.read_text().replace("[payin]", "[payin]\n" + further + "#", 1))
+
+
+def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_the_sandbox(program: Program):
+    out = program.home / "out.csv"
+    process = program.start("collect", str(MIXED), "--out", str(out))
+    try:
+        said, told = process.communicate(timeout=60)
+    finally:
+        kill(process)
+    assert process.returncode == 0, said + told
+    rows = read_csv(out)
+    assert {row["state"] for row in rows} == {"paid"}
+    assert {row["country"] for row in rows} == set(COUNTRIES)
+    assert len(rows) == 100
+    assert compare(read_record(program.home / "sandbox-record-payin.csv"), read_reconciliation(out)) == []
+    assert program.record() == []
+    assert program.json("verify")["exit_code"] == 0
+
+
+@pytest.mark.parametrize("country", COUNTRIES)
+def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(program: Program, country: str):
+    out = program.home / "out.csv"
+    assert program.json("collect", SAMPLES / "collections" / f"{country}.csv", "--out", out)["states"] == {"paid": 5}
+    rows = read_csv(out)
+    assert list(rows[0])[: len(RECONCILIATION_COLUMNS) + 1] == [*RECONCILIATION_COLUMNS, "customer_url"]
+    for row in rows:
+        assert row["customer_url"] == f"https://sandbox.example/pay/{row['gateway_reference']}"
+        assert bool(row["account_number"]) == (country != "KE")
+        assert row["account_name"]
+        assert row["phone"].lstrip("'").startswith("+")
+
+
+@pytest.mark.parametrize("amount", ["number", "two-decimals"])
+@pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
+def test_every_way_to_write_the_amount_is_verified_by_the_sandbox(program: Program, amount: str, control_amount: str):
+    changed(program, amount=f'"{amount}"', control_amount=f'"{control_amount}"', control_separator='""')
+    assert program.json("collect", MIXED, "--out", program.home / "out.csv")["states"] == {"paid": 100}
+
+
+def test_a_secret_is_mixed_in_where_the_order_says_so(program: Program):
+    changed(
+        program,
+        control_order='["secret", "currency", "client_orderid", "amount"]',
+        control_secret_env='"PAYGW_CONTROL_SECRET"',
+    )
+    sheet = program.sheet(customers(2), "c.csv", HEADING)
+    refused = program.run("collect", sheet)
+    assert (refused.exit_code, "PAYGW_CONTROL_SECRET" in refused.stderr) == (2, True)
+    assert program.json("collect", sheet, PAYGW_CONTROL_SECRET="between us")["states"] == {"paid": 2}
+    assert b"between us" not in b"".join(path.read_bytes() for path in program.home.rglob("*") if path.is_file())
+
+
+def test_a_planted_wrong_control_is_refused_by_the_sandbox(program: Program, monkeypatch: pytest.MonkeyPatch):
+    right = control.ControlProfile.control
+
+    def wrong(profile: control.ControlProfile, *, order_id: str, **rest: object) -> str:
+        return right(profile, order_id=f"{order_id}x", **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(control.ControlProfile, "control", wrong)
+    summary = program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
+    assert summary["states"] == {"rejected": 1}
+    (row,) = read_csv(summary["reconciliation"])
+    assert (row["error_code"], row["http_status"]) == ("control", "422")
+    assert collected(program) == []
+
+
+REQUIRED = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_what_is_left_open_has_no_default_and_doctor_lists_it(program: Program, key: str):
+    without(program, key)
+    sheet = program.sheet(customers(1), "c.csv", HEADING)
+    result = program.run("collect", sheet)
+    assert result.exit_code == 2
+    assert f"payin.{key}" in result.stderr
+    assert f"payin.{key}" in program.run("doctor").stdout
+    assert not program.journal.exists()
+    assert program.json("submit", program.sheet(kenyan_rows(1)))["states"] == {"paid": 1}
+
+
+def test_a_country_without_its_code_is_named(program: Program):
+    text = program.config.read_text()
+    program.config.write_text(re.sub(r"\[countries\.KE\.payin\]\npurpose = .*\n", "", text))
+    result = program.run("collect", program.sheet(customers(1), "c.csv", HEADING))
+    assert (result.exit_code, "countries.KE.payin.purpose" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("command", "sheet"), [("submit", MIXED), ("collect", SAMPLES / "payroll-mixed.csv")])
+@pytest.mark.parametrize("further", [[], ["--skip-invalid"], ["--dry-run"]])
+def test_a_sheet_for_the_other_command_is_refused_with_a_plain_message(
+    program: Program, command: str, sheet: Path, further: list[str]
+):
+    other = "collect" if command == "submit" else "submit"
+    result = program.run(command, sheet, *further, "--out", program.home / "out.csv")
+    assert result.exit_code == 3
+    assert f"columns of a sheet for `{other}`" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert program.record() == []
+    assert not (program.home / "out.csv").exists()
+
+
+def test_a_file_that_was_run_both_ways_is_ambiguous_by_its_path(program: Program):
+    """A sheet that has the columns of both: each command makes a batch of its own of it."""
+    heading = (
+        "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
+        "city,zip_code,ipaddress,order_desc"
+    )
+    row = (
+        "RW,ID-1,5000,Keza,Gasana,Keza Gasana,250788000103,250788000103,+250788000103,k@example.com,KN 4,Kigali,KG-11,"
+        "192.0.2.1,Shoes"
+    )
+    sheet = program.sheet([row], "both.csv", heading)
+    batches = [program.json(command, sheet)["batch"] for command in ("submit", "collect")]
+    result = program.run("resume", sheet)
+    assert result.exit_code == 2
+    assert all(batch in result.stderr for batch in batches)
+    assert [len(program.record()), len(collected(program))] == [1, 1]
+    assert [program.json("resume", batch)["sent_this_run"] for batch in batches] == [0, 0]
+    assert [len(program.record()), len(collected(program))] == [1, 1]
+
+
+def test_the_same_order_id_may_be_used_once_in_each_direction(program: Program):
+    payout = program.json("submit", program.sheet(kenyan_rows(3, prefix="ID")))
+    collection = program.json("collect", program.sheet(customers(3, prefix="ID"), "c.csv", HEADING))
+    assert payout["batch"] != collection["batch"]
+    assert [payout["states"], collection["states"]] == [{"paid": 3}, {"paid": 3}]
+    assert [len(program.record()), len(collected(program))] == [3, 3]
+    again = program.json("collect", program.home / "c.csv")
+    assert (again["sent_this_run"], again["known"]) == (0, 3)
+
+
+def test_an_order_id_is_never_collected_twice_under_other_content(program: Program):
+    program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
+    result = program.json("collect", program.sheet(customers(1, amount="99"), "c2.csv", HEADING))
+    assert result["exit_code"] == 3
+    assert len(collected(program)) == 1
+
+
+@pytest.fixture
+def interrupted(program: Program) -> tuple[Program, str]:
+    """A collect batch, killed while its first customer was asked, beside a finished batch of payouts."""
+    behaviour = program.home / "slow.toml"
+    behaviour.write_text('[default]\nstatus = "approved"\ndelay_s = 30\n')
+    program.json("submit", program.sheet(kenyan_rows(2)))
+    fast = program.config.read_text()
+    program.config.write_text(fast + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
+    process = program.start("collect", str(program.sheet(customers(4), "c.csv", HEADING)))
+    try:
+        while not (program.home / "sandbox-record-payin.csv").exists() or not collected(program):
+            assert process.poll() is None
+    finally:
+        kill(process)
+    program.config.write_text(fast)
+    (batch,) = [one["batch"] for one in program.json("status")["batches"] if one["sheet"] == "c.csv"]
+    return program, batch
+
+
+def test_a_killed_collection_is_resumed_as_one_and_its_unanswered_row_is_in_doubt(interrupted: tuple[Program, str]):
+    program, batch = interrupted
+    summary = program.json("resume", batch)
+    assert summary["states"] == {"in_doubt": 1, "paid": 3}
+    assert len(program.record()) == 2
+    assert sorted(line["client_orderid"] for line in collected(program)) == [f"COL-{n}" for n in range(1, 5)]
+    (doubtful,) = [row for row in read_csv(summary["reconciliation"]) if row["state"] == "in_doubt"]
+    settled = program.json(
+        "resolve", batch, "--row", doubtful["row"], "--as", "paid", "--evidence", "the gateway's support, ticket 7"
+    )
+    assert settled["states"] == {"paid": 4}
+    assert program.json("reconcile", batch, "--out", program.home / "again.csv")["states"] == {"paid": 4}
+    assert program.json("verify")["exit_code"] == 0
+
+
+def test_a_rejected_collection_is_retried_as_one(program: Program):
+    summary = program.json(
+        "collect", program.sheet([*customers(1), *customers(1, amount="9001", prefix="NO")], "c.csv", HEADING)
+    )
+    assert summary["states"] == {"paid": 1, "rejected": 1}
+    again = program.json("retry", summary["batch"])
+    assert (again["released"], again["states"]) == (1, {"paid": 1, "rejected": 1})
+    assert [line["client_orderid"] for line in collected(program)] == ["COL-1", "NO-1", "NO-1-r2"]
+    assert program.record() == []
+
+
+def test_a_batch_is_of_one_operation_in_the_journal(program: Program):
+    program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
+    with sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True) as journal:
+        assert journal.execute("SELECT operation FROM batch").fetchall() == [("payin",)]
+
+
+def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Program):
+    behaviour = program.home / "once.toml"
+    behaviour.write_text('[default]\nstatus = "declined"\n')
+    fast = program.config.read_text()
+    program.config.write_text(fast + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
+    summary = program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
+    (first,) = read_csv(summary["reconciliation"])
+    program.config.write_text(fast)
+    (second,) = read_csv(program.json("retry", summary["batch"])["reconciliation"])
+    assert first["customer_url"]
+    assert second["customer_url"].endswith(second["gateway_reference"])
+    assert first["customer_url"] != second["customer_url"]
+
+
+def test_a_dry_run_and_a_validation_of_a_collection_send_nothing(program: Program):
+    assert program.json("collect", MIXED, "--dry-run")["states"] == {"ready": 100}
+    assert program.json("validate", MIXED, "--collect")["states"] == {"ready": 100}
+    assert program.run("validate", MIXED).exit_code == 3
+    assert not (program.home / "sandbox-record-payin.csv").exists()
+
+
+def test_a_drop_folder_is_of_collections_where_it_is_said_so(program: Program):
+    folder = program.home / "drop"
+    folder.mkdir()
+    for name, sheet in (("c.csv", MIXED), ("p.csv", SAMPLES / "payroll-mixed.csv")):
+        (folder / name).write_bytes(sheet.read_bytes())
+    told = program.json("run-folder", folder, "--collect", "--settle-s", "0")
+    assert {one["sheet"]: one["exit_code"] for one in told["sheets"]} == {"c.csv": 0, "p.csv": 3}
+    assert program.record() == []
+
+
+def test_a_collection_is_explained_with_its_control(program: Program):
+    sheet = program.sheet(customers(1, amount="1500.5"), "c.csv", HEADING)
+    signed = program.json("sign", sheet, "--collect")["signed"]
+    values = {one["name"]: one["value"] for one in signed["parameters"]}
+    assert signed["operation"] == "payin"
+    assert values["control"] == hashlib.sha256(b"COL-1|1500.50|KES").hexdigest()
+    assert Decimal(values["amount"]) == Decimal("1500.5")
+    assert program.record() == []
+
+
+def test_a_template_for_collections_is_valid_once_filled_in(program: Program):
+    program.json("template", "KE", "RW", "--collect", "--out", program.home / "t.csv")
+    columns = (program.home / "t.csv").read_text().strip().split(",")
+    assert {"first_name", "last_name", "phone", "email", "address1", "zip_code", "ipaddress"} <= set(columns)
+    assert "account_number" not in columns

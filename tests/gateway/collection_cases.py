@@ -1,0 +1,87 @@
+"""One collection for each country, by hand from section 2.1 of the gateway's interface, and its golden request."""
+
+from pathlib import Path
+
+from gateway_cases import BASE_URL, CALLBACK_URL, CONSUMER_KEY, ENDPOINT_ID, GOLDEN, NONCE, TIMESTAMP_S, XOF_ZONE
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.load import load_operation, load_rules
+from paygw_batch.countries.rules import AmountForm, OperatorTerms
+from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.endpoint import operation_url
+from paygw_batch.gateway.message import PreparedRequest
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+
+OPERATION = load_operation("payin")
+URL = operation_url(BASE_URL, OPERATION, ENDPOINT_ID)
+PURPOSES = {
+    **{code: f"PAYIN-{code}" for code in ("KE", "UG", "GH", "ZM", "RW", "TZ", "EG")},
+    "NG": "BANK/WALLET-A/WALLET-B",
+    **dict.fromkeys(XOF_ZONE, "PAYIN-XOF"),
+}
+RULES = load_rules("payin", {code: OperatorTerms(purpose=purpose) for code, purpose in PURPOSES.items()})
+PROFILE = ControlProfile(
+    (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY, ControlPart.SECRET),
+    "|",
+    ControlAmount.TWO_DECIMALS,
+    "a secret of the tests",
+)
+URLS = {
+    "redirect_url": "https://merchant.example/thanks?a=1&b=2",
+    "server_callback_url": CALLBACK_URL,
+    "site_url": "https://merchant.example",
+}
+
+
+def amount_of(country: str) -> str:
+    return "250000" if RULES[country].minor_units == 0 else "1500.5"
+
+
+def instruction_for(country: str, amount: str | None = None) -> Instruction:
+    """Return a good collection from a customer of `country`."""
+    rule = RULES[country]
+    number = f"+{rule.numbers.dialling_code}{rule.numbers.example}"
+    fields = {
+        "address1": "12, Rue de l'Église",
+        "cell_phone": number,
+        "city": "Ville & Cité",
+        "country": country,
+        "email": "jané+pay@example.com",
+        "first_name": 'Zoë "Z"',
+        "last_name": "O'Brien",
+        "ipaddress": "192.0.2.7",
+        "order_desc": "Fees 50%: term 1/3",
+        "phone": number[:7] + "***" + number[10:],
+        "zip_code": "GA-184-0515",
+    }
+    if country == "KE":
+        del fields["cell_phone"]
+        fields["merchant_data"] = "tag \\ 1"
+    if country == "RW":
+        fields["account_name"] = "Keza Gasana"
+    return Instruction(f"COL-{country}-0001", country, rule.currency, amount or amount_of(country), "customer", fields)
+
+
+def supplies(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PROFILE) -> Supplies:
+    return Supplies(URLS, form, control)
+
+
+def prepared(key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm) -> PreparedRequest:
+    """Return the golden request of `country`."""
+    signer = Signer(url=URL, consumer_key=CONSUMER_KEY, supplies=supplies(form), profile=profile, key=key)
+    instruction = instruction_for(country)
+    return signer.prepare(
+        RULES[country], instruction, order_id=instruction.client_orderid, nonce=NONCE, timestamp_s=TIMESTAMP_S
+    )
+
+
+def golden_file(profile: SignatureProfile, country: str, form: AmountForm) -> Path:
+    """Return where the golden request of `country` is kept."""
+    return GOLDEN / "payin" / f"{profile.value}-{form.value}-{country}.http"
+
+
+EVERY_REQUEST = [(SignatureProfile.JSON_PARAMS, country, AmountForm.NUMBER) for country in RULES] + [
+    (SignatureProfile.RAW_BODY, country, AmountForm.TWO_DECIMALS) for country in RULES
+]

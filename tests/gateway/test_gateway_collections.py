@@ -1,0 +1,210 @@
+"""Collections on the wire: golden requests of every country, the control hash, and where a customer is sent."""
+
+import hashlib
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from collection_cases import (
+    EVERY_REQUEST,
+    OPERATION,
+    PROFILE,
+    PURPOSES,
+    RULES,
+    URLS,
+    amount_of,
+    golden_file,
+    instruction_for,
+    prepared,
+    supplies,
+)
+from gateway_cases import GOLDEN, head_and_body, request_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.rules import AmountForm
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.classify import MAX_URL_CHARACTERS, classify
+from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.encode import encode_body
+from paygw_batch.gateway.message import Expected, RawReply
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+from paygw_batch.sandbox.expects import ControlRule, is_control
+
+# Section 2.4, rule 5 of the gateway's interface, in the order of the table in 2.1.
+EVERYWHERE = [
+    "address1",
+    "amount",
+    "cell_phone",
+    "city",
+    "client_orderid",
+    "control",
+    "country",
+    "currency",
+    "email",
+    "first_name",
+    "last_name",
+    "ipaddress",
+    "order_desc",
+    "phone",
+    "purpose",
+    "redirect_url",
+    "server_callback_url",
+    "site_url",
+    "zip_code",
+]
+WORDS = {"approved": OutcomeKind.PAID}
+EXPECTED = Expected("COL-1", Decimal("1500.5"), "KES", tuple(URLS.values()))
+
+
+def fields_of(country: str) -> list[str]:
+    if country == "KE":
+        return [name for name in EVERYWHERE if name != "cell_phone"] + ["merchant_data"]
+    if country == "RW":
+        return [*EVERYWHERE, "account_name"]
+    return [name for name in EVERYWHERE if (country, name) != ("ZA", "purpose")]
+
+
+@pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
+def test_a_request_is_the_golden_one_to_the_byte(
+    key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
+):
+    assert request_bytes(prepared(key, profile, country, form)) == golden_file(profile, country, form).read_bytes()
+
+
+def test_there_is_a_golden_request_for_every_country_and_no_other():
+    kept = {path.name for path in (GOLDEN / "payin").glob("*.http")}
+    assert kept == {golden_file(*one).name for one in EVERY_REQUEST}
+    assert len(kept) == 28
+
+
+@pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
+def test_a_golden_body_has_the_fields_of_its_country_and_a_control_that_fits(
+    profile: SignatureProfile, country: str, form: AmountForm
+):
+    first, _, body = head_and_body(golden_file(profile, country, form).read_bytes())
+    assert first == "POST /paynet/api/v2/sale-form/1234 HTTP/1.1"
+    pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=Decimal, parse_float=Decimal)
+    assert [name for name, _ in pairs] == fields_of(country)
+    values = dict(pairs)
+    amount = f"{Decimal(amount_of(country)):.2f}"
+    assert values["amount"] == (amount if form is AmountForm.TWO_DECIMALS else Decimal(amount_of(country)))
+    hashed = f"COL-{country}-0001|{amount}|{values['currency']}|a secret of the tests"
+    assert values["control"] == hashlib.sha256(hashed.encode()).hexdigest()
+    assert values.get("purpose") == PURPOSES.get(country)
+    assert {name: values[name] for name in URLS} == URLS
+    assert values["country"] == country
+    assert b"a secret of the tests" not in body
+
+
+@given(
+    order=st.permutations(list(ControlPart)).map(tuple),
+    separator=st.text(max_size=3),
+    form=st.sampled_from(AmountForm),
+    control_amount=st.sampled_from(ControlAmount),
+    secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+    country=st.sampled_from(sorted(RULES)),
+    cents=st.integers(1, 10**9),
+)
+def test_the_sandbox_computes_the_same_control_in_its_own_way(
+    order: tuple[ControlPart, ...],
+    separator: str,
+    form: AmountForm,
+    control_amount: ControlAmount,
+    secret: str,
+    country: str,
+    cents: int,
+):
+    units = RULES[country].minor_units
+    amount = str(cents) if units == 0 else f"{cents // 100}.{cents % 100:02}"
+    profile = ControlProfile(order, separator.encode("utf-8", "replace").decode(), control_amount, secret)
+    instruction = instruction_for(country, amount)
+    encoded = encode_body(
+        RULES[country], instruction, order_id=instruction.client_orderid, supplies=supplies(form, profile)
+    )
+    fields = dict(encoded.params)
+    rule = ControlRule(tuple(part.value for part in order), profile.separator, control_amount.value, secret)
+    assert is_control(rule, fields, minor_units=units)
+    assert not is_control(rule, {**fields, "client_orderid": fields["client_orderid"] + "0"}, minor_units=units)
+    assert not is_control(ControlRule(rule.order, rule.separator, rule.amount, secret + "x"), fields, minor_units=units)
+
+
+@pytest.mark.parametrize(
+    ("control_amount", "text"),
+    [
+        (ControlAmount.AS_SENT, "COL-1,1500.5,KES"),
+        (ControlAmount.TWO_DECIMALS, "COL-1,1500.50,KES"),
+        (ControlAmount.MINOR_UNITS, "COL-1,150050,KES"),
+    ],
+)
+def test_the_amount_is_hashed_as_it_is_configured(control_amount: ControlAmount, text: str):
+    profile = ControlProfile((ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY), ",", control_amount)
+    given_parts: dict[str, Any] = {"order_id": "COL-1", "amount": "1500.5", "amount_sent": "1500.5", "currency": "KES"}
+    assert profile.text(**given_parts, minor_units=2) == text
+    assert profile.control(**given_parts, minor_units=2) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_secret_is_not_shown():
+    assert "a secret of the tests" not in repr(PROFILE)
+    assert "a secret of the tests" not in repr(supplies())
+
+
+def test_an_amount_with_more_than_two_decimals_is_never_cut():
+    with pytest.raises(InternalError):
+        encode_body(
+            RULES["KE"],
+            instruction_for("KE", "1.005"),
+            order_id="COL-1",
+            supplies=supplies(AmountForm.TWO_DECIMALS),
+        )
+
+
+def reply(**members: object) -> RawReply:
+    return RawReply(200, (), json.dumps({"status": "approved", **members}).encode())
+
+
+def customer_url(came_back: RawReply) -> str | None:
+    return classify(came_back, EXPECTED, WORDS, OPERATION).outcome.customer_url
+
+
+@pytest.mark.parametrize("name", OPERATION.customer_url_fields)
+def test_the_page_for_the_customer_is_kept(name: str):
+    assert customer_url(reply(**{name: "https://pay.example/f?id=1"})) == "https://pay.example/f?id=1"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        7,
+        "",
+        "javascript:alert(1)",
+        "=HYPERLINK()",
+        "https://pay.example/a b",
+        "https://pay.example/\n",
+        "https://" + "a" * MAX_URL_CHARACTERS,
+        URLS["redirect_url"],
+        URLS["site_url"],
+    ],
+)
+def test_what_is_no_page_for_the_customer_is_left_out(value: object):
+    verdict = classify(reply(redirect_url=value), EXPECTED, WORDS, OPERATION)
+    assert (verdict.outcome.kind, verdict.outcome.customer_url) == (OutcomeKind.PAID, None)
+
+
+def test_an_echo_of_our_own_address_does_not_hide_the_page():
+    came_back = reply(**{"redirect-url": URLS["redirect_url"], "url": "https://pay.example/1"})
+    assert customer_url(came_back) == "https://pay.example/1"
+
+
+def test_a_reply_about_another_order_names_no_page():
+    assert customer_url(reply(client_orderid="COL-2", redirect_url="https://pay.example/1")) is None
+
+
+def test_a_payout_has_no_page():
+    from gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
+
+    verdict = classify(reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)
+    assert verdict.outcome.customer_url is None

@@ -1,0 +1,180 @@
+"""Sheets of customers to collect from: their columns, numbers that are partly hidden, what a country does not take."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.countries.load import load_operation, load_rules, operation_names
+from paygw_batch.countries.rules import FieldKind, OperatorTerms
+from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.sheet.clean import bare, bare_number
+from paygw_batch.sheet.columns import COLUMNS_OF
+from paygw_batch.sheet.misdirected import refuse_misdirected
+from paygw_batch.sheet.numbers import NumberColumn
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.result import Sheet, Validated
+from paygw_batch.sheet.schema import hold_to_contract
+from paygw_batch.sheet.validate import validate
+
+RULES = load_rules("payin", {"KE": OperatorTerms(purpose="W"), "RW": OperatorTerms(purpose="R", order_desc="Fees")})
+COMMANDS = {name: load_operation(name).command for name in operation_names()}
+GOOD = {
+    "country": "KE",
+    "client_orderid": "C-1",
+    "amount": "1500.50",
+    "first_name": "Jane",
+    "last_name": "Wanjiku",
+    "phone": "+254712345678",
+    "email": "jane@example.com",
+    "address1": "1 Moi Avenue",
+    "city": "Nairobi",
+    "zip_code": "00100",
+    "ipaddress": "192.0.2.1",
+    "order_desc": "Shoes",
+    "merchant_data": "tag",
+}
+RWANDAN = {name: value for name, value in GOOD.items() if name not in {"merchant_data", "order_desc"}} | {
+    "country": "RW",
+    "amount": "5000",
+    "account_name": "Keza Gasana",
+    "cell_phone": "0788000103",
+    "phone": "+250788***103",
+}
+
+
+def read(path: Path, *rows: dict[str, str], operation: str = "payin") -> Sheet:
+    pl.DataFrame(rows).write_csv(path)
+    return read_sheet(path, ReadOptions(operation=operation))
+
+
+@pytest.fixture
+def sheet(tmp_path: Path) -> Path:
+    return tmp_path / "c.csv"
+
+
+def validated(path: Path, *rows: dict[str, str]) -> Validated:
+    return validate(read(path, *rows), RULES)
+
+
+def codes(found: Validated) -> list[str]:
+    return found.defects["code"].to_list()
+
+
+def test_a_good_row_becomes_an_instruction_with_the_fields_of_its_country(sheet: Path):
+    found = validated(sheet, GOOD, {**RWANDAN, "client_orderid": "C-2"})
+    assert codes(found) == []
+    hold_to_contract(found, RULES)
+    kenyan, rwandan = (json.loads(text) for text in found.instructions["fields"])
+    assert kenyan == {name: GOOD[name] for name in GOOD if name not in {"client_orderid", "amount"}}
+    assert (rwandan["cell_phone"], rwandan["phone"]) == ("+250788000103", "+250788***103")
+    assert (rwandan["account_name"], rwandan["order_desc"]) == ("Keza Gasana", "Fees")
+    assert found.instructions["payee"].to_list() == ["+254712345678", "+250788000103"]
+    assert found.rows["account_name"].to_list() == ["Jane Wanjiku", "Keza Gasana"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"cell_phone": "+254712345678"}, "cell_phone.not_used"),
+        ({"account_name": "Jane Wanjiku"}, "account_name.not_used"),
+        ({"zip_code": "00 100#"}, "zip_code.format"),
+        ({"zip_code": ""}, "zip_code.missing"),
+        ({"merchant_data": ""}, "merchant_data.missing"),
+        ({"phone": "+254*********"}, "phone.format"),
+        ({"phone": "+25471234567*8"}, "phone.format"),
+        ({"phone": "+255712***678"}, "phone.country"),
+        ({"phone": "712***678"}, "phone.format"),
+        ({"email": "jane"}, "email.format"),
+        ({"ipaddress": "1.2.3"}, "ipaddress.format"),
+        ({"order_desc": ""}, "order_desc.missing"),
+    ],
+)
+def test_a_wrong_value_is_a_defect_of_its_column(sheet: Path, change: dict[str, str], code: str):
+    assert codes(validated(sheet, GOOD | change)) == [code]
+
+
+def test_south_africa_takes_no_purpose_and_others_no_merchant_data(sheet: Path):
+    african = RWANDAN | {"country": "ZA", "cell_phone": "27821000105", "phone": "27821000105", "amount": "5"}
+    found = validated(sheet, african | {"purpose": "X", "merchant_data": "t", "order_desc": "Fees"})
+    assert sorted(codes(found)) == ["account_name.not_used", "merchant_data.not_used", "purpose.not_used"]
+
+
+def test_a_missing_column_is_named_unless_the_terms_fill_it(sheet: Path):
+    rows = {name: value for name, value in GOOD.items() if name not in {"city", "zip_code"}}
+    with pytest.raises(SheetError, match=r"city \(needed for Kenya\); zip_code"):
+        validated(sheet, rows)
+    assert codes(validated(sheet, {k: v for k, v in RWANDAN.items() if k != "order_desc"})) == []
+
+
+masked = st.text("0123456789*", min_size=9, max_size=9)
+
+
+@given(written=st.sampled_from(["+254{}", "00254 {}", "254-{}", "0{}"]), digits=masked)
+def test_a_phone_is_partly_hidden_at_most_and_keeps_what_is_shown(written: str, digits: str):
+    column = NumberColumn.of(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
+    text = pl.Series("phone", [written.format(digits)])
+    frame = pl.DataFrame([text, bare_number(text).alias(bare("phone"))])
+    ((valid, wire),) = frame.select(valid=column.is_valid, wire=column.wire).rows()
+    if "*" in digits:
+        assert valid == (set(digits) != {"*"})
+    if valid:
+        assert wire == f"+254{digits}"
+
+
+@given(digits=masked.filter(lambda text: "*" in text))
+def test_a_hidden_digit_passes_nowhere_else(digits: str):
+    for name, kind in (("cell_phone", FieldKind.INTERNATIONAL_PHONE), ("account_number", FieldKind.WALLET)):
+        column = NumberColumn.of(RULES["KE"], name, kind)
+        text = pl.Series(name, [f"+254{digits}"])
+        frame = pl.DataFrame([text, bare_number(text).alias(bare(name))])
+        assert not frame.select(column.is_valid).item()
+
+
+def test_what_only_the_other_operations_sheets_have_is_unknown_and_comes_back(sheet: Path):
+    found = read(sheet, GOOD | {"account_number": "254712345678"})
+    assert found.unknown == ("account_number",)
+    payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
+    assert payout.unknown == ("city", "customer_url")
+
+
+def test_our_own_column_of_a_collections_reconciliation_is_never_a_senders(sheet: Path):
+    assert read(sheet, GOOD | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)
+
+
+@pytest.mark.parametrize("operation", COLUMNS_OF)
+def test_a_sheet_may_have_every_field_that_a_form_of_its_operation_takes_from_it(operation: str):
+    terms = {code: OperatorTerms(form="account", purpose="X") for code in ("CI",)} if operation == "payout" else {}
+    rules = load_rules(operation, terms)
+    wanted = {field.name for rule in rules.values() if rule.form for field in rule.form.fields if field.from_sheet}
+    assert wanted <= set(COLUMNS_OF[operation])
+
+
+def test_a_sheet_with_columns_of_both_is_for_who_runs_it(sheet: Path):
+    refuse_misdirected(read(sheet, GOOD | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
+
+
+@pytest.mark.parametrize("operation", ["payout", "payin"])
+def test_a_sheet_without_a_telling_column_is_not_guessed_at(sheet: Path, operation: str):
+    refuse_misdirected(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
+
+
+def test_the_same_rows_have_another_batch_id_in_each_operation(sheet: Path):
+    rows = {"country": "XX", "client_orderid": "1", "amount": "1"}
+    ids = {validate(read(sheet, rows, operation=name), load_rules(name, {})).batch for name in ("payout", "payin")}
+    assert len(ids) == 2
+
+
+def test_all_that_is_collected_counts_for_the_batch_id(sheet: Path):
+    ids = [validated(sheet, GOOD | change).batch for change in ({}, {"city": "Mombasa"}, {"merchant_data": "u"})]
+    assert len(set(ids)) == 3
+
+
+def test_the_zone_has_one_purpose_for_collections():
+    terms = {code: OperatorTerms(purpose=f"P-{code}") for code in ("CI", "SN")}
+    with pytest.raises(ConfigurationError, match=r"countries\.CI\.payin\.purpose, countries\.SN\.payin\.purpose"):
+        load_rules("payin", terms)
+    load_rules("payin", {code: OperatorTerms(purpose="P") for code in ("CI", "SN")})
