@@ -146,6 +146,11 @@ def test_a_sheet_for_the_other_command_is_refused_with_a_plain_message(
     assert not (program.home / "out.csv").exists()
 
 
+def test_a_plain_sheet_of_people_is_told_from_one_of_customers(program: Program):
+    result = program.run("collect", program.sheet(kenyan_rows(2)))
+    assert (result.exit_code, "columns of a sheet for `submit` (account_number)" in result.stderr) == (3, True)
+
+
 def test_a_file_that_was_run_both_ways_is_ambiguous_by_its_path(program: Program):
     """A sheet that has the columns of both: each command makes a batch of its own of it."""
     heading = (

@@ -136,7 +136,7 @@ def test_a_hidden_digit_passes_nowhere_else(digits: str):
 
 def test_what_only_the_other_operations_sheets_have_is_unknown_and_comes_back(sheet: Path):
     found = read(sheet, GOOD | {"account_number": "254712345678"})
-    assert found.unknown == ("account_number",)
+    assert found.unknown == ("account_number (sheet)",)
     payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
     assert payout.unknown == ("city", "customer_url")
 
