@@ -27,19 +27,27 @@ from paygw_batch.journal.port import Amendment, BatchRecord, Entry, Known, NewBa
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.reader import SqliteReader
 from paygw_batch.journal.rows import PROGRESS, instruction_lines, known_lines, page_lines, progress_line, progress_of
+from paygw_batch.journal.statements import fetch_lines, write_lines
 from paygw_batch.journal.witness import Seen, Witness
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
 
-_INSERT_FACT = "INSERT INTO fact VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_FACTS = "INSERT INTO fact {lines}"
 _SAVE_PROGRESS = """
-    INSERT INTO standing VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
-    ON CONFLICT (instruction) DO UPDATE SET state = ?2, attempt = ?3, generation = ?4, possible_duplicate_of = ?5,
-        inherited_attempts = ?6, order_id = ?7, sent_orderid = ?8, purpose = ?9, gateway_status = ?10,
-        gateway_reference = ?11, http_status = ?12, error_code = ?13, message = ?14, intended_at = ?15,
-        first_sent_at = ?16, updated_at = ?17
-    WHERE state = ?18 AND attempt = ?19"""
+    INSERT INTO standing
+    SELECT column1, column2, column3, column4, column5, column6, column7, column8, column9, column10, column11,
+        column12, column13, column14, column15, column16, column17
+    FROM ({lines}) LEFT JOIN standing before ON before.instruction = column1
+    WHERE before.instruction IS NULL OR (before.state = column18 AND before.attempt = column19)
+    ON CONFLICT (instruction) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+        generation = excluded.generation, possible_duplicate_of = excluded.possible_duplicate_of,
+        inherited_attempts = excluded.inherited_attempts, order_id = excluded.order_id,
+        sent_orderid = excluded.sent_orderid, purpose = excluded.purpose, gateway_status = excluded.gateway_status,
+        gateway_reference = excluded.gateway_reference, http_status = excluded.http_status,
+        error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
+        first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at"""
+"""Compare-and-set: a line is written where there is none, or where it is still what it was when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +250,8 @@ class SqliteJournal(SqliteReader):
             if loaded is not None or after is not before.progress[number]
         }
         already = self._connection.total_changes()
-        self._run_each(
-            _SAVE_PROGRESS,
-            (progress_line(number, after, before.progress[number]) for number, after in moved.items()),
-        )
+        saved = [progress_line(number, after, before.progress[number]) for number, after in moved.items()]
+        write_lines(self._connection, _SAVE_PROGRESS, saved)
         if self._connection.total_changes() - already != len(moved):
             raise InternalError("an instruction is no longer where it stood when it was read")
         return lines
@@ -253,9 +259,10 @@ class SqliteJournal(SqliteReader):
     def _load(self, numbers: Sequence[int]) -> _Loaded:
         if not numbers:
             return _Loaded({}, {}, {})
-        found = self._run(
-            f"""SELECT p.number, p.client_orderid, p.batch, {PROGRESS}
-            FROM carray(?) wanted JOIN progress p ON p.number = wanted.value""",  # noqa: S608 - a constant of ours
+        found = fetch_lines(
+            self._connection,
+            f"p.number, p.client_orderid, p.batch, {PROGRESS}",
+            "carray(?) wanted JOIN progress p ON p.number = wanted.value",
             (apsw.carray(array("q", set(numbers))),),
         )
         if len(found) != len(set(numbers)):
@@ -268,7 +275,7 @@ class SqliteJournal(SqliteReader):
 
     def _add(self, lines: Sequence[Line]) -> None:
         if lines:
-            self._run_each(_INSERT_FACT, lines)
+            write_lines(self._connection, _INSERT_FACTS, lines)
             self._end = Link(lines[-1].seq, lines[-1].hash)
 
     def _next_number(self, table: str) -> int:
