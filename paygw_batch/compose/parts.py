@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import polars as pl
+
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, JournalHeld, SpoolDamaged, UsageError
@@ -23,8 +25,8 @@ from paygw_batch.run.ports import World, timestamp
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.misdirected import refuse_misdirected
 from paygw_batch.sheet.profiles import known_headings
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.read import ReadOptions, read_sheet, sheet_of
+from paygw_batch.sheet.result import Sheet, Validated
 from paygw_batch.sheet.validate import validate
 
 PAYOUT = "payout"
@@ -66,6 +68,17 @@ def validated_sheet(
 ) -> Validated:
     """Read and validate a sheet by the rules of its operation; `worksheet` names one of a workbook's."""
     sheet = read_sheet(path, read_options(settings, operation_of(rules).name, worksheet))
+    return _validated(sheet, rules, reference)
+
+
+def validated_frame(
+    settings: Settings, rules: Rules, frame: pl.DataFrame, *, name: str, reference: str | None
+) -> Validated:
+    """Validate a frame as a sheet called `name`, by the rules of its operation."""
+    return _validated(sheet_of(frame, read_options(settings, operation_of(rules).name), name=name), rules, reference)
+
+
+def _validated(sheet: Sheet, rules: Rules, reference: str | None) -> Validated:
     refuse_misdirected(sheet, {name: load_operation(name).command for name in operation_names()})
     return validate(sheet, rules, reference=reference)
 

@@ -1,7 +1,7 @@
 """Sending what is due in a batch, and telling how it stands: the part of a run that no screen has to do with."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from paygw_batch.core.outcome import Verdict
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.message import Expected, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signers import signers_for
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.books import Books, books
@@ -39,6 +39,10 @@ TAKE_IN_EVERY_S = 2.0
 
 Watch = Callable[[Engine], None]
 """Is given the engine inside its event loop, before it starts: whoever wants to drain it keeps it."""
+
+
+WaitForRoom = Callable[[], Awaitable[None]]
+"""Waits until whoever is told of outcomes can take more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,11 @@ def due_countries(journal: JournalReader, batch: BatchRecord) -> dict[str, int]:
     return due
 
 
-def send(task: Task, progress: Progress, watch: Watch) -> RunEnd:
+def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitForRoom | None = None) -> RunEnd:
     """Send what is due in the batch, in an event loop of its own, and return how that ended.
+
+    `wait_for_room` is awaited before requests are prepared: while it waits, no further row is signed, and nothing that
+    is in flight is held up.
 
     Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
     """
@@ -90,13 +97,23 @@ def send(task: Task, progress: Progress, watch: Watch) -> RunEnd:
         signers_for(signing.signer.key, sum(due.values())) as signers,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        end = runner.run(_run(task, signing.preparer(signers), away, progress, watch, intake))
+        prepare = signing.preparer(signers)
+        paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
+        end = runner.run(_run(task, paced, away, progress, watch, intake))
     if end.failure is not None:
         for order_id, kind in end.unrecorded:
             progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
         raise end.failure
     take_in_waiting(intake, task.journal, progress.note)
     return end
+
+
+def _paced(prepare: Prepare, wait_for_room: WaitForRoom) -> Prepare:
+    async def paced(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
+        await wait_for_room()
+        return await prepare(attempts)
+
+    return paced
 
 
 async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, watch: Watch, intake: Intake) -> RunEnd:

@@ -25,7 +25,11 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
     if verdict is not Verdict.SOUND:
         sentence, hint = _REFUSALS[verdict]
         raise SheetError(f"{file} {sentence}.", hint=hint)
-    frame = pl.read_parquet(io.BytesIO(data))
+    return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
+
+
+def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table:
+    """Return a typed frame as exact text, as `read_parquet` does; `file` is what errors call it."""
     cells = frame.columns
     if not is_header(cells, vocabulary):
         raise no_header(file, [cells], vocabulary)

@@ -9,11 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
+import polars as pl
+
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.delimited import read_delimited
 from paygw_batch.sheet.encoding import to_utf8
 from paygw_batch.sheet.headers import Vocabulary
-from paygw_batch.sheet.parquet import read_parquet
+from paygw_batch.sheet.parquet import read_parquet, table_of
 from paygw_batch.sheet.result import Sheet
 from paygw_batch.sheet.table import Table, refuse_control_characters, to_sheet
 from paygw_batch.sheet.workbook import read_workbook
@@ -120,6 +122,17 @@ def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
     if hashlib.sha256(data).hexdigest() != sheet.sha256:
         raise SheetError(f"{path.name} was changed since it was read.", hint="Run the command again.")
     return data
+
+
+def sheet_of(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
+    """Return a frame as a sheet called `name`; its first row is row 2, and its types count as those of a Parquet file.
+
+    Its digest is that of its text as CSV. Raises `SheetError` as `read_sheet` does.
+    """
+    table = table_of(frame, options.vocabulary, file=name)
+    refuse_control_characters(table, name)
+    sha256 = hashlib.sha256(table.frame.drop("row").write_csv().encode()).hexdigest()
+    return to_sheet(table, operation=options.operation, file=name, sha256=sha256, max_rows=options.max_rows)
 
 
 def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:

@@ -1,0 +1,293 @@
+"""Payouts from a Python program: submit a frame or a sheet, take its outcomes as they come, reconcile to a frame.
+
+The same journal, lock, checks and states as the commands have, composed from the same parts. Only what this module
+names in `__all__` is public. docs/python-api.md shows how it is used.
+"""
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeAlias
+
+import polars as pl
+
+from paygw_batch.compose.approval import default_plan, require_approval
+from paygw_batch.compose.connect import Connection, gateway_of
+from paygw_batch.compose.parts import (
+    Tell,
+    find_batch,
+    journal_to_read,
+    require_complete,
+    rules_of,
+    run_journal,
+    utc_now,
+    validated_frame,
+    validated_sheet,
+)
+from paygw_batch.compose.person import in_words, person
+from paygw_batch.compose.running import BackgroundRun, RowOutcome, RunParts
+from paygw_batch.compose.sending import Standings, Task, send, standings
+from paygw_batch.core.batch import ControlTotals, differences
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import (
+    ApprovalError,
+    ConfigurationError,
+    JournalError,
+    JournalHeld,
+    PaygwError,
+    SheetError,
+    UsageError,
+)
+from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.run.engine import RunEnd
+from paygw_batch.run.submit import open_planned_batch, plan_submission
+from paygw_batch.run.summary import ExitCode
+from paygw_batch.settings import load_settings
+from paygw_batch.sheet.result import Validated, no_defects
+
+__all__ = [
+    "ApprovalError",
+    "BatchRecord",
+    "Conclusion",
+    "ConfigurationError",
+    "ControlTotals",
+    "Finished",
+    "JournalError",
+    "JournalHeld",
+    "Outcome",
+    "OutcomeKind",
+    "PaygwError",
+    "Payouts",
+    "Refused",
+    "Result",
+    "RowOutcome",
+    "Run",
+    "SheetError",
+    "UsageError",
+]
+
+_OPERATION = "payout"
+_HOLDER = "a Python program"
+"""What another run is told of who holds the journal."""
+
+
+class Conclusion(StrEnum):
+    """What a batch has come to, the most serious first; each is one exit code of the commands."""
+
+    PERSON_NEEDED = "person_needed"
+    """At least one row is in doubt, or the journal holds contradicting evidence. Never submit such a row otherwise."""
+    STOPPED_EARLY = "stopped_early"
+    """The run stopped by itself, rows are still ready: run again later."""
+    INTERRUPTED = "interrupted"
+    """The run was stopped, rows are still ready: run again to continue."""
+    SOME_REJECTED = "some_rejected"
+    """Finished, but some rows are rejected, returned, or invalid and left out."""
+    DONE = "done"
+    """Every row is accepted or paid."""
+
+
+_CONCLUSIONS: Mapping[ExitCode, Conclusion] = {
+    ExitCode.PERSON_NEEDED: Conclusion.PERSON_NEEDED,
+    ExitCode.STOPPED_EARLY: Conclusion.STOPPED_EARLY,
+    ExitCode.INTERRUPTED: Conclusion.INTERRUPTED,
+    ExitCode.SOME_REJECTED: Conclusion.SOME_REJECTED,
+    ExitCode.DONE: Conclusion.DONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The sheet has defects, and nothing was sent. `defects` and `warnings`: `row, column, value, code, message`."""
+
+    message: str
+    defects: pl.DataFrame
+    warnings: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A batch, and where every row of it stands.
+
+    - `message`: what it came to in words, and what a person should do next.
+    - `states`: how many rows stand in each state; `totals`: currency -> state -> exact sum as text.
+    - `known`: the rows that the journal had before; `sent`: those for which a byte may have left in this run.
+    - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.
+    - `warnings`: as in `Refused`; empty where no sheet was read.
+    - `notes`: sentences about the run that a person should read.
+    """
+
+    conclusion: Conclusion
+    message: str
+    batch: str
+    states: Mapping[str, int]
+    totals: Mapping[str, Mapping[str, str]]
+    known: int
+    sent: int
+    reconciliation: pl.DataFrame
+    warnings: pl.DataFrame
+    notes: tuple[str, ...] = ()
+
+
+Result: TypeAlias = Refused | Finished
+"""What submitting comes to. What made it impossible to go on is an exception: a `PaygwError`."""
+
+Run: TypeAlias = BackgroundRun[Result]
+"""A run under way; `with` it, or `async with` it."""
+
+
+class Payouts:
+    """The payouts of one endpoint, as its configuration file says.
+
+    Holds nothing open: every call opens the journal for itself. May be used from any thread. Raises
+    `ConfigurationError` for a configuration that cannot be used.
+    """
+
+    def __init__(
+        self, config: Path | str, *, journal: Path | str | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Read `config`. `environ` (default: the process's own) may set keys as it does for the commands."""
+        self._environ = dict(os.environ if environ is None else environ)
+        flags = {} if journal is None else {("journal", "path"): str(Path(journal).absolute())}
+        self._settings = load_settings(Path(config), environ=self._environ, flags=flags)
+        self._rules = rules_of(self._settings, _OPERATION)
+
+    def submit(
+        self,
+        sheet: pl.DataFrame | Path | str,
+        *,
+        name: str | None = None,
+        reference: str | None = None,
+        skip_invalid: bool = False,
+        amend: bool = False,
+        strict: bool = False,
+        expected: ControlTotals | None = None,
+        plan: Path | str | None = None,
+        by: str | None = None,
+        stop_on: Iterable[signal.Signals] = (),
+    ) -> Run:
+        """Return a run that starts the sheet's batch, or continues it, once it is entered.
+
+        A frame needs a `name`, the file name that its sheet would have. `expected` are control totals that the sheet
+        must come to. `plan` is the approved plan, where the configuration asks for approval. `by` says who decides,
+        beside the login. `stop_on` names signals that stop the run while it is entered; none is touched otherwise.
+
+        Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld` and their like: nothing was
+        sent by then.
+        """
+        path = _path_of(sheet, name)
+        decider = person(by)
+
+        def read() -> Validated:
+            if isinstance(sheet, pl.DataFrame):
+                validated = validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
+            else:
+                validated = validated_sheet(self._settings, self._rules, path, reference=reference)
+            if expected is not None and (wrong := differences(expected, validated.totals)):
+                raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+            require_complete(self._settings, self._rules, set(validated.instructions["country"].unique()))
+            return validated
+
+        def work(parts: RunParts) -> Result:
+            require_complete(self._settings, self._rules, set())
+            validated = read()
+            for note in validated.sheet.notes:
+                parts.note(note)
+            with self._opened(parts.note) as (connection, journal):
+                planned = plan_submission(
+                    validated, journal, operation=_OPERATION, amend=amend, now=utc_now, strict=strict
+                )
+                found = planned.validated
+                if found.defects.height and not skip_invalid:
+                    bad = found.defects["row"].n_unique()
+                    message = f"{bad:,} of {found.rows.height:,} rows have defects: nothing was sent."
+                    return Refused(message, found.defects, found.warnings)
+                file = default_plan(path) if plan is None else Path(plan)
+                approvals = require_approval(self._settings, self._rules, planned, file, utc_now)
+                batch = open_planned_batch(
+                    planned,
+                    journal,
+                    self._rules,
+                    operation=_OPERATION,
+                    sheet_path=path,
+                    now=utc_now,
+                    by=decider,
+                    approvals=approvals,
+                )
+                task = Task(self._settings, self._rules, connection, journal, batch, planned.known_rows)
+                return self._sent(task, parts, found.warnings)
+
+        return BackgroundRun(work, stop_on=stop_on)
+
+    def resume(self, batch: str, *, stop_on: Iterable[signal.Signals] = ()) -> Run:
+        """Return a run that continues a batch from the journal alone. `batch`: its id, or a prefix of it."""
+
+        def work(parts: RunParts) -> Result:
+            require_complete(self._settings, self._rules, set())
+            with self._opened(parts.note) as (connection, journal):
+                record = self._found(journal, batch)
+                task = Task(self._settings, self._rules, connection, journal, record)
+                return self._sent(task, parts, no_defects())
+
+        return BackgroundRun(work, stop_on=stop_on)
+
+    def reconcile(self, batch: str) -> Finished:
+        """Return where every row of a batch stands now, also while a run is on. Sends and writes nothing."""
+        with journal_to_read(self._settings) as journal:
+            end = RunEnd(0, None, interrupted=False)
+            found = standings(journal, self._found(journal, batch), self._rules, end)
+        return _finished(found, no_defects(), ())
+
+    def batches(self) -> Sequence[BatchRecord]:
+        """Return all batches of the journal, oldest first. Raises `JournalError` when there is no journal yet."""
+        with journal_to_read(self._settings) as journal:
+            return journal.batches()
+
+    def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
+        record = find_batch(journal, batch)
+        if record.operation != _OPERATION:
+            raise UsageError(f"Batch {record.batch} is a batch of another operation ({record.operation}).")
+        return record
+
+    @contextmanager
+    def _opened(self, tell: Tell) -> Iterator[tuple[Connection, Journal]]:
+        with (
+            gateway_of(self._settings, self._rules, self._environ) as connection,
+            run_journal(self._settings, _HOLDER, tell) as journal,
+        ):
+            yield connection, journal
+
+    def _sent(self, task: Task, parts: RunParts, warnings: pl.DataFrame) -> Finished:
+        end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
+        found = standings(task.journal, task.batch, task.rules, end, known=task.known)
+        return _finished(found, warnings, parts.notes())
+
+
+def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
+    summary = found.summary
+    return Finished(
+        conclusion=_CONCLUSIONS[summary.exit_code],
+        message=summary.message,
+        batch=summary.batch or "",
+        states=summary.states,
+        totals=summary.totals,
+        known=summary.known,
+        sent=summary.sent_this_run,
+        reconciliation=found.frame,
+        warnings=warnings,
+        notes=notes,
+    )
+
+
+def _path_of(sheet: pl.DataFrame | Path | str, name: str | None) -> Path:
+    """Return where a sheet stands; a frame stands nowhere, and counts as a file of its name in this directory."""
+    if not isinstance(sheet, pl.DataFrame):
+        if name is not None:
+            raise UsageError("A file has its own name: leave name out.")
+        return Path(sheet)
+    if name is None or Path(name).name != in_words(name, "The name of a frame"):
+        raise UsageError("A frame needs a name, as of a file: name='payroll-2026-11'.")
+    return Path(name)

@@ -1,0 +1,25 @@
+"""A fresh machine for every test, set up for the sandbox, and the API upon it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
+
+from program import Program, sandbox_toml
+
+from paygw_batch.api import Payouts
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    tmp_path.chmod(0o700)
+    config = tmp_path / "paygw.toml"
+    config.write_text(sandbox_toml())
+    return Program(tmp_path, config)
+
+
+@pytest.fixture
+def payouts(program: Program) -> Payouts:
+    return Payouts(program.config, environ=program.environ)

@@ -1,0 +1,446 @@
+"""The Python API: what a program that embeds this relies on."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+
+import polars as pl
+import pytest
+from program import HEADING, Program, kenyan_rows, sandbox_toml
+
+from paygw_batch.api import (
+    Conclusion,
+    ConfigurationError,
+    ControlTotals,
+    Finished,
+    JournalHeld,
+    OutcomeKind,
+    PaygwError,
+    Payouts,
+    Refused,
+    RowOutcome,
+    SheetError,
+    UsageError,
+)
+from paygw_batch.compose import running
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.port import Entry
+from paygw_batch.journal.store import SqliteJournal
+
+NAME = "payroll-2026-11"
+
+
+def people(count: int, *, amount: str = "1500.50") -> pl.DataFrame:
+    lines = [line.split(",") for line in kenyan_rows(count, amount=amount)]
+    return pl.DataFrame(lines, schema=HEADING.split(","), orient="row")
+
+
+def finished(result: Refused | Finished) -> Finished:
+    assert isinstance(result, Finished)
+    return result
+
+
+def sent_once(program: Program, count: int) -> bool:
+    """Whether the gateway took so many orders, each of them once."""
+    orders = Counter(line["client_orderid"] for line in program.record())
+    return len(orders) == count and set(orders.values()) == {1}
+
+
+# A whole run.
+
+
+def test_a_frame_is_paid_and_every_row_has_its_outcome(payouts: Payouts, program: Program):
+    with payouts.submit(people(30), name=NAME) as run:
+        outcomes = list(run)
+    result = finished(run.result)
+    assert sorted(one.row for one in outcomes) == list(range(2, 32))
+    assert {one.kind for one in outcomes} == {OutcomeKind.PAID}
+    assert (result.conclusion, result.states, result.sent) == (Conclusion.DONE, {"paid": 30}, 30)
+    assert result.totals == {"KES": {"paid": "45015.00"}}
+    assert result.reconciliation["state"].to_list() == ["paid"] * 30
+    assert sent_once(program, 30)
+
+
+def test_an_outcome_names_its_row_and_not_its_payee(payouts: Payouts):
+    with payouts.submit(people(1), name=NAME) as run:
+        (one,) = run
+    assert (one.row, one.client_orderid, one.order_id) == (2, "PAY-1", "PAY-1")
+    assert one.outcome.gateway_status == "approved"
+    assert "approved" not in repr(one)
+
+
+def test_the_same_frame_again_sends_nothing(payouts: Payouts, program: Program):
+    for known in (0, 5):
+        with payouts.submit(people(5), name=NAME) as run:
+            assert len(list(run)) == 5 - known
+        result = finished(run.result)
+        assert (result.known, result.sent, result.conclusion) == (known, 5 - known, Conclusion.DONE)
+    assert sent_once(program, 5)
+
+
+def test_a_file_and_a_frame_of_the_same_rows_are_one_batch(payouts: Payouts, program: Program):
+    first = program.json("submit", program.sheet(kenyan_rows(4)))
+    with payouts.submit(people(4), name="payroll.csv") as run:
+        assert list(run) == []
+    assert finished(run.result).batch == first["batch"]
+    with payouts.submit(program.home / "payroll.csv") as run:
+        assert finished(run.wait()).batch == first["batch"]
+
+
+def test_wait_takes_no_outcomes_and_returns_the_result(payouts: Payouts):
+    with payouts.submit(people(10), name=NAME) as run:
+        assert finished(run.wait()).states == {"paid": 10}
+
+
+def test_reconcile_and_batches_tell_what_the_journal_knows(payouts: Payouts):
+    with payouts.submit(people(3), name=NAME) as run:
+        result = finished(run.wait())
+    later = payouts.reconcile(result.batch[:6])
+    assert later.reconciliation.equals(result.reconciliation)
+    assert [(one.batch, one.sheet_name) for one in payouts.batches()] == [(result.batch, NAME)]
+
+
+def test_the_command_tells_the_same(payouts: Payouts, program: Program):
+    with payouts.submit(people(3), name=NAME) as run:
+        result = finished(run.wait())
+    told = program.json("status", result.batch)
+    assert (told["states"], told["totals"]) == (result.states, result.totals)
+    assert program.json("verify")["exit_code"] == 0
+
+
+# What is refused.
+
+
+def test_a_frame_with_defects_is_refused_and_nothing_is_sent(payouts: Payouts, program: Program):
+    with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
+        assert list(run) == []
+    assert isinstance(run.result, Refused)
+    assert run.result.defects["row"].to_list() == [2, 3, 4]
+    assert program.record() == []
+    assert payouts.batches() == []
+
+
+def test_a_binary_fraction_is_a_defect(payouts: Payouts):
+    frame = people(1).with_columns(amount=pl.lit(10.1))
+    with payouts.submit(frame, name=NAME) as run:
+        pass
+    assert isinstance(run.result, Refused)
+    assert run.result.defects["code"].to_list() == ["amount.float"]
+
+
+def test_rows_with_defects_can_be_left_out(payouts: Payouts):
+    frame = pl.concat([people(2), people(3)[2:].with_columns(currency=pl.lit("USD"))])
+    with payouts.submit(frame, name=NAME, skip_invalid=True) as run:
+        assert len(list(run)) == 2
+    result = finished(run.result)
+    assert (result.conclusion, result.states) == (Conclusion.SOME_REJECTED, {"invalid": 1, "paid": 2})
+
+
+def test_control_totals_that_do_not_hold_stop_everything(payouts: Payouts, program: Program):
+    wrong = ControlTotals(3, {"KES": Decimal(1)})
+    with pytest.raises(SheetError, match="KES 1 was stated"), payouts.submit(people(3), name=NAME, expected=wrong):
+        pytest.fail("entered")
+    assert program.record() == []
+
+
+@pytest.mark.parametrize("name", [None, "", "a/b", "two\nlines"])
+def test_a_frame_needs_a_name_as_of_a_file(payouts: Payouts, name: str | None):
+    with pytest.raises(UsageError):
+        payouts.submit(people(1), name=name)
+
+
+def test_an_incomplete_configuration_is_refused_before_anything(program: Program):
+    program.config.write_text(sandbox_toml().replace("signature_profile", "# signature_profile"))
+    payouts = Payouts(program.config, environ=program.environ)
+    with pytest.raises(ConfigurationError, match="signature_profile"), payouts.submit(people(1), name=NAME):
+        pytest.fail("entered")
+    assert not program.journal.exists()
+
+
+def test_two_runs_never_hold_one_journal(payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(running, "OUTCOMES_WAITING", 1)  # the first run waits for us
+    with payouts.submit(people(400), name=NAME) as run:
+        with pytest.raises(JournalHeld), payouts.submit(people(41), name="other"):
+            pytest.fail("entered")
+        assert program.run("submit", program.sheet(kenyan_rows(2))).exit_code == 7
+        run.wait()
+    assert sent_once(program, 400)
+
+
+def test_a_result_before_the_end_is_refused(payouts: Payouts):
+    run = payouts.submit(people(1), name=NAME)
+    with pytest.raises(UsageError, match="not ended"):
+        _ = run.result
+
+
+# Rows that need a person.
+
+
+def test_a_row_in_doubt_is_told_as_such(payouts: Payouts):
+    frame = pl.concat([people(1), people(2, amount="9007")[1:]])
+    with payouts.submit(frame, name=NAME) as run:
+        kinds = {one.row: one.kind for one in run}
+    result = finished(run.result)
+    assert kinds[2] is OutcomeKind.PAID
+    assert (kinds[3], result.conclusion) == (OutcomeKind.UNKNOWN, Conclusion.PERSON_NEEDED)
+    with payouts.resume(result.batch) as run:
+        assert list(run) == []
+    assert finished(run.result).conclusion is Conclusion.PERSON_NEEDED
+
+
+def test_a_journal_that_fails_is_raised_with_what_it_could_not_take(
+    payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
+):
+    append, calls = SqliteJournal.append, 0
+
+    def fail_later(self: SqliteJournal, entries: Sequence[Entry]):
+        nonlocal calls
+        calls += 1
+        if calls > 5:
+            raise JournalUnwritable
+        return append(self, entries)
+
+    monkeypatch.setattr(SqliteJournal, "append", fail_later)
+    taken: list[RowOutcome] = []
+    with pytest.raises(JournalUnwritable) as failure, payouts.submit(people(50), name=NAME) as run:
+        taken.extend(run)
+    assert any(note.startswith("Not in the journal: PAY-") for note in failure.value.__notes__)
+    monkeypatch.undo()
+    with payouts.resume(payouts.batches()[0].batch) as run:
+        result = finished(run.wait())
+    assert result.conclusion is Conclusion.PERSON_NEEDED
+    orders = Counter(line["client_orderid"] for line in program.record())
+    assert max(orders.values()) == 1
+    assert result.states["in_doubt"] + result.states["paid"] == 50
+
+
+# Stopping.
+
+
+def continued(payouts: Payouts, batch: str) -> Finished:
+    with payouts.resume(batch) as run:
+        return finished(run.wait())
+
+
+def test_leaving_the_loop_stops_the_run_and_resume_continues_it(payouts: Payouts, program: Program):
+    with payouts.submit(people(400), name=NAME) as run:
+        for _ in run:
+            break
+    stopped = finished(run.result)
+    assert stopped.conclusion is Conclusion.INTERRUPTED
+    assert stopped.states["ready"] + stopped.states["paid"] == 400
+    assert continued(payouts, stopped.batch).states == {"paid": 400}
+    assert sent_once(program, 400)
+
+
+def test_an_error_of_the_program_stops_the_run_and_goes_on_its_way(payouts: Payouts, program: Program):
+    run = payouts.submit(people(400), name=NAME)
+
+    def taking():
+        with run:
+            for _ in run:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        taking()
+    stopped = finished(run.result)
+    assert "in_doubt" not in stopped.states
+    assert continued(payouts, stopped.batch).states == {"paid": 400}
+    assert sent_once(program, 400)
+
+
+def test_stop_can_be_called_from_another_thread(payouts: Payouts):
+    with payouts.submit(people(400), name=NAME) as run:
+        threading.Timer(0, run.stop).start()
+        taken = len(list(run))
+    result = finished(run.result)
+    assert result.states.get("paid", 0) == taken == result.sent
+
+
+def test_no_signal_handler_is_taken(payouts: Payouts):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with payouts.submit(people(20), name=NAME) as run:
+        for _ in run:
+            assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_that_was_asked_for_stops_the_run_and_its_handler_is_put_back(payouts: Payouts):
+    before = signal.getsignal(signal.SIGTERM)
+    with payouts.submit(people(400), name=NAME, stop_on=[signal.SIGTERM]) as run:
+        for number, _ in enumerate(run):
+            if number == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+    assert finished(run.result).conclusion is Conclusion.INTERRUPTED
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program):
+    run = payouts.submit(people(400), name=NAME)
+
+    def taking():
+        with run:
+            for _ in run:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            taking()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    stopped = finished(run.result)
+    assert stopped.conclusion is Conclusion.INTERRUPTED
+    assert continued(payouts, stopped.batch).states == {"paid": 400}
+    assert sent_once(program, 400)
+
+
+def test_a_program_that_takes_no_outcomes_holds_the_run_up_and_not_the_memory(
+    payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(running, "OUTCOMES_WAITING", 10)
+    with payouts.submit(people(999), name=NAME) as run:
+        outcomes = iter(run)
+        taken = [next(outcomes)]
+        seen = -1
+        while seen < (seen := len(program.record())):
+            time.sleep(0.3)
+        assert seen < 999
+        taken.extend(outcomes)
+    assert len(taken) == 999
+    assert sent_once(program, 999)
+
+
+# Threads and event loops.
+
+
+def test_it_works_from_a_plain_thread(payouts: Payouts):
+    results: list[Finished] = []
+
+    def pay() -> None:
+        with payouts.submit(people(10), name=NAME) as run:
+            assert len(list(run)) == 10
+        results.append(finished(run.result))
+
+    thread = threading.Thread(target=pay)
+    thread.start()
+    thread.join()
+    assert results[0].conclusion is Conclusion.DONE
+
+
+def test_signals_are_refused_outside_the_main_thread(payouts: Payouts):
+    errors: list[PaygwError] = []
+
+    def pay() -> None:
+        try:
+            with payouts.submit(people(1), name=NAME, stop_on=[signal.SIGTERM]):
+                pass
+        except UsageError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=pay)
+    thread.start()
+    thread.join()
+    assert "main thread" in errors[0].message
+
+
+def test_it_works_inside_asyncio_and_leaves_the_loop_free(payouts: Payouts, program: Program):
+    async def pay() -> tuple[list[RowOutcome], int]:
+        turns = 0
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        turning = asyncio.create_task(turn())
+        async with payouts.submit(people(200), name=NAME) as run:
+            before = turns
+            taken = [one async for one in run]
+            most = turns - before
+        turning.cancel()
+        assert finished(run.result).conclusion is Conclusion.DONE
+        return taken, most
+
+    taken, turns = asyncio.run(pay())
+    assert len(taken) == 200
+    assert turns > 10
+    assert sent_once(program, 200)
+
+
+def test_wait_async_returns_the_result(payouts: Payouts):
+    async def pay() -> Finished:
+        async with payouts.submit(people(10), name=NAME) as run:
+            return finished(await run.wait_async())
+
+    assert asyncio.run(pay()).states == {"paid": 10}
+
+
+def test_cancelling_the_task_stops_the_run(payouts: Payouts, program: Program):
+    async def pay() -> str:
+        run = payouts.submit(people(400), name=NAME)
+        begun = asyncio.Event()
+
+        async def taking() -> None:
+            async with run:
+                async for _ in run:
+                    begun.set()
+                    await asyncio.sleep(0)
+
+        task = asyncio.create_task(taking())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return finished(run.result).batch
+
+    batch = asyncio.run(pay())
+    assert continued(payouts, batch).states == {"paid": 400}
+    assert sent_once(program, 400)
+
+
+def test_what_speaks_against_a_run_is_raised_inside_asyncio_too(payouts: Payouts):
+    async def pay() -> None:
+        async with payouts.submit("nowhere.csv"):
+            pytest.fail("entered")
+
+    with pytest.raises(SheetError):
+        asyncio.run(pay())
+
+
+# The house it runs in.
+
+
+def test_files_are_private_whatever_the_umask_and_the_umask_stays(payouts: Payouts, program: Program):
+    former = os.umask(0)
+    try:
+        with payouts.submit(people(2), name=NAME) as run:
+            run.wait()
+        assert os.umask(0) == 0
+    finally:
+        os.umask(former)
+    made = [path for path in program.home.rglob("*") if path != program.config]
+    assert made
+    assert [path.name for path in made if path.stat().st_mode & 0o077] == []
+
+
+def loaded_by(module: str) -> set[str]:
+    """Return what importing a module loads beside the standard library, in a process of its own."""
+    code = f"import sys; before = set(sys.modules); import {module}; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
+
+
+def test_importing_the_package_alone_loads_nothing_heavy():
+    assert loaded_by("paygw_batch") == {"paygw_batch"}
+
+
+def test_the_api_loads_nothing_of_the_commands():
+    assert not any(name.startswith("paygw_batch.cli") for name in loaded_by("paygw_batch.api"))

@@ -1,0 +1,51 @@
+"""The page about the API is true: its programs run as they stand, are typed, and its table is the API's own."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paygw_batch import api
+from paygw_batch.api import Conclusion
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_a_program_of_the_page_runs_as_it_stands(number: int, tmp_path: Path):
+    for folder in ("config", "samples"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.reconciliation.csv"))
+    (tmp_path / "program.py").write_text(PROGRAMS[number])
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = ("batch 9031919f17b351a1: {'EGP'", "PAY-0000001 paid")[number]
+    assert shown in done.stdout
+
+
+def test_there_are_programs_on_the_page():
+    assert len(PROGRAMS) == 2
+
+
+def test_the_programs_of_the_page_are_typed(tmp_path: Path):
+    for number, text in enumerate(PROGRAMS):
+        (tmp_path / f"program_{number}.py").write_text(text)
+    config = ROOT / "pyproject.toml"
+    command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path / "cache"]
+    done = subprocess.run([*command, *tmp_path.glob("*.py")], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_conclusion_is_on_the_page_in_its_order():
+    assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, flags=re.MULTILINE) == [one.name for one in Conclusion]
+
+
+def test_everything_public_is_there():
+    assert all(hasattr(api, name) for name in api.__all__)
