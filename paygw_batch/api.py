@@ -18,6 +18,7 @@ import polars as pl
 from paygw_batch.compose.approval import default_plan, require_approval
 from paygw_batch.compose.connect import Connection, gateway_of
 from paygw_batch.compose.parts import (
+    PAYOUT,
     Tell,
     find_batch,
     journal_to_read,
@@ -70,7 +71,6 @@ __all__ = [
     "UsageError",
 ]
 
-_OPERATION = "payout"
 _HOLDER = "a Python program"
 """What another run is told of who holds the journal."""
 
@@ -153,7 +153,7 @@ class Payouts:
         self._environ = dict(os.environ if environ is None else environ)
         flags = {} if journal is None else {("journal", "path"): str(Path(journal).absolute())}
         self._settings = load_settings(Path(config), environ=self._environ, flags=flags)
-        self._rules = rules_of(self._settings, _OPERATION)
+        self._rules = rules_of(self._settings, PAYOUT)
 
     def submit(
         self,
@@ -197,9 +197,7 @@ class Payouts:
             for note in validated.sheet.notes:
                 parts.note(note)
             with self._opened(parts.note) as (connection, journal):
-                planned = plan_submission(
-                    validated, journal, operation=_OPERATION, amend=amend, now=utc_now, strict=strict
-                )
+                planned = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now, strict=strict)
                 found = planned.validated
                 if found.defects.height and not skip_invalid:
                     bad = found.defects["row"].n_unique()
@@ -211,7 +209,7 @@ class Payouts:
                     planned,
                     journal,
                     self._rules,
-                    operation=_OPERATION,
+                    operation=PAYOUT,
                     sheet_path=path,
                     now=utc_now,
                     by=decider,
@@ -248,7 +246,7 @@ class Payouts:
 
     def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
         record = find_batch(journal, batch)
-        if record.operation != _OPERATION:
+        if record.operation != PAYOUT:
             raise UsageError(f"Batch {record.batch} is a batch of another operation ({record.operation}).")
         return record
 

@@ -12,6 +12,7 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
+from paygw_batch.compose.approval import policy_of
 from paygw_batch.compose.connect import Connection, Signing, gateway_of, signer_key, signing_of
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, operation_of, rules_of, utc_now
@@ -83,6 +84,7 @@ def _configuration(settings: Settings) -> Iterator[Check]:
         f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
     )
     yield _columns(settings)
+    yield _approval(settings)
 
 
 def _ready(settings: Settings, rules: Rules) -> list[str]:
@@ -128,6 +130,17 @@ def _columns(settings: Settings) -> Check:
         return Check("columns", Health.BAD, f"{error.message} {error.hint}".strip())
     named = f"profile {profile}" if profile else "no profile"
     return Check("columns", Health.GOOD, f"{named}; {len(headings)} headings besides our own are known")
+
+
+def _approval(settings: Settings) -> Check:
+    try:
+        policy = policy_of(settings)
+    except PaygwError as error:
+        return Check("approval", Health.BAD, f"{error.message} {error.hint}".strip())
+    if policy is None:
+        return Check("approval", Health.GOOD, "none is asked for")
+    told = f"{policy.needed} needed; {len(policy.makers)} may prepare and {len(policy.approvers)} may approve"
+    return Check("approval", Health.GOOD, told)
 
 
 def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:

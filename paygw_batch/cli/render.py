@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.streams import standard_error, standard_output
 from paygw_batch.run.books import Books
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.result import Validated
@@ -52,8 +53,9 @@ class Screen:
         self._as_json = invocation.as_json
         self._quiet = invocation.quiet
         self.verbose = invocation.verbose
-        self.out = Console(quiet=invocation.as_json or invocation.quiet, highlight=False)
-        self.err = Console(stderr=True, quiet=invocation.quiet, highlight=False)
+        self._output = standard_output()
+        self.out = Console(file=self._output.file, quiet=invocation.as_json or invocation.quiet, highlight=False)
+        self.err = Console(file=standard_error().file, quiet=invocation.quiet, highlight=False)
         self.listener: Callable[[str], None] | None = None
         """Who else hears each sentence: the log of a run."""
 
@@ -107,10 +109,19 @@ class Screen:
                 console.print(Text(f"  ... and {count - EXAMPLES:,} more."))
 
     def finish(self, summary: Summary) -> NoReturn:
-        """Print the end of a command, and end it with the exit code that tells the truth."""
+        """Print the end of a command, and end it with the exit code that tells the truth.
+
+        Where standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
+        for was not told. Every other code stands: it says what became of the money.
+        """
         if self._as_json:
-            click.echo(json.dumps(summary.as_json(), ensure_ascii=False))
+            self._output.write(json.dumps(summary.as_json(), ensure_ascii=False) + "\n")
         else:
             style = "" if summary.exit_code is ExitCode.DONE else "bold"
             self.out.print(Text(summary.message, style=style), soft_wrap=True)
-        raise click.exceptions.Exit(int(summary.exit_code))
+        code = summary.exit_code
+        if (failure := self._output.failure) is not None:
+            self.err.print(Text(summary.message), soft_wrap=True)
+            self.err.print(f"Error: standard output could not be written: {failure}.", soft_wrap=True)
+            code = ExitCode.USAGE if code is ExitCode.DONE else code
+        raise click.exceptions.Exit(int(code))

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from paygw_batch.cli.streams import standard_error, standard_output
 from paygw_batch.errors import PaygwError
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
@@ -88,15 +89,17 @@ class _CommandGroup(click.Group):
 
 def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace: Exception | None = None) -> NoReturn:
     """Say what went wrong and what to do, on standard error; with --json the summary says it too."""
+    told = standard_error().file
     if trace is not None:
-        click.echo(_bare_trace(trace), err=True)
-    click.echo(click.style("Error: ", fg="red", bold=True) + message, err=True)
+        click.echo(_bare_trace(trace), file=told)
+    click.echo(click.style("Error: ", fg="red", bold=True) + message, file=told)
     if hint:
-        click.echo(hint, err=True)
+        click.echo(hint, file=told)
     if isinstance(ctx.obj, Invocation) and ctx.obj.as_json:
         from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as heavy as a command)
 
-        click.echo(json.dumps(Summary(ExitCode(exit_code), message).as_json(), ensure_ascii=False))
+        summary = Summary(ExitCode(exit_code), message)
+        click.echo(json.dumps(summary.as_json(), ensure_ascii=False), file=standard_output().file)
     ctx.exit(exit_code)
 
 

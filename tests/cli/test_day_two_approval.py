@@ -303,3 +303,19 @@ def test_a_policy_without_usable_keys_is_refused(program: Program, toml: str, wh
     assert result.exit_code == 2
     assert why in result.stderr
     assert program.record() == []
+
+
+def test_doctor_looks_at_the_approvers_keys(careful: Program):
+    checks = {one["check"]: one for one in careful.json("doctor")["checks"]}
+    assert checks["approval"]["state"] == "ok"
+    text = careful.config.read_text()
+    careful.config.write_text(text.replace("needed = 1", "needed = 9"))
+    summary = careful.json("doctor")
+    checks = {one["check"]: one for one in summary["checks"]}
+    assert (checks["approval"]["state"], summary["exit_code"]) == ("wrong", 2)
+    assert "needs 9 approvals" in checks["approval"]["found"]
+
+
+def test_doctor_says_that_no_approval_is_asked_for(program: Program):
+    checks = {one["check"]: one for one in program.json("doctor")["checks"]}
+    assert checks["approval"]["found"] == "none is asked for"

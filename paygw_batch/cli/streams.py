@@ -1,0 +1,71 @@
+"""Standard output and standard error that may fail (a full disk, a reader that has gone) without failing a run."""
+
+import io
+import os
+import sys
+from typing import TextIO, cast
+
+
+class Stream(io.TextIOBase):
+    """Passes text on to one of the two. After the first failure it takes what it is given and drops it.
+
+    By the time a run speaks, money has moved. So no write raises, and `failure` says what was wrong.
+    """
+
+    def __init__(self, target: TextIO) -> None:
+        self.failure: str | None = None
+        """Why the text could not be written, once that has happened."""
+        self._target = target
+
+    @property
+    def file(self) -> TextIO:
+        """This, as those who print ask for it: `TextIOBase` is a `TextIO` in all but name."""
+        return cast("TextIO", self)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute in the base class
+        """That of the target."""
+        return self._target.encoding or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write `text` through, at once."""
+        if self.failure is None:
+            try:
+                self._target.write(text)
+                self._target.flush()
+            except OSError as error:
+                self.failure = (error.strerror or "unknown reason").lower()
+                _drop_the_rest(self._target)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def isatty(self) -> bool:
+        """Whether a person is likely to look at it."""
+        return self._target.isatty()
+
+    def fileno(self) -> int:
+        """That of the target."""
+        return self._target.fileno()
+
+
+def _drop_the_rest(target: TextIO) -> None:
+    """Lead the descriptor nowhere: what is still buffered would fail once more when the process ends (exit 120)."""
+    try:
+        descriptor = target.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def standard_output() -> Stream:
+    """Return standard output as it is now."""
+    return Stream(sys.stdout)
+
+
+def standard_error() -> Stream:
+    """Return standard error as it is now."""
+    return Stream(sys.stderr)
