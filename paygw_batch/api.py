@@ -181,19 +181,9 @@ class Payouts:
         path = _path_of(sheet, name)
         decider = person(by)
 
-        def read() -> Validated:
-            if isinstance(sheet, pl.DataFrame):
-                validated = validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
-            else:
-                validated = validated_sheet(self._settings, self._rules, path, reference=reference)
-            if expected is not None and (wrong := differences(expected, validated.totals)):
-                raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-            require_complete(self._settings, self._rules, set(validated.instructions["country"].unique()))
-            return validated
-
         def work(parts: RunParts) -> Result:
             require_complete(self._settings, self._rules, set())
-            validated = read()
+            validated = self._read(sheet, path, reference, expected)
             for note in validated.sheet.notes:
                 parts.note(note)
             with self._opened(parts.note) as (connection, journal):
@@ -249,6 +239,18 @@ class Payouts:
         if record.operation != PAYOUT:
             raise UsageError(f"Batch {record.batch} is a batch of another operation ({record.operation}).")
         return record
+
+    def _read(
+        self, sheet: pl.DataFrame | Path | str, path: Path, reference: str | None, expected: ControlTotals | None
+    ) -> Validated:
+        if isinstance(sheet, pl.DataFrame):
+            validated = validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
+        else:
+            validated = validated_sheet(self._settings, self._rules, path, reference=reference)
+        if expected is not None and (wrong := differences(expected, validated.totals)):
+            raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+        require_complete(self._settings, self._rules, set(validated.instructions["country"].unique()))
+        return validated
 
     @contextmanager
     def _opened(self, tell: Tell) -> Iterator[tuple[Connection, Journal]]:
