@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from threading import Event
 
 from .judge import Broken, judge_end, judge_orders
@@ -57,15 +57,17 @@ def main() -> int:
                 parts.append(("kills", partial(_kills, directory, (fast, slow), sizes["kills"], arguments.seed)))
             if sizes["listening"]:
                 parts.append(("listening", partial(_listening, directory, spawner, sizes["listening"], arguments.seed)))
-            return max([_told(name, part) for name, part in parts], default=0)
+            return max([_told(name, part, directory) for name, part in parts], default=0)
 
 
-def _told(name: str, part: Callable[[], str]) -> int:
+def _told(name: str, part: Callable[[], str], directory: Path) -> int:
+    """Run a part and say what it came to. Where something broke, machines and records are kept to be looked at."""
     began_s = time.monotonic()
     try:
         told, code = part(), 0
-    except Broken as broken:
-        told, code = f"BROKEN: {broken}", 1
+    except AssertionError as broken:
+        kept = shutil.copytree(directory, Path(mkdtemp(prefix="paygw-campaign-")) / directory.name)
+        told, code = f"BROKEN: {broken} (kept in {kept})", 1
     _say(f"{name}: {told} ({time.monotonic() - began_s:,.0f} s)")
     return code
 
