@@ -1,6 +1,5 @@
 """What every table of the configuration file is made of, and the tables of operations and of notifications."""
 
-from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from paygw_batch.core.money import parse_amount
-from paygw_batch.errors import ConfigurationError
 
 
 class Section(BaseModel):
@@ -148,25 +146,3 @@ class PayinTermsSection(_TermsSection):
     city: str | None = None
     zip_code: str | None = None
     merchant_data: str | None = None
-
-
-def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Return the secret of the control hash, empty where none is mixed in.
-
-    Raises `ConfigurationError` where the place that should hold it holds nothing.
-    """
-    if "secret" not in (payin.control_order or []):
-        return ""
-    if (variable := payin.control_secret_env) is not None:
-        if text := environ.get(variable):
-            return text
-        raise ConfigurationError(f"The environment variable {variable} (payin.control_secret_env) is not set.")
-    if (file := payin.control_secret_file) is not None:
-        try:
-            text = file.read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError):
-            raise ConfigurationError(f"{file} (payin.control_secret_file) cannot be read.") from None
-        if text:
-            return text
-        raise ConfigurationError(f"{file} (payin.control_secret_file) is empty.")
-    return ""

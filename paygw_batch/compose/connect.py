@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paygw_batch.compose.notifications import authenticity, callback_url, field_names
 from paygw_batch.compose.parts import PAYOUT, operation_of, require_complete
+from paygw_batch.compose.secret import secret_of
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules
@@ -25,7 +26,7 @@ from paygw_batch.sandbox.callback import CallbackHash
 from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.key import sandbox_key
 from paygw_batch.sandbox.server import running_sandbox
-from paygw_batch.sections import control_secret
+from paygw_batch.sections import PayinSection
 from paygw_batch.settings import Settings, passphrase
 
 RECORD_NAME = "sandbox-record.csv"
@@ -113,9 +114,23 @@ def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) ->
         tuple(map(ControlPart, payin.control_order or ())),
         payin.control_separator or "",
         ControlAmount(payin.control_amount or ""),
-        control_secret(payin, environ),
+        _control_secret(payin, environ),
     )
     return Supplies(urls, AmountForm(payin.amount or ""), control)
+
+
+def _control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
+    """Return the secret of the control hash, empty where none is mixed in."""
+    if "secret" not in (payin.control_order or ()):
+        return ""
+    secret = secret_of("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
+    try:
+        text = secret.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        raise ConfigurationError("The secret of the control (payin.control_secret) is empty, or is not UTF-8.")
+    return text
 
 
 def signer_of(settings: Settings, rules: Rules, key: PrivateKey, base_url: str, environ: Mapping[str, str]) -> Signer:
@@ -165,7 +180,7 @@ def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Ser
     operation, supplies, payin = operation_of(rules), supplies_of(settings, rules, environ), settings.payin
     control = None
     if supplies.control is not None:
-        secret = control_secret(payin, environ)
+        secret = _control_secret(payin, environ)
         order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
         control = ControlRule(tuple(order), separator, amount, secret)
     expects = Expects(supplies.amount_form is AmountForm.TWO_DECIMALS, control)

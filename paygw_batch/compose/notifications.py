@@ -1,13 +1,10 @@
 """What the configuration says of notifications, with its secrets, and the parts that are made of it."""
 
-import os
 import re
-import shlex
-import stat
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from paygw_batch.compose.secret import secret_of
 from paygw_batch.countries.rules import Operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.notification import SECRET, HashAlgorithm, NotificationFields, SharedSecretHash
@@ -17,7 +14,6 @@ TOKEN = "{token}"  # noqa: S105 (its place in the callback address, not one)
 MIN_TOKEN_CHARACTERS = 32
 MIN_SECRET_BYTES = 16
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
@@ -41,7 +37,7 @@ def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
 def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
     """Return the secret token of the callback address. Raises `ConfigurationError`, which does not quote it."""
     section = settings.notifications
-    token = _secret("token", section.token_env, section.token_file, environ).decode("utf-8", "replace")
+    token = secret_of("notifications.token", section.token_env, section.token_file, environ).decode("utf-8", "replace")
     if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
         raise ConfigurationError(
             f"The token of the notifications must be {MIN_TOKEN_CHARACTERS} letters, digits, - or _, or more.",
@@ -85,34 +81,7 @@ def authenticity(settings: Settings, names: NotificationFields, environ: Mapping
             f"notifications.hash_fields lacks {', '.join(unhashed)}: whoever has seen a notification could change it.",
             hint="Use the check only if the gateway's hash covers them; without it a person confirms.",
         )
-    secret = _secret("secret", section.secret_env, section.secret_file, environ)
+    secret = secret_of("notifications.secret", section.secret_env, section.secret_file, environ)
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigurationError(f"The secret of the notifications is shorter than {MIN_SECRET_BYTES} bytes.")
     return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
-
-
-def _secret(what: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
-    """Return a secret from the place that the configuration names. No error quotes it."""
-    if variable is not None and (text := environ.get(variable)):
-        return text.encode()
-    if file is not None:
-        return _private_file(what, file)
-    raise ConfigurationError(
-        f"The configuration does not say notifications.{what}_file, and no variable that notifications.{what}_env "
-        "names is set."
-    )
-
-
-def _private_file(what: str, file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            text = stream.read(4096)
-    except OSError as error:
-        raise ConfigurationError(f"notifications.{what}_file {file}: {(error.strerror or 'cannot be read')}.") from None
-    if mode & _OTHERS:
-        raise ConfigurationError(
-            f"notifications.{what}_file {file} is open to others than its owner.",
-            hint=f"chmod 600 {shlex.quote(str(file))}",
-        )
-    return text.rstrip(b"\r\n")

@@ -96,6 +96,22 @@ def test_a_secret_is_mixed_in_where_the_order_says_so(program: Program):
     assert b"between us" not in b"".join(path.read_bytes() for path in program.home.rglob("*") if path.is_file())
 
 
+def test_a_secret_in_a_file_is_its_owners_alone(program: Program):
+    secret = program.home / "control.secret"
+    secret.write_text("between us\n")
+    changed(
+        program,
+        control_order='["client_orderid", "amount", "currency", "secret"]',
+        control_secret_file='"control.secret"',
+    )
+    sheet = program.sheet(customers(1), "c.csv", HEADING)
+    secret.chmod(0o640)
+    refused = program.run("collect", sheet)
+    assert (refused.exit_code, "open to others" in refused.stderr, "between us" in refused.output) == (2, True, False)
+    secret.chmod(0o600)
+    assert program.json("collect", sheet)["states"] == {"paid": 1}
+
+
 def test_a_planted_wrong_control_is_refused_by_the_sandbox(program: Program, monkeypatch: pytest.MonkeyPatch):
     right = control.ControlProfile.control
 

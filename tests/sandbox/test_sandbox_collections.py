@@ -1,0 +1,144 @@
+"""What the sandbox takes for a collection: one good body of each country, and what is wrong with all others."""
+
+import hashlib
+
+import pytest
+from sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, refusal, request_of
+
+from paygw_batch.countries.load import load_operation, load_rules
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
+from paygw_batch.sandbox.expects import ControlRule, Expects
+from paygw_batch.sandbox.message import Order
+from paygw_batch.sandbox.verify import Verifier
+
+PATH = f"/paynet/api/v2/sale-form/{ENDPOINT_ID}"
+ORANGE = dict.fromkeys(("BF", "CI", "SN", "GN", "BN"), "TEST-XOF")
+PURPOSES = {code: f"TEST-{code}" for code in ("KE", "TZ", "UG", "GH", "NG", "ZM", "RW", "EG")} | ORANGE
+RULES = load_rules("payin", {code: OperatorTerms(purpose=purpose) for code, purpose in PURPOSES.items()})
+CONTROL = ControlRule(("client_orderid", "amount", "currency", "secret"), "#", "as-sent", "s3cret")
+
+
+def controlled(fields: dict[str, str]) -> dict[str, str]:
+    text = f"{fields['client_orderid']}#{fields['amount']}#{fields['currency']}#s3cret"
+    return fields | {"control": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def good(code: str) -> dict[str, str]:
+    """A good collection, written out from sections 2.1 to 2.4 of the interface."""
+    rule = RULES[code]
+    number = f"+{rule.numbers.dialling_code}{rule.numbers.example}"
+    fields = {
+        "address1": "1 Long Street",
+        "amount": "1500" if rule.minor_units == 0 else "1500.50",
+        "cell_phone": number,
+        "city": "Town",
+        "client_orderid": f"COL-{code}",
+        "country": code,
+        "currency": rule.currency,
+        "email": "neema@example.com",
+        "first_name": "Neema",
+        "last_name": "Mushi",
+        "ipaddress": "192.0.2.1",
+        "order_desc": "Fees",
+        "phone": f"{number[:6]}**{number[8:]}",
+        "purpose": PURPOSES.get(code, ""),
+        "redirect_url": "https://merchant.example/thanks",
+        "server_callback_url": "https://merchant.example/callback",
+        "site_url": "https://merchant.example",
+        "zip_code": "P-7062",
+    }
+    if code == "KE":
+        del fields["cell_phone"]
+        fields["merchant_data"] = "tag"
+    if code == "RW":
+        fields["account_name"] = "Keza Gasana"
+    if code == "ZA":
+        del fields["purpose"]
+    return controlled(fields)
+
+
+@pytest.fixture
+def collecting(merchant: Merchant) -> Verifier:
+    return Verifier(
+        endpoint_id=ENDPOINT_ID,
+        operation=load_operation("payin"),
+        rules=RULES,
+        authenticator=Authenticator(
+            consumer_key=CONSUMER_KEY,
+            public_key_pem=merchant.public_key_pem(),
+            profile=SignatureProfile(merchant.profile),
+        ),
+        clock=lambda: NOW_S,
+        expects=Expects(amount_is_text=False, control=CONTROL),
+    )
+
+
+def refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str], path: str = PATH) -> str:
+    return refusal(verifier.verify(request_of(merchant, fields, path=path))).code
+
+
+@pytest.mark.parametrize("code", sorted(RULES))
+def test_a_good_collection_of_every_country_is_taken(collecting: Verifier, merchant: Merchant, code: str):
+    fields = good(code)
+    order = collecting.verify(request_of(merchant, fields, path=PATH))
+    payer = fields.get("cell_phone", fields["phone"])
+    purpose = fields.get("purpose")
+    callback = fields["server_callback_url"]
+    assert order == Order(f"COL-{code}", code, RULES[code].currency, fields["amount"], payer, purpose, callback)
+
+
+@pytest.mark.parametrize("code", sorted(RULES))
+def test_a_collection_without_one_of_its_fields_is_refused(collecting: Verifier, merchant: Merchant, code: str):
+    for name in good(code).keys() - {"country", "currency"}:
+        fields = {each: value for each, value in good(code).items() if each != name}
+        assert refused(collecting, merchant, fields) == name
+
+
+@pytest.mark.parametrize(
+    ("code", "further"),
+    [
+        ("KE", {"cell_phone": "+254712345678"}),
+        ("KE", {"account_name": "Jane"}),
+        ("ZA", {"purpose": "X"}),
+        ("CI", {"merchant_data": "tag"}),
+        ("TZ", {"account_number": "255621234567"}),
+    ],
+)
+def test_a_field_that_the_country_does_not_take_is_refused(
+    collecting: Verifier, merchant: Merchant, code: str, further: dict[str, str]
+):
+    assert refused(collecting, merchant, good(code) | further) == "body"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("control", "0" * 64),
+        ("control", hashlib.sha256(b"COL-KE#1500.50#KES#").hexdigest()),
+        ("control", hashlib.sha256(b"COL-KE#1500.50#KES#s3cret").hexdigest().upper()),
+        ("phone", "+254*********"),
+        ("phone", "254712**5678"),
+        ("phone", "+25471234567**"),
+        ("zip_code", "-"),
+        ("zip_code", "00_100"),
+        ("purpose", "OTHER"),
+        ("site_url", "merchant.example"),
+        ("ipaddress", "192.0.2"),
+        ("email", "neema"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    collecting: Verifier, merchant: Merchant, name: str, value: str
+):
+    assert refused(collecting, merchant, good("KE") | {name: value}) == name
+
+
+def test_another_amount_or_order_than_the_controls_is_refused(collecting: Verifier, merchant: Merchant):
+    assert refused(collecting, merchant, good("KE") | {"amount": "1500.5"}) == "control"
+    assert refused(collecting, merchant, good("KE") | {"client_orderid": "COL-KF"}) == "control"
+
+
+def test_a_collection_on_the_path_of_payouts_is_not_there(collecting: Verifier, merchant: Merchant):
+    assert refused(collecting, merchant, good("KE"), path=f"/paynet/api/v4/payout/{ENDPOINT_ID}") == "path"
+    assert refused(collecting, merchant, good("KE"), path="/paynet/api/v2/sale-form/9") == "endpoint"
