@@ -50,6 +50,17 @@ def test_a_template_validates_once_it_is_filled_in_as_its_help_says(program: Pro
     assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
 
 
+@pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), COUNTRIES], ids="+".join)
+def test_a_template_of_collections_validates_as_such(program: Program, countries: list[str]):
+    path = program.home / "new.xlsx"
+    made = program.json("template", *countries, "--collect", "--out", path)
+    assert f"validate --collect {path}" in made["message"]
+    rows = examples(path)
+    fill(path, rows)
+    summary = program.json("validate", path, "--collect")
+    assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
+
+
 def test_a_filled_template_is_paid_in_the_sandbox(program: Program):
     path = program.home / "new.xlsx"
     program.run("template", "KE", "TZ", "ZA", "--out", path)
