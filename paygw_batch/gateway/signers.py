@@ -105,12 +105,13 @@ class SigningProcesses:
 
 
 def _started(key: PrivateKey) -> subprocess.Popen[bytes]:
-    # A session of its own: the interrupt of a terminal is for the run, which then drains and needs its signers no more.
+    # A group of its own: the interrupt of a terminal is for the run, which then drains and needs its signers no more.
+    # But not a session: Linux gives each session an equal share of the processor, and niceness counts only within one.
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "paygw_batch.gateway.signing_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,
+        process_group=0,
     )
     if process.stdin is None:
         raise SigningFailed
