@@ -10,7 +10,7 @@ import sys
 
 from paygw_batch.gateway.sign import handed_over
 
-LESS_URGENT = 15
+LESS_URGENT = 19
 """Added to the niceness: signatures are made ahead, while replies and the journal must not wait for a processor."""
 
 
