@@ -1,5 +1,6 @@
 """The engine: what leaves, when it may, and what a run does when things go wrong."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -18,10 +19,11 @@ from scripted_world import (
 
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalUnwritable
+from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Entry
-from paygw_batch.run.engine import Pace
+from paygw_batch.run.engine import SIGNED_AHEAD, Pace
 from paygw_batch.run.pacing import TRIES
 
 
@@ -247,3 +249,20 @@ def test_an_error_of_our_own_ends_the_run_in_order():
     found = states(journal, batch)
     assert found[State.IN_FLIGHT] == 1
     assert found[State.PAID] == len(gateway.arrived) - 1
+
+
+def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room():
+    journal, batch = a_journal(SIGNED_AHEAD + 200)
+    gateway = ScriptedGateway()
+    engine = an_engine(journal, gateway)
+
+    async def fail(_attempts: object) -> list[PreparedRequest]:
+        await asyncio.sleep(0)
+        raise InternalError("nothing can be signed")
+
+    engine._prepare = fail
+    with asyncio.Runner() as runner:
+        end = runner.run(asyncio.wait_for(engine.run(batch.number), timeout=20))
+    assert isinstance(end.failure, InternalError)
+    assert (end.sent, gateway.arrived) == (0, [])
+    assert {standing.state for standing in journal.standings(batch.number)} == {State.READY}
