@@ -33,6 +33,7 @@ from paygw_batch.compose import running
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.port import Entry
 from paygw_batch.journal.store import SqliteJournal
+from paygw_batch.run import engine
 
 NAME = "payroll-2026-11"
 
@@ -45,6 +46,13 @@ def people(count: int, *, amount: str = "1500.50") -> pl.DataFrame:
 def finished(result: Refused | Finished) -> Finished:
     assert isinstance(result, Finished)
     return result
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of some hundred rows cannot end before its outcomes are taken, however fast or slow the machine."""
+    monkeypatch.setattr(running, "OUTCOMES_WAITING", 1)
+    monkeypatch.setattr(engine, "SIGNED_AHEAD", 64)
 
 
 def sent_once(program: Program, count: int) -> bool:
@@ -164,8 +172,8 @@ def test_an_incomplete_configuration_is_refused_before_anything(program: Program
     assert not program.journal.exists()
 
 
-def test_two_runs_never_hold_one_journal(payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "OUTCOMES_WAITING", 1)  # the first run waits for us
+@pytest.mark.usefixtures("held_up")
+def test_two_runs_never_hold_one_journal(payouts: Payouts, program: Program):
     with payouts.submit(people(400), name=NAME) as run:
         with pytest.raises(JournalHeld), payouts.submit(people(41), name="other"):
             pytest.fail("entered")
@@ -229,6 +237,7 @@ def continued(payouts: Payouts, batch: str) -> Finished:
         return finished(run.wait())
 
 
+@pytest.mark.usefixtures("held_up")
 def test_leaving_the_loop_stops_the_run_and_resume_continues_it(payouts: Payouts, program: Program):
     with payouts.submit(people(400), name=NAME) as run:
         for _ in run:
@@ -271,6 +280,7 @@ def test_no_signal_handler_is_taken(payouts: Payouts):
             assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+@pytest.mark.usefixtures("held_up")
 def test_a_signal_that_was_asked_for_stops_the_run_and_its_handler_is_put_back(payouts: Payouts):
     before = signal.getsignal(signal.SIGTERM)
     with payouts.submit(people(400), name=NAME, stop_on=[signal.SIGTERM]) as run:
@@ -281,6 +291,7 @@ def test_a_signal_that_was_asked_for_stops_the_run_and_its_handler_is_put_back(p
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.usefixtures("held_up")
 def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program):
     run = payouts.submit(people(400), name=NAME)
 
