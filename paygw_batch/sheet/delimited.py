@@ -57,7 +57,7 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
         frame = _parse(_without_lines(data, start, ragged), start, headings)
     if frame is None or frame.height != lines:
         raise SheetError(f"{file} cannot be read as rows: its {lines} lines below the header merge.", hint=_QUOTES)
-    if any(before + b"'" in data for before in (start.delimiter.encode(), b"\n", b'"')):  # else no field begins with it
+    if _begins_with_quote(data, start):
         frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=start.row + 1)
     if ragged is None:
@@ -105,6 +105,13 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:  # a field above csv's own limit is no heading
         return []
+
+
+def _begins_with_quote(data: bytes, start: _Start) -> bool:
+    """Return whether any field begins with an apostrophe. Names have some inside: those are not counted."""
+    before = b'[\n"' + re.escape(start.delimiter.encode()) + b"]"
+    # The apostrophe first, and only then what stands before it: so most of the text is passed over.
+    return re.search(rb"'(?<=" + before + rb"')", data) is not None
 
 
 def _parse(data: bytes, start: _Start, headings: Headings) -> pl.DataFrame | None:

@@ -13,7 +13,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.delimited import read_delimited
-from paygw_batch.sheet.encoding import to_utf8
+from paygw_batch.sheet.encoding import has_further_controls, to_utf8
 from paygw_batch.sheet.headers import Vocabulary
 from paygw_batch.sheet.parquet import read_parquet, table_of
 from paygw_batch.sheet.result import Sheet
@@ -138,8 +138,8 @@ def sheet_of(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
 def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
     text = to_utf8(data, code_page=options.code_page, file=file)
     table = read_delimited(text, options.vocabulary, file=file)
-    if not text.isascii():  # to_utf8 has looked for those of ASCII
-        refuse_control_characters(table, file, ascii_done=True)
+    if has_further_controls(text):  # to_utf8 has looked for those of ASCII
+        refuse_control_characters(table, file)
     return table
 
 

@@ -79,15 +79,10 @@ def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
     return text.set(empty, None) if empty.any() else text
 
 
-def refuse_control_characters(table: Table, file: str, *, ascii_done: bool = False) -> None:
-    """Raise `SheetError` for a control character or a line break inside a field, naming row and column.
-
-    With `ascii_done`, columns of ASCII alone are not looked at again.
-    """
+def refuse_control_characters(table: Table, file: str) -> None:
+    """Raise `SheetError` for a control character or a line break inside a field, naming row and column."""
     for name in table.frame.columns[1:]:
         text = table.frame[name]
-        if ascii_done and text.str.len_bytes().sum() == text.str.len_chars().sum():
-            continue
         hit = text.str.contains(CONTROL).fill_null(value=False)
         if hit.any():
             row = table.frame["row"][hit.arg_max()]
