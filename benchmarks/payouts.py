@@ -25,6 +25,7 @@ from paygw_batch.gateway.transport import PayoutTransport
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.store import open_journal
+from paygw_batch.run.collector import rare_collections
 from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Silent, World, timestamp
 from paygw_batch.run.threads import JournalThread
@@ -76,7 +77,7 @@ def _journal(trial: Trial) -> Iterator[Journal]:
 async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
     signer = merchant.signer(trial.base_url)
-    with JournalThread() as away, signers_for(signer.key, trial.rows) as signers:
+    with rare_collections(), JournalThread() as away, signers_for(signer.key, trial.rows) as signers:
         async with PayoutTransport(reached) as transport:
             engine = Engine(
                 journal=journal,

@@ -26,6 +26,7 @@ from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawR
 from paygw_batch.gateway.signers import signers_for
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.books import Books, books
+from paygw_batch.run.collector import rare_collections
 from paygw_batch.run.engine import Engine, Judge, Pace, RunEnd
 from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import Prepare, Progress
@@ -93,6 +94,7 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
     intake = intake_of(task.settings)
     signing = task.connection.signing
     with (
+        rare_collections(),
         JournalThread() as away,
         signers_for(signing.signer.key, sum(due.values())) as signers,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,

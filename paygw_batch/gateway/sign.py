@@ -40,6 +40,7 @@ _PADDING = PKCS1v15()
 _DIGEST = SHA256()
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ENCODED = [chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256)]
+_ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
 
 
 class SignatureProfile(StrEnum):
@@ -87,11 +88,24 @@ def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth
 
 
 def _normalised(params: Iterable[tuple[str, str]]) -> str:
-    """Return parameters encoded, sorted, joined and encoded again (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2)."""
-    pairs = sorted([(_encoded_constant(name), percent_encode(value)) for name, value in params])
-    joined = "&".join([f"{name}={value}" for name, value in pairs])
-    # Besides unreserved characters an encoded text holds these three alone, so this is `percent_encode`, much cheaper.
-    return joined.replace("%", "%25").replace("&", "%26").replace("=", "%3D")
+    """Return parameters encoded, sorted, joined and encoded again (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
+
+    Names and values are encoded twice to begin with, and joined by separators that are encoded once: the same, much
+    cheaper. It sorts the same as well, because the second encoding only puts the same two digits behind every `%`.
+    """
+    pairs = [
+        (_encoded_twice_constant(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
+        for name, value in params
+    ]
+    pairs.sort()
+    return "%26".join([f"{name}%3D{value}" for name, value in pairs])
+
+
+def _encode_twice(text: str) -> str:
+    return text.encode().decode("latin-1").translate(_ENCODED_TWICE)
+
+
+_encoded_twice_constant = lru_cache(maxsize=256)(_encode_twice)
 
 
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:

@@ -1,6 +1,7 @@
 """The engine: what leaves, when it may, and what a run does when things go wrong."""
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Entry
+from paygw_batch.run.collector import rare_collections
 from paygw_batch.run.engine import SIGNED_AHEAD, Pace
 from paygw_batch.run.pacing import TRIES
 
@@ -266,3 +268,20 @@ def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room(
     assert isinstance(end.failure, InternalError)
     assert (end.sent, gateway.arrived) == (0, [])
     assert {standing.state for standing in journal.standings(batch.number)} == {State.READY}
+
+
+def test_a_payout_leaves_nothing_for_the_garbage_collector():
+    journal, batch = a_journal(rows=600)
+    with rare_collections():
+        gc.collect()
+        run(an_engine(journal, ScriptedGateway(latency=0.01)), batch)
+        assert gc.collect() < 600
+    assert states(journal, batch) == {State.PAID: 600}
+
+
+def test_the_collector_is_left_as_it_was_found():
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), rare_collections():
+        assert gc.get_threshold()[0] > before[0]
+        raise ZeroDivisionError
+    assert gc.get_threshold() == before
