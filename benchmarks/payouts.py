@@ -77,8 +77,8 @@ def _journal(trial: Trial) -> Iterator[Journal]:
 async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
     signer = merchant.signer(trial.base_url)
-    with rare_collections(), JournalThread() as away, signers_for(signer.key, trial.rows) as signers:
-        async with PayoutTransport(reached) as transport:
+    with rare_collections(), JournalThread() as away:
+        async with signers_for(signer.key, trial.rows) as signers, PayoutTransport(reached) as transport:
             engine = Engine(
                 journal=journal,
                 gateway=transport,

@@ -93,15 +93,19 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
     progress.started(sum(due.values()))
     intake = intake_of(task.settings)
     signing = task.connection.signing
+
+    async def run(away: Away) -> RunEnd:
+        async with signers_for(signing.signer.key, sum(due.values())) as signers:
+            prepare = signing.preparer(signers)
+            paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
+            return await _run(task, paced, away, progress, watch, intake)
+
     with (
         rare_collections(),
         JournalThread() as away,
-        signers_for(signing.signer.key, sum(due.values())) as signers,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        prepare = signing.preparer(signers)
-        paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
-        end = runner.run(_run(task, paced, away, progress, watch, intake))
+        end = runner.run(run(away))
     if end.failure is not None:
         for order_id, kind in end.unrecorded:
             progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")

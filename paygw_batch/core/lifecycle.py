@@ -36,6 +36,8 @@ class State(StrEnum):
     REPLACED = "replaced"
     """Never sent or rejected, and then replaced by an amended row of a later sheet. Nothing leads out."""
 
+    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
+
 
 class FactKind(StrEnum):
     """What can happen to an instruction."""
@@ -53,6 +55,8 @@ class FactKind(StrEnum):
     RELEASED = "released"
     RETURNED = "returned"
     REPLACED = "replaced"
+
+    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
 
 
 TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(

@@ -18,6 +18,8 @@ class OutcomeKind(StrEnum):
     UNKNOWN = "unknown"
     """A byte may have left, and no one knows what became of it."""
 
+    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

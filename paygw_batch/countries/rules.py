@@ -32,6 +32,8 @@ class FieldKind(StrEnum):
     CONTROL = "control"
     """The hash over order id, amount and currency that a collection carries."""
 
+    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
+
 
 class AmountForm(StrEnum):
     """How `amount` stands in a body."""

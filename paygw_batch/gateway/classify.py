@@ -7,7 +7,6 @@ and section 7 of the gateway's interface: `status` decides, and the HTTP status 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -27,6 +26,7 @@ MAX_PAUSE_S = 900.0
 UNSTATED_PAUSE_S = 60.0
 """The rest when the gateway asks for one and does not say, in words we can read, how long."""
 
+_OTHER_PAYOUT = "reply.other_payout"
 _ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
 _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,12}")
@@ -51,11 +51,24 @@ def classify(
         return _of_fault(reply)
     members = strict_object(reply.body)
     if isinstance(members, str):
-        outcome = Outcome(OutcomeKind.UNKNOWN, cause=members, http_status=reply.http_status)
+        kind, cause, members = OutcomeKind.UNKNOWN, members, {}
     else:
-        outcome = _with_evidence(_of_object(reply, members, expected, words, operation), members, expected, operation)
-    if (cause := _cause_by_http(reply.http_status)) is not None and not outcome.conflict:
-        outcome = replace(outcome, kind=OutcomeKind.UNKNOWN, cause=cause)
+        kind, cause = _of_object(reply, members, expected, words, operation)
+    is_conflict = cause == _OTHER_PAYOUT
+    if (cause_by_http := _cause_by_http(reply.http_status)) is not None and not is_conflict:
+        kind, cause = OutcomeKind.UNKNOWN, cause_by_http
+    outcome = Outcome(
+        kind,
+        cause,
+        # The gateway's own words, fit to be kept and shown.
+        gateway_status=evidence_of(members.get(STATUS_FIELD)),
+        gateway_reference=_first(members, operation.reference_fields),
+        http_status=reply.http_status,
+        error_code=_first(members, operation.error_code_fields),
+        message=_first(members, operation.message_fields),
+        conflict=is_conflict,
+        customer_url=None if is_conflict else _customer_url(members, expected, operation),
+    )
     return Verdict(outcome, _advice(reply, outcome, now))
 
 
@@ -84,64 +97,31 @@ def _of_object(
     expected: Expected,
     words: Mapping[str, OutcomeKind],
     operation: Operation,
-) -> Outcome:
-    """Return what the members of a strict JSON object say about this payout."""
-    http_status = reply.http_status
-    echo = _Echo.of(members, operation)
-    if not echo.is_ours(expected):
-        return Outcome(OutcomeKind.UNKNOWN, cause="reply.other_payout", http_status=http_status, conflict=True)
-    if reply.reused_connection and echo.order_id is None:
-        return Outcome(OutcomeKind.UNKNOWN, cause="reply.not_echoed", http_status=http_status)
+) -> tuple[OutcomeKind, str]:
+    """Return what the members of a strict JSON object say about this payout, and the cause where that is not known."""
+    order_id = members.get(operation.echo_order_id)
+    if not _is_ours(order_id, members, expected, operation):
+        return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
+    if reply.reused_connection and order_id is None:
+        return OutcomeKind.UNKNOWN, "reply.not_echoed"
     status = members.get(STATUS_FIELD)
     if status is None:
-        return Outcome(OutcomeKind.UNKNOWN, cause="reply.status_missing", http_status=http_status)
+        return OutcomeKind.UNKNOWN, "reply.status_missing"
     if not isinstance(status, str):
-        return Outcome(OutcomeKind.UNKNOWN, cause="reply.status_not_text", http_status=http_status)
+        return OutcomeKind.UNKNOWN, "reply.status_not_text"
     kind = words.get(status)
     if kind not in _ANSWERS:
-        return Outcome(OutcomeKind.UNKNOWN, cause="reply.status_unlisted", http_status=http_status)
-    return Outcome(kind, http_status=http_status)
+        return OutcomeKind.UNKNOWN, "reply.status_unlisted"
+    return kind, ""
 
 
-# What a reply is about.
-
-
-@dataclass(frozen=True, slots=True)
-class _Echo:
-    """What of the request a reply repeats; None where it repeats nothing. A null repeats nothing."""
-
-    order_id: object
-    amount: object
-    currency: object
-
-    @classmethod
-    def of(cls, members: Mapping[str, Any], operation: Operation) -> "_Echo":
-        return cls(
-            members.get(operation.echo_order_id),
-            members.get(operation.echo_amount),
-            members.get(operation.echo_currency),
-        )
-
-    def is_ours(self, expected: Expected) -> bool:
-        """Whether nothing that is repeated differs from what was sent."""
-        return (
-            (self.order_id is None or text_of(self.order_id) == expected.order_id)
-            and (self.amount is None or amount_of(self.amount) == expected.amount)
-            and (self.currency is None or self.currency == expected.currency)
-        )
-
-
-# Evidence: the gateway's own words, fit to be kept and shown.
-
-
-def _with_evidence(outcome: Outcome, members: Mapping[str, Any], expected: Expected, operation: Operation) -> Outcome:
-    return replace(
-        outcome,
-        gateway_status=evidence_of(members.get(STATUS_FIELD)),
-        gateway_reference=_first(members, operation.reference_fields),
-        error_code=_first(members, operation.error_code_fields),
-        message=_first(members, operation.message_fields),
-        customer_url=None if outcome.conflict else _customer_url(members, expected, operation),
+def _is_ours(order_id: object, members: Mapping[str, Any], expected: Expected, operation: Operation) -> bool:
+    """Whether nothing of the request that the reply repeats differs from what was sent. A null repeats nothing."""
+    amount, currency = members.get(operation.echo_amount), members.get(operation.echo_currency)
+    return (
+        (order_id is None or text_of(order_id) == expected.order_id)
+        and (amount is None or amount_of(amount) == expected.amount)
+        and (currency is None or currency == expected.currency)
     )
 
 
@@ -156,7 +136,10 @@ def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Ope
 
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """Return the evidence under the first of `names` that is present and holds any."""
-    return next((found for name in names if (found := evidence_of(members.get(name))) is not None), None)
+    for name in names:
+        if name in members and (found := evidence_of(members[name])) is not None:
+            return found
+    return None
 
 
 # Advice.

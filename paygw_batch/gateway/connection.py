@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._living = living
         self._transport: asyncio.Transport | None = None
         self._stage = _Stage.OPENING
+        self._arrivals: select.poll | None = None
         # While opening:
         self._step: asyncio.Future[CannotOpen | None] | None = None
         self._tunnel: TunnelReader | None = None
@@ -96,9 +97,10 @@ class Connection(asyncio.Protocol):
         """Whether an exchange may start: no byte and no end has come since the last one, not even unread ones."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
             return False
-        waiting = select.poll()
-        waiting.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not waiting.poll(0)
+        if self._arrivals is None:
+            self._arrivals = select.poll()
+            self._arrivals.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not self._arrivals.poll(0)
 
     def exchange(
         self, request: bytes, *, read_timeout_s: float, deadline_s: float

@@ -110,7 +110,7 @@ _encoded_twice_constant = lru_cache(maxsize=256)(_encode_twice)
 
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
     """Return the value of the `Authorization` header: the scheme `OAuth` and the six parameters, sorted by name."""
-    params = [(name, percent_encode(value)) for name, value in oauth]
+    params = [(name, value if value.isalnum() and value.isascii() else percent_encode(value)) for name, value in oauth]
     # Base64 holds these three alone that are not unreserved, so this is `percent_encode`, much cheaper.
     params.append(("oauth_signature", signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")))
     return "OAuth " + ", ".join([f'{name}="{value}"' for name, value in sorted(params)])

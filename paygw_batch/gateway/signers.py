@@ -8,9 +8,10 @@ start. So a short run signs in threads, and a long one in processes (`docs/decis
 import asyncio
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from operator import attrgetter
 from typing import Protocol, Self
 
 from paygw_batch.errors import SigningFailed
@@ -30,11 +31,11 @@ class Signers(Protocol):
         """Return the signature of each text, in base64. May be called again while an earlier call is under way."""
         ...
 
-    def __enter__(self) -> Self:
-        """Return the signers."""
+    async def __aenter__(self) -> Self:
+        """Return the signers, at work."""
         ...
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Let go of what signs."""
         ...
 
@@ -58,10 +59,10 @@ class SigningThreads:
     def _signed(self, texts: Sequence[str]) -> list[str]:
         return [self._key.sign(text) for text in texts]
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
 
 
@@ -72,64 +73,93 @@ class SigningProcesses:
     """
 
     def __init__(self, key: PrivateKey) -> None:
-        self._width = key.signature_characters + 1
-        self._threads = ThreadPoolExecutor(SIGNERS, thread_name_prefix="sign")
-        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        self._processes = [_started(key) for _ in range(SIGNERS)]
-        for process in self._processes:
-            self._idle.put(process)
+        self._key = key
+        self._working: list[_AtWork] = []
+
+    @property
+    def processes(self) -> Sequence[subprocess.Popen[bytes]]:
+        """The processes that sign."""
+        return [one.process for one in self._working]
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the signature of each text, in base64. Raises `SigningFailed` when a process has ended."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._signed, texts)
+        return await min(self._working, key=attrgetter("waiting")).sign(texts)
 
-    def _signed(self, texts: Sequence[str]) -> list[str]:
-        """Have an idle process sign the texts; there is one for every thread."""
-        process = self._idle.get()
-        try:
-            return _round_trip(process, texts, self._width)
-        finally:
-            self._idle.put(process)
-
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for _ in range(SIGNERS):
+            one = _AtWork(_process(), self._key.signature_characters + 1)
+            self._working.append(one)
+            await loop.connect_read_pipe(lambda one=one: one, one.process.stdout)  # type: ignore[misc]  # bound now
+            one.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, one.process.stdin)
+            one.input.write(self._key.hand_over() + b"\n")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(cancel_futures=True)
-        for process in self._processes:
+    async def __aexit__(self, *_: object) -> None:
+        for one in self._working:
+            one.input.close()
+        for process in self.processes:
             try:
-                process.communicate(timeout=_CLOSING_TIMEOUT_S)
+                await asyncio.to_thread(process.wait, _CLOSING_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.communicate()
+                process.wait()
 
 
-def _started(key: PrivateKey) -> subprocess.Popen[bytes]:
+class _AtWork(asyncio.Protocol):
+    """A signing process and what is under way in it: it always has another group of texts before it is done with one.
+
+    Groups come back in the order they were sent, also those that nobody waits for any more.
+    """
+
+    input: asyncio.WriteTransport
+
+    def __init__(self, process: subprocess.Popen[bytes], width: int) -> None:
+        self.process = process
+        self.waiting = 0
+        """How many texts are not signed yet."""
+        self._width = width
+        self._groups: deque[tuple[int, asyncio.Future[list[str]]]] = deque()
+        self._read = bytearray()
+        self._has_ended = False
+
+    async def sign(self, texts: Sequence[str]) -> list[str]:
+        """Send a count and the texts, a line each; as many signatures come back, each a line of `width` bytes."""
+        if self._has_ended:
+            raise SigningFailed
+        # Texts are percent-encoded (RFC 5849 section 3.4.1), so that none holds a line break.
+        self.input.write("".join([f"{len(texts)}\n", *[f"{text}\n" for text in texts]]).encode("ascii"))
+        signed: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self._groups.append((len(texts), signed))
+        self.waiting += len(texts)
+        return await signed
+
+    def data_received(self, data: bytes) -> None:
+        """Hand out the groups that are complete."""
+        self._read += data
+        while self._groups and len(self._read) >= (size := self._groups[0][0] * self._width):
+            count, signed = self._groups.popleft()
+            self.waiting -= count
+            signatures = self._read[:size].decode("ascii").split()
+            del self._read[:size]
+            if not signed.done():
+                signed.set_result(signatures)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Tell everyone who waits that nothing more will come."""
+        self._has_ended = True
+        while self._groups:
+            signed = self._groups.popleft()[1]
+            if not signed.done():
+                signed.set_exception(SigningFailed())
+
+
+def _process() -> subprocess.Popen[bytes]:
     # A group of its own: the interrupt of a terminal is for the run, which then drains and needs its signers no more.
     # But not a session: Linux gives each session an equal share of the processor, and niceness counts only within one.
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", "paygw_batch.gateway.signing_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         process_group=0,
     )
-    if process.stdin is None:
-        raise SigningFailed
-    process.stdin.write(key.hand_over() + b"\n")
-    return process
-
-
-def _round_trip(process: subprocess.Popen[bytes], texts: Sequence[str], width: int) -> list[str]:
-    """Send a count and the texts, a line each, and read as many signatures, each a line of `width` bytes."""
-    if process.stdin is None or process.stdout is None:
-        raise SigningFailed
-    try:
-        # Texts are percent-encoded (RFC 5849 section 3.4.1), so that none holds a line break.
-        process.stdin.write("".join([f"{len(texts)}\n", *[f"{text}\n" for text in texts]]).encode("ascii"))
-        process.stdin.flush()
-    except OSError:
-        raise SigningFailed from None
-    signed = process.stdout.read(width * len(texts))
-    if len(signed) < width * len(texts):
-        raise SigningFailed
-    return signed.decode("ascii").split()

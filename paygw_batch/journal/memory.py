@@ -6,8 +6,9 @@ One set of conformance tests holds it and the journal on disk to the same behavi
 import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from paygw_batch.core.instruction import Instruction
@@ -117,6 +118,10 @@ class MemoryJournal(MemoryEvidence):
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return [line.contradicts is None for line in self._record(entries)]
+
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
+        """Return the call that appends (see the port): memory waits for no disk."""
+        return partial(self.append, entries)
 
     def interrupt(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""

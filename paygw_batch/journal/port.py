@@ -4,7 +4,7 @@ Two stores keep this promise: `store.SqliteJournal` on disk and `memory.MemoryJo
 set of conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -327,6 +327,14 @@ class Journal(JournalReader, Protocol):
 
         Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. On return,
         everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
+        """
+        ...
+
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
+        """Do all of `append` but what waits for the disk, and return the call that does the rest, and returns the same.
+
+        Nothing of it holds before that call has returned; until then no other call may be made. Either may raise what
+        `append` raises. The two may be made from different threads.
         """
         ...
 

@@ -6,7 +6,7 @@ be sent on it. The chain is a second guard beside the lock: the next fact has a 
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -125,13 +125,26 @@ class SqliteJournal(SqliteReader):
         Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
         `open_batch`.
         """
-        if not entries:
-            return []
+        return self.stage(entries)()
+
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
+        """Do all of `append` but the commit, and return the call that commits (see the port)."""
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
-        with self._writing():
-            lines = self._record(entries)
-        return [line.contradicts is None for line in lines]
+        if not entries:
+            return list
+        self._require_writable()
+        before = self._end
+        with self._whole(before):
+            self._begin()
+            moved = [line.contradicts is None for line in self._record(entries)]
+
+        def commit() -> Sequence[bool]:
+            with self._whole(before):
+                self._commit()
+            return moved
+
+        return commit
 
     def interrupt(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
@@ -292,12 +305,23 @@ class SqliteJournal(SqliteReader):
     def _writing(self) -> Iterator[None]:
         """One transaction: durable, and known to the witness, when the block is left; or nothing of it."""
         self._require_writable()
-        before = self._end
-        try:
-            self._run("BEGIN IMMEDIATE")
+        with self._whole(self._end):
+            self._begin()
             yield
-            self._run("COMMIT")
-            self._tell_witness()
+            self._commit()
+
+    def _begin(self) -> None:
+        self._run("BEGIN IMMEDIATE")
+
+    def _commit(self) -> None:
+        self._run("COMMIT")
+        self._tell_witness()
+
+    @contextmanager
+    def _whole(self, before: Link) -> Iterator[None]:
+        """See to it that nothing remains of a transaction that a step of failed; `before` is the chain's end then."""
+        try:
+            yield
         except apsw.Error as error:
             self._roll_back()
             raise self._give_up(_reason(error)) from None

@@ -113,9 +113,7 @@ class Engine:
         self._halted = asyncio.Event()
         self._next_launch: asyncio.TimerHandle | None = None
         self._senders: set[asyncio.Task[None]] = set()
-        self._committer = Committer(
-            lambda entries: away.journal(lambda: journal.append(entries)), on_failure=self._give_up
-        )
+        self._committer = Committer(partial(away.append, journal), on_failure=self._give_up)
 
     async def run(self, batch: int) -> RunEnd:
         """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""

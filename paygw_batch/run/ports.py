@@ -60,8 +60,9 @@ Now = Callable[[], datetime]
 
 
 def timestamp(now: datetime) -> str:
-    """Return a UTC time as facts and files show it: ISO 8601, milliseconds, `Z`."""
-    return f"{now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    """Return a time as facts and files show it: UTC, ISO 8601, milliseconds, `Z`."""
+    in_utc = now if now.tzinfo is UTC else now.astimezone(UTC)
+    return in_utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 @dataclass(frozen=True, slots=True)

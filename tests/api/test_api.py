@@ -206,16 +206,16 @@ def test_a_row_in_doubt_is_told_as_such(payouts: Payouts):
 def test_a_journal_that_fails_is_raised_with_what_it_could_not_take(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
 ):
-    append, calls = SqliteJournal.append, 0
+    stage, calls = SqliteJournal.stage, 0
 
     def fail_later(self: SqliteJournal, entries: Sequence[Entry]):
         nonlocal calls
         calls += 1
         if calls > 5:
             raise JournalUnwritable
-        return append(self, entries)
+        return stage(self, entries)
 
-    monkeypatch.setattr(SqliteJournal, "append", fail_later)
+    monkeypatch.setattr(SqliteJournal, "stage", fail_later)
     taken: list[RowOutcome] = []
     with pytest.raises(JournalUnwritable) as failure, payouts.submit(people(50), name=NAME) as run:
         taken.extend(run)

@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from gateway_cases import KEY_FILE, RULES, instruction_for, prepared, signer, throw_away_key
 
 from paygw_batch.errors import SigningFailed
-from paygw_batch.gateway.message import Attempt
+from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.prepare import Preparer
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
 from paygw_batch.gateway.signers import (
@@ -28,6 +29,17 @@ from paygw_batch.gateway.signers import (
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
 KINDS: list[Callable[[PrivateKey], Signers]] = [SigningThreads, SigningProcesses]
 
+S = TypeVar("S", bound=Signers)
+T = TypeVar("T")
+
+
+def with_signers(signers: S, use: Callable[[S], Awaitable[T]]) -> T:
+    async def used() -> T:
+        async with signers as at_work:
+            return await use(at_work)
+
+    return asyncio.run(used())
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_text_gets_its_own_signature_in_order(key: PrivateKey, kind: Callable[[PrivateKey], Signers]):
@@ -35,43 +47,67 @@ def test_each_text_gets_its_own_signature_in_order(key: PrivateKey, kind: Callab
         groups = await asyncio.gather(*(signers.sign(TEXTS[start : start + 32]) for start in range(0, 100, 32)))
         return [signature for group in groups for signature in group]
 
-    with kind(key) as signers:
-        assert asyncio.run(sign_in_groups(signers)) == [key.sign(text) for text in TEXTS]
+    assert with_signers(kind(key), sign_in_groups) == [key.sign(text) for text in TEXTS]
 
 
 def test_a_prepared_request_is_the_same_whoever_signs_it(key: PrivateKey):
     golden = prepared(key, SignatureProfile.JSON_PARAMS, "KE")
     attempt = Attempt(instruction_for("KE"), golden.expected.order_id, golden.nonce, golden.timestamp_s)
     for kind in KINDS:
-        with kind(key) as signers:
-            prepare = Preparer(RULES, signer(key, SignatureProfile.JSON_PARAMS), signers)
-            assert asyncio.run(prepare([attempt, attempt])) == [golden, golden]
+
+        async def prepare(signers: Signers) -> Sequence[PreparedRequest]:
+            return await Preparer(RULES, signer(key, SignatureProfile.JSON_PARAMS), signers)([attempt, attempt])
+
+        assert with_signers(kind(key), prepare) == [golden, golden]
 
 
 def test_a_short_run_signs_in_threads_and_a_long_one_in_processes(key: PrivateKey):
-    with signers_for(key, LONG_RUN_PAYOUTS - 1) as short, signers_for(key, LONG_RUN_PAYOUTS) as long:
-        assert isinstance(short, SigningThreads)
-        assert isinstance(long, SigningProcesses)
+    assert isinstance(signers_for(key, LONG_RUN_PAYOUTS - 1), SigningThreads)
+    assert isinstance(signers_for(key, LONG_RUN_PAYOUTS), SigningProcesses)
 
 
 def test_a_signing_process_that_ends_is_an_error_and_not_a_wait(key: PrivateKey):
-    with SigningProcesses(key) as signers:
-        asyncio.run(signers.sign(TEXTS))
-        for process in signers._processes:
+    async def story(signers: SigningProcesses) -> None:
+        await _sign_with_all(signers)
+        waiting = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for process in signers.processes:
             process.kill()
             process.wait()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert any(isinstance(result, SigningFailed) for result in results)
+        assert all(isinstance(result, SigningFailed) or len(result) == len(TEXTS) for result in results)
         with pytest.raises(SigningFailed):
-            asyncio.run(signers.sign(TEXTS))
+            await signers.sign(TEXTS)
+
+    with_signers(SigningProcesses(key), story)
 
 
 def test_signing_processes_ignore_the_signals_that_stop_a_run(key: PrivateKey):
-    with SigningProcesses(key) as signers:
-        asyncio.run(_sign_with_all(signers))
-        for process in signers._processes:
+    async def story(signers: SigningProcesses) -> None:
+        await _sign_with_all(signers)
+        for process in signers.processes:
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGTERM)
-        assert len(asyncio.run(signers.sign(TEXTS))) == len(TEXTS)
-    assert [process.returncode for process in signers._processes] == [0] * SIGNERS
+        assert len(await signers.sign(TEXTS)) == len(TEXTS)
+
+    signers = SigningProcesses(key)
+    with_signers(signers, story)
+    assert [process.returncode for process in signers.processes] == [0] * SIGNERS
+
+
+def test_what_is_not_waited_for_any_more_is_signed_and_given_to_nobody_else(key: PrivateKey):
+    async def story(signers: SigningProcesses) -> None:
+        given_up = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(4)]
+        await asyncio.sleep(0)
+        for task in given_up:
+            task.cancel()
+        assert await signers.sign(TEXTS[1:3]) == [key.sign(text) for text in TEXTS[1:3]]
+        asyncio.create_task(signers.sign(TEXTS)).cancel()
+
+    signers = SigningProcesses(key)
+    with_signers(signers, story)
+    assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
 async def _sign_with_all(signers: Signers) -> None:
@@ -84,10 +120,12 @@ import asyncio, sys, time
 from pathlib import Path
 from paygw_batch.gateway.sign import load_private_key
 from paygw_batch.gateway.signers import SigningProcesses
-signers = SigningProcesses(load_private_key(Path(sys.argv[1])))
-asyncio.run(signers.sign(["a", "b"]))
-print(*[process.pid for process in signers._processes], flush=True)
-time.sleep(60)
+async def sign():
+    async with SigningProcesses(load_private_key(Path(sys.argv[1]))) as signers:
+        await signers.sign(["a", "b"])
+        print(*[process.pid for process in signers.processes], flush=True)
+        time.sleep(60)
+asyncio.run(sign())
 """
     throw_away_key(tmp_path)
     command = [sys.executable, "-c", run, str(tmp_path / KEY_FILE.name)]
@@ -113,9 +151,12 @@ def _runs(pid: int) -> bool:
 
 def test_the_key_stands_in_no_argument_and_no_environment(key: PrivateKey):
     secret = key.hand_over()
-    with SigningProcesses(key) as signers:
-        asyncio.run(signers.sign(TEXTS))
-        for process in signers._processes:
+
+    async def story(signers: SigningProcesses) -> None:
+        await signers.sign(TEXTS)
+        for process in signers.processes:
             about = Path(f"/proc/{process.pid}")
             assert secret not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
             assert b"signing_process" in (about / "cmdline").read_bytes()
+
+    with_signers(SigningProcesses(key), story)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
-from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
+from paygw_batch.journal.port import BatchRecord, Entry, Journal, NewBatch, NewInstruction
 from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Silent, World, timestamp
 
@@ -41,6 +41,10 @@ class SlowAway:
                 raise
             await self._a_while()
             return result
+
+    async def append(self, journal: Journal, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Make facts durable."""
+        return await self.journal(lambda: journal.append(entries))
 
     async def prepare(self, attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         """Prepare requests as this world does."""
