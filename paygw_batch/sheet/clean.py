@@ -26,13 +26,18 @@ CODE_COLUMNS = ("country", "currency", "receiver_country_code")
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
-_CLEAN_TEXT = "^[!-~](?:[ -~]*[!-~])?$"
+_CLEAN_TEXT = '^[!"$-~](?:[ -~]*[!-~])?$'
+CLEAN_DECIMALS = 2
+"""The most decimals that a clean amount has."""
 _CLEAN = {
     **dict.fromkeys(CODE_COLUMNS, "^[A-Z]+$"),
     **dict.fromkeys(NUMBER_COLUMNS, _CLEAN_NUMBER),
-    "amount": "^[0-9.]+$",
+    "amount": rf"^[1-9][0-9]{{0,14}}(?:\.[0-9]{{1,{CLEAN_DECIMALS}}})?$",
+    "client_orderid": "^[A-Za-z0-9](?:[A-Za-z0-9_/: -]*[A-Za-z0-9_/:-])?$",
 }
-"""Patterns of values that need nothing done to them; `_CLEAN_TEXT` for all other columns."""
+"""Patterns of values that need nothing done to them; `_CLEAN_TEXT` for all other columns. They leave out some more, so
+that the checks need not ask further: no text is a spreadsheet's error mark, no order id a number that was cut, and an
+amount is above zero."""
 _TRIM = r"^[\p{C}\p{Z}]+|[\p{C}\p{Z}]+$"
 _WRAPPED = r'^="([^"]*)"$'
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
@@ -50,13 +55,18 @@ def bare(column: str) -> str:
     return f"{column}:bare"
 
 
+def is_clean(column: str) -> str:
+    """Return the name of the column that says which values of a column matched its clean pattern."""
+    return f"{column}:clean"
+
+
 def prepared(frame: pl.DataFrame, columns: Sequence[str] = KNOWN_COLUMNS) -> pl.DataFrame:
     """Return `row` and every known column, cleaned; String throughout.
 
     Null where the sheet has none, and where the column is not one of `columns`, those of its operation.
     All are trimmed of blanks and invisible characters; names are in Unicode's form NFKC; codes of two or three letters
     are in upper case; amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no
-    separators left.
+    separators left. `is_clean(column)` (Boolean) is true where a value was clean from the start.
     """
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
     given = [name for name in columns if name in frame.columns]
@@ -67,7 +77,16 @@ def prepared(frame: pl.DataFrame, columns: Sequence[str] = KNOWN_COLUMNS) -> pl.
     numbers = [name for name in NUMBER_COLUMNS if name in given]
     texts |= {bare(name): changed(texts[name], ~clean[name], _bare).alias(bare(name)) for name in numbers}
     texts |= {bare(name): nothing.alias(bare(name)) for name in NUMBER_COLUMNS if name not in given}
-    return pl.DataFrame([frame["row"], *texts.values()])
+    never = pl.Series([False]).new_from_index(0, frame.height)
+    marks = (
+        (clean[name].fill_null(value=False) if name in given else never).alias(is_clean(name)) for name in KNOWN_COLUMNS
+    )
+    return pl.DataFrame([frame["row"], *texts.values(), *marks])
+
+
+def cleaned_codes(text: pl.Series) -> pl.Series:
+    """Return a column of codes (countries, currencies) as `prepared` does."""
+    return changed(text, ~text.str.contains(_CLEAN[text.name]), _cleaned)
 
 
 def _cleaned(text: pl.Series) -> pl.Series:

@@ -1,7 +1,7 @@
 """Judging a piece of a sheet, country by country: which rows are sound, and what is wrong with the others."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -9,13 +9,13 @@ import polars as pl
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.checks import Check, ColumnChecks, checks_of, checks_without_country, shown, warnings_of
-from paygw_batch.sheet.clean import prepared
+from paygw_batch.sheet.clean import cleaned_codes, prepared
 from paygw_batch.sheet.columns import COLUMNS_OF
 from paygw_batch.sheet.result import no_defects
 from paygw_batch.sheet.table import rows_of
 from paygw_batch.sheet.wire import (
-    SHOWN_COLUMNS,
     WIRE_COLUMNS,
+    ShownColumn,
     instructions_of,
     shown_as_written,
     shown_columns,
@@ -105,58 +105,46 @@ class Judge:
 
     def piece(self, raw: pl.DataFrame) -> Judged:
         """Judge some rows of a sheet's frame."""
-        frame = prepared(raw, self._columns).with_columns(refused=raw["row"].is_in(self._refused))
-        judged = [country.judge(part) for country, part in self._parts(frame, lambda country: country.needs)]
-        shown = pl.concat([part.shown for part in judged]).sort("row")
-        if not shown["row"].equals(raw["row"]):
-            raise InternalError(f"{raw.height} rows were judged, and {shown.height} others came back")
+        grouped = self._grouped(raw)
+        frame = prepared(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(self._refused))
+        judged = [country.judge(frame.slice(start, height)) for country, start, height in grouped.parts]
+        made = pl.concat([part.lines for part in judged], rechunk=True)
+        if made.height != raw.height:
+            raise InternalError(f"{raw.height} rows were judged, and {made.height} came back")
+        texts = [made[name] if name in made.columns else frame[name] for name in LINE_COLUMNS]
         return Judged(
-            self._lines(frame, shown, raw),
+            pl.DataFrame([grouped.put_back(text, raw) for text in texts]),
             [found for part in judged for found in part.unsound],
             [found for part in judged for found in part.doubtful],
         )
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
         """Return the instructions (as in `Validated`) of some rows of a sheet's frame that `piece` made `lines` of."""
-        good = prepared(raw if lines["valid"].all() else rows_of(raw, lines["valid"]), self._columns)
+        good = self._grouped(raw if lines["valid"].all() else rows_of(raw, lines["valid"]))
+        frame = prepared(good.rows, self._columns)
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
-        for country, part in self._parts(good, lambda country: country.wire_needs):
+        for country, start, height in good.parts:
             if not country.wire:
                 raise InternalError("a row without a country or a form was taken for valid")
+            part = frame.slice(start, height)
             wire.append(part.lazy().select(country.wire).collect())  # lazily: what the columns share is done once
         return instructions_of(lines, pl.concat(wire).sort("row"))
 
-    def _parts(
-        self, frame: pl.DataFrame, needs: "Callable[[_CountryJudge], Sequence[str]]"
-    ) -> "Iterator[tuple[_CountryJudge, pl.DataFrame]]":
-        """Yield the prepared rows of each country with the columns that it needs; rows of no country come last."""
-        codes = [code for code in frame["country"].unique().sort() if code in self._rules]
-        parts = [(self._country(code), pl.col("country") == code) for code in codes]
-        parts.append((self._country(""), ~pl.col("country").is_in(codes).fill_null(value=False)))
-        for country, is_of_country in parts:
-            rows = frame.select(is_of_country).to_series()
-            if rows.any():
-                yield country, rows_of(frame.select(needs(country)), rows)
-
-    def _lines(self, frame: pl.DataFrame, shown: pl.DataFrame, raw: pl.DataFrame) -> pl.DataFrame:
-        """Return the lines: what was judged, and what the rules fill in.
-
-        That is the currency where it is left out, and the purpose of valid rows. A column that comes out as it was in
-        the sheet shares the sheet's memory.
-        """
-        currency = _by_country({code: rule.currency for code, rule in self._rules.items()})
-        purpose = _by_country({code: rule.purpose for code, rule in self._rules.items()})
-        lines = frame.drop(SHOWN_COLUMNS).hstack(shown.drop("row").get_columns())
-        lines = lines.select(
-            pl.coalesce("currency", currency)
-            if name == "currency"
-            else pl.when("valid").then(purpose).otherwise(name).alias(name)
-            if name == "purpose"
-            else name
-            for name in LINE_COLUMNS
-        )
-        shared = [raw[name] for name in LINE_COLUMNS if name in raw.columns and _equal(lines[name], raw[name])]
-        return lines.with_columns(shared)
+    def _grouped(self, raw: pl.DataFrame) -> "_Grouped":
+        """Return the rows country by country: each country is then a slice, and no copy of its own."""
+        codes = sorted(self._rules)
+        country = cleaned_codes(raw["country"]).cast(pl.Enum(codes), strict=False).to_physical()
+        country = country.cast(pl.UInt32).fill_null(len(codes))
+        order = None if country.is_sorted() else country.arg_sort()
+        runs = (country if order is None else country[order]).rle().struct.unnest()
+        starts = runs["len"].cum_sum() - runs["len"]
+        parts = [
+            (self._country(codes[place] if place < len(codes) else ""), start, height)
+            for place, start, height in zip(runs["value"], starts, runs["len"], strict=True)
+        ]
+        if order is None:
+            return _Grouped(raw, parts, None)
+        return _Grouped(raw[order], parts, order.arg_sort())
 
     def _country(self, code: str) -> "_CountryJudge":
         if code not in self._countries:
@@ -164,19 +152,29 @@ class Judge:
         return self._countries[code]
 
 
-def _by_country(values: Mapping[str, str | None]) -> pl.Expr:
-    return pl.col("country").replace_strict(values, default=None, return_dtype=pl.String)
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """Rows of a sheet, country by country: `parts` says where each one's start, and how many they are.
 
+    `places` says where each row of the sheet is now, or None where they have not been moved.
+    """
 
-def _equal(text: pl.Series, other: pl.Series) -> bool:
-    return text.equals(other, null_equal=True)
+    rows: pl.DataFrame
+    parts: Sequence[tuple["_CountryJudge", int, int]]
+    places: pl.Series | None
+
+    def put_back(self, column: pl.Series, raw: pl.DataFrame) -> pl.Series:
+        """Return a column of the grouped rows in the order of `raw`; one that is as in `raw` shares its memory."""
+        if column.name in raw.columns and column.equals(self.rows[column.name], null_equal=True):
+            return raw[column.name]
+        return column if self.places is None else column[self.places]
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What the rows of one country come to. `shown`: for every row `row`, `SHOWN_COLUMNS` and `valid`."""
+    """What the rows of one country come to, in their order: those of their `lines` that the country decides about."""
 
-    shown: pl.DataFrame
+    lines: pl.DataFrame
     unsound: Sequence[Unsound]
     doubtful: Sequence[Unsound]
 
@@ -193,11 +191,8 @@ class _CountryJudge:
     rule: CountryRule | None
     columns: tuple[ColumnChecks, ...]
     warnings: tuple[ColumnChecks, ...]
-    shown: tuple[pl.Expr, ...]
+    shown: tuple[ShownColumn, ...]
     wire: tuple[pl.Expr, ...]
-    needs: tuple[str, ...]
-    """The columns that are looked at: copying the others for every country would cost more than the checks."""
-    wire_needs: tuple[str, ...]
 
     @classmethod
     def of(cls, code: str, rules: Rules, *, derive: bool) -> "_CountryJudge":
@@ -205,40 +200,63 @@ class _CountryJudge:
         checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
         used = tuple(column for column in checks if not (derive and column.column == "client_orderid"))
         warnings = () if rule is None else warnings_of(rule)
-        shown: tuple[pl.Expr, ...] = ()
-        wire: tuple[pl.Expr, ...] = ()
-        if rule is not None and rule.form is not None:
-            shown, wire = tuple(shown_columns(rule, rule.form)), tuple(wire_columns(rule, rule.form))
-        needs = {"row", "refused", *_roots(shown), *_roots(shown_as_written(rule))}
-        needs |= {name for column in (*used, *warnings) for name in column.needs}
-        return cls(code, rule, used, warnings, shown, wire, tuple(sorted(needs)), tuple(sorted(_roots(wire))))
+        if rule is None or rule.form is None:
+            return cls(code, rule, used, warnings, (), ())
+        shown, wire = shown_columns(rule, rule.form), wire_columns(rule, rule.form)
+        return cls(code, rule, used, warnings, tuple(shown), tuple(wire))
 
     def judge(self, part: pl.DataFrame) -> _Part:
         """Judge prepared rows that are all of this country."""
         sound, unsound = self._asked(part, self.columns)
-        valid = ~part["refused"] & sound
-        shown, doubtful = [], []
-        if valid.any():
-            if not self.shown:
-                raise InternalError("a row without a country or a form was taken for valid")
-            # Of all rows, valid or not: filtering their columns first would cost more.
-            shown.append(part.lazy().select(*self.shown, valid=pl.lit(value=True)).collect().filter(valid))
-            doubtful = self._asked(part, self.warnings, among=valid)[1]
+        valid = (~part["refused"] & sound).alias("valid")
+        if not valid.any():
+            written = part.select(*shown_as_written(self.rule), "purpose", self._currency)
+            return _Part(written.with_columns(valid), unsound, [])
+        if self.rule is None or not self.shown:
+            raise InternalError("a row without a country or a form was taken for valid")
+        purpose = pl.lit(self.rule.purpose, pl.String).alias("purpose")
+        lines = self._as_sent(part, valid).with_columns(purpose, *part.select(self._currency))
         if not valid.all():
-            written = rows_of(part, ~valid).select(shown_as_written(self.rule))
-            shown.append(written.with_columns(valid=pl.lit(value=False)))
-        return _Part(pl.concat(shown), unsound, doubtful)
+            at = (~valid).arg_true()
+            as_written = [*shown_as_written(self.rule), pl.col("purpose")]
+            written = part.select(_roots(as_written))[at].select(as_written)
+            lines = lines.with_columns(lines[text.name].scatter(at, text) for text in written)
+        return _Part(lines.with_columns(valid), unsound, self._asked(part, self.warnings, among=valid)[1])
+
+    @property
+    def _currency(self) -> pl.Expr:
+        """Where it is left out, the country's."""
+        own = self.rule.currency if self.rule is not None else None
+        return pl.coalesce("currency", pl.lit(own, pl.String)).alias("currency")
+
+    def _as_sent(self, part: pl.DataFrame, valid: pl.Series) -> pl.DataFrame:
+        """Return `SHOWN_COLUMNS` of valid rows; elsewhere they mean nothing."""
+        plain = part.select(column.is_plain.alias(column.name) for column in self.shown)
+        texts = part.select(column.plain_value.alias(column.name) for column in self.shown)
+        for column in self.shown:
+            at = (valid & ~plain[column.name]).arg_true()
+            if at.len():
+                made = part.select(_roots([column.value]))[at].select(column.value).to_series()
+                texts = texts.with_columns(texts[column.name].scatter(at, made))
+        return texts
 
     def _asked(
         self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...], *, among: pl.Series | None = None
     ) -> tuple[pl.Series, list[Unsound]]:
         """Return which rows are sound in all columns, and column by column those `among` them that are not."""
-        sound = part.select(column.sound.alias(column.column) for column in columns)
+        sound = part.select(column.asked_first.alias(column.column) for column in columns)
         if among is not None and not among.all():
             sound = sound.select(pl.all() | ~among)
-        unsound = [
-            Unsound(self.code, column, rows_of(part.select(column.needs), ~sound[column.column]))
-            for column in columns
-            if not sound[column.column].all()
-        ]
+        unsound = []
+        for column in columns:
+            at = (~sound[column.column]).arg_true()
+            if not at.len():
+                continue
+            rows = part.select(column.needs)[at]
+            if column.plainly_sound is not None:
+                is_sound = rows.select(column.sound).to_series()
+                sound = sound.with_columns(sound[column.column].scatter(at, is_sound))
+                rows = rows_of(rows, ~is_sound)
+            if rows.height:
+                unsound.append(Unsound(self.code, column, rows))
         return sound.select(pl.all_horizontal(pl.all())).to_series(), unsound

@@ -69,6 +69,28 @@ class NumberColumn:
         return mobile | self.is_bank_account | self._is_masked
 
     @property
+    def is_plain(self) -> pl.Expr:
+        """Whether the value is a whole mobile number, in a way of writing that cannot be taken for another one.
+
+        Never null, and true for most valid values.
+        """
+        n = self.numbers
+        if len(n.national_lengths) > 1:
+            plain = self._digits.str.contains(rf"^\+{n.dialling_code}{n.pattern}$")
+        else:
+            prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
+            plain = self._digits.str.contains(rf"^(?:{prefix})?{n.pattern}$")
+        return plain.fill_null(value=False)
+
+    @property
+    def is_long(self) -> pl.Expr:
+        """Whether the value has more digits than a number without its dialling code, or is none: `lost_its_zero` not.
+
+        Never null.
+        """
+        return (self._digits.str.len_bytes() > max(self.numbers.national_lengths)).fill_null(value=True)
+
+    @property
     def _is_masked(self) -> pl.Expr:
         """Whether some digits of the number are hidden, and there are as many as a whole one has."""
         if self.kind is not FieldKind.MASKED_PHONE:
@@ -132,6 +154,19 @@ class NumberColumn:
             case _:
                 wallet = pl.concat_str(pl.lit(n.dialling_code), self._national)
                 return pl.when(self.is_bank_account).then(pl.col(self.name)).otherwise(wallet)
+
+    @property
+    def is_as_sent(self) -> pl.Expr:
+        """Whether a valid number has the form of the wire already, as far as that is cheap to tell. Never null."""
+        n, digits, never = self.numbers, self._digits, pl.lit(value=False)
+        written = {FieldKind.LOCAL_PHONE: n.trunk_prefix, FieldKind.WALLET: n.dialling_code}.get(self.kind, "")
+        if self.kind is FieldKind.INTERNATIONAL_PHONE:
+            return digits.str.starts_with("+").fill_null(value=False)
+        # Of one length in all, and by its length alone told from a number in another way of writing.
+        is_told = len(n.national_lengths) == 1 and len(n.trunk_prefix) != len(n.dialling_code)
+        if not written or not is_told or self.bank_account_pattern is not None:
+            return never
+        return (digits.str.len_bytes() == len(written) + n.national_lengths[0]).fill_null(value=False)
 
     @property
     def lengths(self) -> list[int]:

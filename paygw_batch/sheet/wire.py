@@ -1,12 +1,14 @@
 """Valid rows as the wire wants them: the columns of an instruction, and those that the reconciliation shows."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.amounts import minor_value
+from paygw_batch.sheet.clean import bare
 from paygw_batch.sheet.numbers import NUMBER_KINDS, NumberColumn
 
 INSTRUCTION_COLUMNS = (
@@ -46,9 +48,35 @@ _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
 """The head of every content has the same length, so that the fields always start at the same place."""
 
 
-def shown_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return the expressions for `row` and `SHOWN_COLUMNS` of valid, prepared rows of one country: as they are sent."""
-    return [pl.col("row"), *_shown(rule, form, {field.name: field for field in _own_fields(rule, form)})]
+@dataclass(frozen=True, slots=True)
+class ShownColumn:
+    """One of `SHOWN_COLUMNS` of valid, prepared rows: `value`, or the cheaper `plain_value` where `is_plain`."""
+
+    name: str
+    value: pl.Expr
+    plain_value: pl.Expr
+    is_plain: pl.Expr
+
+    @classmethod
+    def of(cls, name: str, value: pl.Expr) -> "ShownColumn":
+        """Return a column that costs nothing to make."""
+        return cls(name, value, value, pl.lit(value=True))
+
+
+def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
+    """Return `SHOWN_COLUMNS` of valid, prepared rows of one country: as they are sent."""
+    fields = {field.name: field for field in _own_fields(rule, form)}
+    shown = []
+    for name, sources in _sources(form).items():
+        values = [_value(rule, fields[source]) for source in sources if source in fields]
+        # A field of that very name tells it better, where the country has one.
+        field = fields.get(name)
+        if field is not None and field.kind in NUMBER_KINDS:
+            number = NumberColumn.of(rule, name, field.kind)
+            shown.append(ShownColumn(name, number.wire, pl.col(bare(name)), number.is_as_sent))
+        else:
+            shown.append(ShownColumn.of(name, _value(rule, field) if field is not None else _joined(values)))
+    return shown
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
@@ -121,15 +149,6 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
     return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
 
 
-def _shown(rule: CountryRule, form: Form, fields: Mapping[str, FormField]) -> list[pl.Expr]:
-    shown = {}
-    for name, sources in _sources(form).items():
-        values = [_value(rule, fields[source]) for source in sources if source in fields]
-        # A field of that very name tells it better, where the country has one.
-        shown[name] = _value(rule, fields[name]) if name in fields else _joined(values)
-    return [shown[name].alias(name) for name in SHOWN_COLUMNS]
-
-
 def _sources(form: Form | None) -> Mapping[str, tuple[str, ...]]:
     """Return from which fields each of `SHOWN_COLUMNS` is filled: as the form says, else from the one of its name."""
     if form is None:
@@ -145,12 +164,12 @@ def _joined(values: list[pl.Expr]) -> pl.Expr:
 
 
 def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
-    """Return the expressions for `row` and `SHOWN_COLUMNS` of rows that are not valid: the sheet's own text."""
+    """Return the expressions for `SHOWN_COLUMNS` of rows that are not valid: the sheet's own text."""
     shown = []
     for name, sources in _sources(rule.form if rule is not None else None).items():
         text = _joined([pl.col(source) for source in sources])
         shown.append(pl.when(text != "").then(text).alias(name) if len(sources) > 1 else text.alias(name))
-    return [pl.col("row"), *shown]
+    return shown
 
 
 def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:

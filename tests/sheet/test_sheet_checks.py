@@ -13,8 +13,8 @@ from paygw_batch.core.money import parse_amount, to_minor
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.checks import checks_of, checks_without_country
-from paygw_batch.sheet.clean import prepared
+from paygw_batch.sheet.checks import checks_of, checks_without_country, warnings_of
+from paygw_batch.sheet.clean import is_clean, prepared
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.schema import breaches
 from paygw_batch.sheet.validate import validate
@@ -88,6 +88,29 @@ def test_a_column_is_sound_exactly_where_none_of_its_checks_fails(rules: Rules):
             failing = frame.select(pl.any_horizontal(check.fails for check in column.checks))
             sound = frame.select(column.sound & pl.col("row").is_not_null())
             assert (failing.to_series() == ~sound.to_series()).all(), column.column
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(rows=st.lists(any_row, min_size=1, max_size=12))
+def test_what_is_plainly_sound_is_sound_and_what_was_clean_has_not_been_changed(
+    rules: Rules, rows: list[dict[str, str | None]]
+):
+    listed = [{name: cell} for name, cells in CELLS.items() for cell in cells]
+    raw = of_rows(*rows, KENYAN, TANZANIAN, *listed).frame
+    frame = prepared(raw)
+    for name in CELLS:
+        clean = frame[is_clean(name)]
+        assert frame[name].filter(clean).equals(raw[name].filter(clean)), name
+    for checks in (checks_without_country(rules), *(checks_of(rule, rules) for rule in rules.values())):
+        for column in checks:
+            asked = frame.select("row", first=column.asked_first, sound=column.sound)
+            assert not asked["first"].null_count()
+            assert asked.filter("first")["sound"].all(), column.column
+    for rule in rules.values():
+        for column in warnings_of(rule):
+            asked = frame.select("row", first=column.asked_first, sound=column.sound)
+            assert not asked["first"].null_count()
+            assert asked.filter("first")["sound"].fill_null(value=True).all(), column.column
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
