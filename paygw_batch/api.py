@@ -191,7 +191,7 @@ class Payouts:
                 found = planned.validated
                 if found.defects.height and not skip_invalid:
                     bad = found.defects["row"].n_unique()
-                    message = f"{bad:,} of {found.rows.height:,} rows have defects: nothing was sent."
+                    message = f"{bad:,} of {found.height:,} rows have defects: nothing was sent."
                     return Refused(message, found.defects, found.warnings)
                 file = default_plan(path) if plan is None else Path(plan)
                 approvals = require_approval(self._settings, self._rules, planned, file, utc_now)

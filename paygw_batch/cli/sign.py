@@ -91,7 +91,7 @@ def command(
             f"Row {found.row} was signed. Nothing was sent.",
             batch=validated.batch,
             sheet=validated.sheet.name,
-            rows=validated.rows.height,
+            rows=validated.height,
             further={"signed": {"row": found.row, "operation": operation, **explanation.as_json()}},
         )
     )

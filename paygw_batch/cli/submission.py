@@ -99,12 +99,12 @@ def refused(plan: Plan, *, strict: bool) -> Summary:
     write_out = f"paygw-batch validate {'--strict ' if strict else ''}--rejects FILE"
     summary = Summary(
         ExitCode.DEFECTS,
-        f"{bad:,} of {validated.rows.height:,} rows have defects: nothing was sent. Mend them "
+        f"{bad:,} of {validated.height:,} rows have defects: nothing was sent. Mend them "
         f"(`{write_out}` writes them out), or submit with --skip-invalid to pay the others.",
         batch=validated.batch,
         sheet=validated.sheet.name,
-        rows=validated.rows.height,
-        states={"invalid": bad, "ready": validated.rows.height - bad},
+        rows=validated.height,
+        states={"invalid": bad, "ready": validated.height - bad},
         defects=bad,
         known=plan.known_rows,
     )

@@ -143,7 +143,7 @@ def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int
         f"Dry run: {ready:,} rows would be sent ({sums or 'nothing'}). Nothing was sent or written.",
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
-        rows=plan.validated.rows.height,
+        rows=plan.validated.height,
         states=counted.states,
         totals=counted.totals,
         defects=plan.validated.defects["row"].n_unique(),

@@ -4,13 +4,12 @@ import time
 from pathlib import Path
 
 import click
-import polars as pl
 
 from paygw_batch.cli.options import collect_option, settings_of, strict_option, worksheet_option
 from paygw_batch.cli.render import Screen, listed, warnings_told
 from paygw_batch.cli.root import Invocation
 from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
-from paygw_batch.run.books import books
+from paygw_batch.run.books import books_of_sheet
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.rejects import write_mendable
 from paygw_batch.sheet.validate import warnings_as_defects
@@ -45,14 +44,11 @@ def command(
     screen.notes(validated.sheet.notes)
     screen.findings("Defects", validated.defects)
     screen.findings("Warnings", validated.warnings)
-    state = pl.when("valid").then(pl.lit("ready")).otherwise(pl.lit("invalid"))
-    counted = books(validated.rows.with_columns(state=state), minor_units_of(rules))
+    counted = books_of_sheet(validated.counts, minor_units_of(rules))
     screen.books(counted)
     bad = counted.states.get("invalid", 0)
     message = (
-        f"{validated.rows.height:,} rows, no defect."
-        if not bad
-        else f"{bad:,} of {validated.rows.height:,} rows have defects."
+        f"{validated.height:,} rows, no defect." if not bad else f"{bad:,} of {validated.height:,} rows have defects."
     )
     if rejects is not None:
         if bad:
@@ -71,7 +67,7 @@ def command(
             message,
             batch=validated.batch,
             sheet=validated.sheet.name,
-            rows=validated.rows.height,
+            rows=validated.height,
             states=counted.states,
             totals=counted.totals,
             defects=bad,

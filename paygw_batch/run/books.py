@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import polars as pl
 
-from paygw_batch.run.reconcile import STATES
+from paygw_batch.run.reconcile import INVALID, STATES
 from paygw_batch.sheet.amounts import readable_amount
 
 _KEYS = ("country", "currency", "state")
@@ -32,7 +32,17 @@ def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
         piece.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
         for piece in frame.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
     )
-    groups = pl.concat(parts).group_by(_KEYS).sum().sort(_KEYS, nulls_last=True)
+    return _books(pl.concat(parts), minor_units)
+
+
+def books_of_sheet(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+    """Return the books of a sheet that was only looked at, by its `Validated.counts`."""
+    state = pl.when("valid").then(pl.lit("ready")).otherwise(pl.lit(INVALID))
+    return _books(counts.select("country", "currency", "count", "sum", state=state), minor_units)
+
+
+def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+    groups = parts.group_by(_KEYS).sum().sort(_KEYS, nulls_last=True)
     states = dict.fromkeys(STATES, 0)
     sums: dict[str, dict[str, Decimal]] = {}
     lines = []

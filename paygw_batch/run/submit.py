@@ -116,7 +116,7 @@ def open_planned_batch(
             sheet_name=sheet.name,
             sheet_sha256=sheet.sha256,
             sheet_path=str(sheet_path.absolute()),
-            rows=validated.rows.height,
+            rows=validated.height,
             defects=validated.defects["row"].n_unique(),
             by=by,
             approvals=tuple(approvals),

@@ -2,34 +2,45 @@
 
 import hashlib
 import io
+from collections.abc import Collection
 
 import polars as pl
 
 from paygw_batch.sheet.columns import COLUMNS_OF
-from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.result import LINE_COLUMNS
 
-_ROWS_AT_ONCE = 100_000
-_NOT_SAID = ("purpose", "error_code", "message")
+_NOT_SAID = "purpose"
 _SHOWN_OTHERWISE = frozenset({"receiver_phone", "receiver_country_code", "cell_phone"})
-"""Known columns that `rows` has under other names."""
+"""Known columns that the lines have under other names."""
 _DIGITS = 16
 
 
-def batch_id(rows: pl.DataFrame, sheet: Sheet) -> str:
-    """Return 16 hex digits that stand for a sheet's content, and for what its rows are for.
+class BatchDigest:
+    """16 hex digits that stand for a sheet's content, and for what its rows are for.
 
-    `rows` as in `Validated.rows`. Counted in: row numbers, validity, order ids, every text and the names of unknown
-    columns, and the operation, so that a batch of collections never has the id of one of payouts. Not counted: purpose
-    (the configuration's), our own sentences, the file's name and format, and the order of known columns.
+    Counted in: row numbers, validity, order ids, every text and the names of `unknown` columns, and the operation, so
+    that a batch of collections never has the id of one of payouts. Not counted: purpose (the configuration's), our own
+    sentences, the file's name and format, the order of known columns, and those that hold nothing (`held`: the columns
+    of which some row has a value).
     """
-    names = [name for name in COLUMNS_OF[sheet.operation] if name not in rows.columns and name not in _SHOWN_OTHERWISE]
-    given = [sheet.frame[name] for name in names if name in sheet.frame.columns]
-    further = [column.alias(f"sheet:{column.name}") for column in given if column.null_count() < len(column)]
-    content = rows.drop(_NOT_SAID).hstack(further)
-    digest = hashlib.sha256(b"" if sheet.operation == "payout" else f"{sheet.operation}:".encode())
-    digest.update(repr(content.columns).encode())
-    for part in content.iter_slices(_ROWS_AT_ONCE):
+
+    def __init__(self, operation: str, unknown: Collection[str], held: Collection[str]) -> None:
+        self._lines = [name for name in LINE_COLUMNS if name != _NOT_SAID]
+        shown = _SHOWN_OTHERWISE.union(LINE_COLUMNS)
+        further = [name for name in COLUMNS_OF[operation] if name not in shown and name in held]
+        self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in further)]
+        self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
+        columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in further)]
+        self._digest.update(repr(columns).encode())
+
+    def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
+        """Count in the next rows: `lines` (`LINE_COLUMNS`), and the same rows as the sheet has them."""
         text = io.BytesIO()
-        part.write_csv(text, include_header=False, separator="\x1f", quote_style="never")
-        digest.update(text.getbuffer())
-    return digest.hexdigest()[:_DIGITS]
+        content = lines.select(self._lines).hstack(raw.select(self._raw).get_columns())
+        content.write_csv(text, include_header=False, separator="\x1f", quote_style="never")
+        self._digest.update(text.getbuffer())
+
+    @property
+    def batch(self) -> str:
+        """The id of the batch, when all rows are counted in."""
+        return self._digest.hexdigest()[:_DIGITS]

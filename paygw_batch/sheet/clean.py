@@ -38,8 +38,11 @@ _CLEAN = {
 """Patterns of values that need nothing done to them; `_CLEAN_TEXT` for all other columns. They leave out some more, so
 that the checks need not ask further: no text is a spreadsheet's error mark, no order id a number that was cut, and an
 amount is above zero."""
-_TRIM = r"^[\p{C}\p{Z}]+|[\p{C}\p{Z}]+$"
+_TRIM_START, _TRIM_END = r"^[\p{C}\p{Z}]+", r"[\p{C}\p{Z}]+$"
+_TRIM = f"{_TRIM_START}|{_TRIM_END}"
 _WRAPPED = r'^="([^"]*)"$'
+_IN_GROUPS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
+"""How most numbers with separators look: nothing but blanks and hyphens between digits."""
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
 _NOT_SEPARATED = r"^[\p{Pd}\x{2212}]|\.[0-9]?(?:[^0-9]|$)"
 """A sign, or a dot that a decimal fraction could follow: what stands there is no separator between groups of digits."""
@@ -69,35 +72,51 @@ def prepared(frame: pl.DataFrame, columns: Sequence[str] = KNOWN_COLUMNS) -> pl.
     separators left. `is_clean(column)` (Boolean) is true where a value was clean from the start.
     """
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
-    given = [name for name in columns if name in frame.columns]
-    texts = {name: frame[name] if name in given else nothing.alias(name) for name in KNOWN_COLUMNS}
-    clean = frame.select(pl.col(name).str.contains(_CLEAN.get(name, _CLEAN_TEXT)) for name in given)
-    texts |= {name: changed(texts[name], ~clean[name], _cleaned) for name in given}
-    # What is clean of a number has no separators either.
-    numbers = [name for name in NUMBER_COLUMNS if name in given]
-    texts |= {bare(name): changed(texts[name], ~clean[name], _bare).alias(bare(name)) for name in numbers}
-    texts |= {bare(name): nothing.alias(bare(name)) for name in NUMBER_COLUMNS if name not in given}
     never = pl.Series([False]).new_from_index(0, frame.height)
-    marks = (
-        (clean[name].fill_null(value=False) if name in given else never).alias(is_clean(name)) for name in KNOWN_COLUMNS
-    )
-    return pl.DataFrame([frame["row"], *texts.values(), *marks])
+    made: dict[str, pl.Series] = {}
+    for name in KNOWN_COLUMNS:
+        is_given = name in columns and name in frame.columns
+        text = frame[name] if is_given else nothing.alias(name)
+        clean = _is_clean(text) if is_given else never
+        unclean = text.is_not_null() & ~clean if is_given else never
+        made[name] = changed(text, unclean, _cleaned)
+        made[is_clean(name)] = clean.alias(is_clean(name))
+        if name in NUMBER_COLUMNS:  # what is clean of a number has no separators either
+            made[bare(name)] = changed(text, unclean, _bare_of_unclean).alias(bare(name))
+    return pl.DataFrame([frame["row"], *made.values()])
 
 
 def cleaned_codes(text: pl.Series) -> pl.Series:
     """Return a column of codes (countries, currencies) as `prepared` does."""
-    return changed(text, ~text.str.contains(_CLEAN[text.name]), _cleaned)
+    return changed(text, text.is_not_null() & ~_is_clean(text), _cleaned)
+
+
+def _is_clean(text: pl.Series) -> pl.Series:
+    """Return which values match their column's clean pattern; never null, and not all of a number of 20 digits."""
+    if text.name in NUMBER_COLUMNS:
+        # What can be read as a whole number is digits with at most a plus before them, and read faster than matched.
+        return text.cast(pl.UInt64, strict=False).is_not_null()
+    pattern = _CLEAN.get(text.name, _CLEAN_TEXT)
+    if text.name in CODE_COLUMNS and text.unique().str.contains(pattern).all():
+        return text.is_not_null()
+    return text.str.contains(pattern).fill_null(value=False)
 
 
 def _cleaned(text: pl.Series) -> pl.Series:
+    if text.name in NUMBER_COLUMNS:
+        return changed(text, ~text.str.contains(_IN_GROUPS), lambda part: trimmed(_unwrapped(trimmed(part))))
     text = trimmed(text)
     if text.name in NAME_COLUMNS:
         return trimmed(text.str.normalize("NFKC"))
     if text.name in CODE_COLUMNS:
         return changed(text, text.str.contains(_CODE_IN_LOWER_CASE), lambda part: part.str.to_uppercase())
-    if text.name == "amount" or text.name in NUMBER_COLUMNS:
-        return trimmed(text.str.replace(_WRAPPED, "${1}").str.strip_prefix("'"))
+    if text.name == "amount":
+        return trimmed(_unwrapped(text))
     return text
+
+
+def _unwrapped(text: pl.Series) -> pl.Series:
+    return text.str.replace(_WRAPPED, "${1}").str.strip_prefix("'")
 
 
 def changed(text: pl.Series, mask: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
@@ -108,7 +127,8 @@ def changed(text: pl.Series, mask: pl.Series, change: Callable[[pl.Series], pl.S
 
 def trimmed(text: pl.Series) -> pl.Series:
     """Return the values without blanks, control and invisible characters at either end; null where nothing is left."""
-    untidy = text.str.contains(_TRIM) | (text == "")
+    # Two questions, each at one end of the text, are far cheaper than one about both.
+    untidy = text.str.contains(_TRIM_START) | text.str.contains(_TRIM_END) | (text == "")
     return changed(text, untidy, lambda part: _empty_as_null(part.str.replace_all(_TRIM, "")))
 
 
@@ -123,6 +143,13 @@ def bare_number(text: pl.Series) -> pl.Series:
     the number it stays as it is. So does whatever could be a sign or a decimal fraction.
     """
     return changed(text, ~text.str.contains(_CLEAN_NUMBER), _bare)
+
+
+def _bare_of_unclean(text: pl.Series) -> pl.Series:
+    """Return numbers of a sheet without separators: cleaned, then as `bare_number`."""
+    others = (~text.str.contains(_IN_GROUPS)).arg_true()
+    digits = text.str.replace_all("[ -]", "")
+    return digits.scatter(others, _bare(_cleaned(text.gather(others)))) if others.len() else digits
 
 
 def _bare(text: pl.Series) -> pl.Series:

@@ -11,7 +11,7 @@ from paygw_batch.errors import InternalError
 from paygw_batch.sheet.checks import Check, ColumnChecks, checks_of, checks_without_country, shown, warnings_of
 from paygw_batch.sheet.clean import cleaned_codes, prepared
 from paygw_batch.sheet.columns import COLUMNS_OF
-from paygw_batch.sheet.result import no_defects
+from paygw_batch.sheet.result import LINE_COLUMNS, no_defects
 from paygw_batch.sheet.table import rows_of
 from paygw_batch.sheet.wire import (
     WIRE_COLUMNS,
@@ -27,19 +27,8 @@ _WIRE_SCHEMA = {
     **dict.fromkeys(WIRE_COLUMNS, pl.String()),
     "minor": pl.Int64(),
 }
-LINE_COLUMNS = (
-    "row",
-    "valid",
-    "client_orderid",
-    "country",
-    "currency",
-    "amount",
-    "account_name",
-    "account_number",
-    "phone",
-    "purpose",
-)
-"""What the reconciliation shows of a row's own."""
+
+NO_COUNTRY = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +80,18 @@ def _defects(rows: pl.DataFrame, name: str, checks: Sequence[Check]) -> Iterator
 
 
 class Judge:
-    """The rules of `operation` made ready.
+    """The rules of `operation` made ready. With `derive`, order ids are not looked at."""
 
-    `refused` rows have a defect already; with `derive`, order ids are not looked at.
-    """
-
-    def __init__(self, operation: str, rules: Rules, refused: pl.Series, *, derive: bool) -> None:
+    def __init__(self, operation: str, rules: Rules, *, derive: bool) -> None:
         self._columns = COLUMNS_OF[operation]
         self._rules = rules
-        self._refused = refused.implode()
         self._derive = derive
         self._countries: dict[str, _CountryJudge] = {}
 
-    def piece(self, raw: pl.DataFrame) -> Judged:
-        """Judge some rows of a sheet's frame."""
+    def piece(self, raw: pl.DataFrame, refused: pl.Series) -> Judged:
+        """Judge some rows of a sheet's frame; those that are `refused` have a defect already."""
         grouped = self._grouped(raw)
-        frame = prepared(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(self._refused))
+        frame = prepared(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(refused.implode()))
         judged = [country.judge(frame.slice(start, height)) for country, start, height in grouped.parts]
         made = pl.concat([part.lines for part in judged], rechunk=True)
         if made.height != raw.height:
@@ -139,7 +124,7 @@ class Judge:
         runs = (country if order is None else country[order]).rle().struct.unnest()
         starts = runs["len"].cum_sum() - runs["len"]
         parts = [
-            (self._country(codes[place] if place < len(codes) else ""), start, height)
+            (self._country(codes[place] if place < len(codes) else NO_COUNTRY), start, height)
             for place, start, height in zip(runs["value"], starts, runs["len"], strict=True)
         ]
         if order is None:

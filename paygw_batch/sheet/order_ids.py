@@ -10,18 +10,25 @@ _HASH_DIGITS = 16
 _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
-def derived_ids(content: pl.Series, reference: str) -> pl.Series:
-    """Return an order id for every valid row's `content`: `REFERENCE-HASH-N`.
+def content_digests(content: pl.Series) -> pl.Series:
+    """Return the `digest` that stands for each row's content.
+
+    SHA-256, because polars' own hashes are not the same in every version.
+    """
+    return pl.Series(
+        "digest", [hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS] for text in content], pl.String
+    )
+
+
+def derived_ids(digests: pl.Series, reference: str) -> pl.Series:
+    """Return an order id for every valid row, by the digest of its content: `REFERENCE-HASH-N`.
 
     HASH stands for the row's own content, N counts equal rows from 1 in the sheet's order: editing, adding or moving
-    other rows changes no id. SHA-256, because polars' own hashes are not the same in every version. Raises `UsageError`
-    for a reference that is not 1 to 90 printable ASCII characters.
+    other rows changes no id. Raises `UsageError` for a reference that is not 1 to 90 printable ASCII characters.
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
             "The reference of a payment run has 1 to 90 printable ASCII characters.", hint="Such as payroll-2026-11."
         )
-    digests = [hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS] for text in content]
-    frame = pl.DataFrame({"digest": pl.Series(digests, dtype=pl.String)})
     occurrence = pl.int_range(1, pl.len() + 1).over("digest")
-    return frame.select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series()
+    return digests.to_frame("digest").select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series()

@@ -8,17 +8,18 @@ from paygw_batch.sheet.result import DEFECT_SCHEMA, no_defects
 _ROWS_NAMED = 6
 
 
-def _candidates(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows whose keys may stand twice, by their 64-bit hashes: cheap, and never missing one."""
-    hashes = frame.select(keys).hash_rows()
-    ordered = hashes.sort()
+def standing_twice(hashes: pl.DataFrame) -> pl.Series:
+    """Return the `row` of each `hash` that stands twice: of all rows that repeat each other, and of hardly any other.
+
+    Sorting 64-bit hashes and comparing neighbours costs a fraction of comparing texts.
+    """
+    ordered = hashes["hash"].sort()
     twice = ordered.filter(ordered == ordered.shift(1)).unique()
-    return frame.filter(hashes.is_in(twice.implode())) if twice.len() else frame.clear()
+    return hashes.filter(pl.col("hash").is_in(twice.implode()))["row"] if twice.len() else hashes["row"].clear()
 
 
-def _groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def _groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Return the rows that share all `keys` with others, with `count` and `rows`, a text naming the first of them."""
-    repeated = _candidates(frame, keys)
     if not repeated.height:
         return repeated.with_columns(count=pl.lit(0, pl.UInt32), rows=pl.lit(""))
     text = pl.col("row").cast(pl.String)
@@ -27,7 +28,7 @@ def _groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for every row whose `client_orderid` stands in another row too."""
+    """Return a defect for every row whose `client_orderid` stands in another row too. `frame`: with the `row`."""
     groups = _groups(frame.select("row", "client_orderid").drop_nulls(), ["client_orderid"])
     if not groups.height:
         return no_defects()
@@ -47,20 +48,24 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
     ).match_to_schema(DEFECT_SCHEMA)
 
 
-def doubtful_payees(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return a warning for every valid row that pays like another one, or the same account under another name.
-
-    `rows` as `Validated.rows`. Only accounts that stand twice are looked at closely.
-    """
-    keys = ["currency", "payee"]
-    valid = rows if rows["valid"].all() else rows.filter("valid")
+def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the valid lines with who is paid: `payee`, the account, or the phone of a form that has no account."""
+    valid = lines if lines["valid"].all() else lines.filter("valid")
     account = valid["account_number"]
     payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
-    paid = valid.select("row", "client_orderid", "currency", "amount", "account_name", payee.alias("payee"))
-    candidates = _candidates(paid, keys).with_columns(value=readable_amount("amount"))
-    if not candidates.height:
+    return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee.alias("payee"))
+
+
+def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return a warning for every valid line that pays like another one, or the same account under another name.
+
+    `lines` need hold no others than those whose payee stands twice.
+    """
+    paid = payees_of(lines).with_columns(value=readable_amount("amount"))
+    if not paid.height:
         return no_defects()
-    return pl.concat([_look_alikes(candidates, [*keys, "value"]), _two_names(candidates, keys)])
+    keys = ["currency", "payee"]
+    return pl.concat([_look_alikes(paid, [*keys, "value"]), _two_names(paid, keys)])
 
 
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

@@ -31,6 +31,22 @@ RECONCILIATION_COLUMNS = (
 )
 """The columns every reconciliation file starts with; the sheet's unknown columns follow."""
 
+LINE_COLUMNS = (
+    "row",
+    "valid",
+    "client_orderid",
+    "country",
+    "currency",
+    "amount",
+    "account_name",
+    "account_number",
+    "phone",
+    "purpose",
+)
+"""What the reconciliation shows of a row's own."""
+
+COUNT_KEYS = ("country", "currency", "valid")
+
 DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
     "row": pl.UInt32(),
     "column": pl.String(),
@@ -71,20 +87,20 @@ class Sheet:
     operation: str = "payout"
 
 
-class Instructions:
-    """The instructions of valid rows, made when they are first asked for: a sheet that is only looked at needs none."""
+class Deferred:
+    """A frame that is made when it is first asked for: a sheet that is only looked at needs neither rows nor all."""
 
     def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
         self._make = make
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """One line for every valid row, as `Validated.instructions`."""
+        """The frame itself."""
         return self._make()
 
-    def without(self, rows: pl.Series) -> "Instructions":
-        """Return the instructions of all other rows."""
-        return Instructions(lambda: self.frame.filter(~pl.col("row").is_in(rows.implode())))
+    def without(self, rows: pl.Series) -> "Deferred":
+        """Return all other rows."""
+        return Deferred(lambda: self.frame.filter(~pl.col("row").is_in(rows.implode())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +115,29 @@ class Validated:
       (`row` UInt32, `minor` Int64, the rest String).
     - `defects` and `warnings`: `row` (UInt32), then as String `column, value, code, message`; ordered by row.
     - `totals`: every row, and per currency the sum of every readable amount, valid or not.
+    - `counts`: `COUNT_KEYS` and, as of all rows that share them, `count` and `sum` (Decimal) of every readable amount.
+
+    `rows` and `instructions` are made when they are first asked for, and `height` without them.
     """
 
     sheet: Sheet
     batch: str
-    rows: pl.DataFrame
-    made: Instructions
+    lines: Deferred
+    made: Deferred
     defects: pl.DataFrame
     warnings: pl.DataFrame
     totals: ControlTotals
+    counts: pl.DataFrame
+
+    @property
+    def height(self) -> int:
+        """How many rows the sheet has."""
+        return int(self.counts["count"].sum())
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """One line for every row of the sheet: how it is shown."""
+        return self.lines.frame
 
     @property
     def instructions(self) -> pl.DataFrame:

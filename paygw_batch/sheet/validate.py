@@ -1,13 +1,13 @@
 """Validation: a sheet held against its countries' rules. Every defect of every row at once, nothing row by row.
 
-The frame is cut into pieces, and each piece into its countries (`judge`), so that memory for what lies in between stays
-bounded; what concerns the sheet as a whole (order ids that stand twice, totals, the batch's id) is done here.
+The sheet is gone through in pieces, and each piece in its countries (`judge`); what the pieces come to is added up
+(`tally`), and no row is kept. Where only the end tells what the first row should have been judged by (an order id that
+stands again in the last row, a column that holds something after all), it is gone through once more.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 
@@ -16,19 +16,18 @@ import polars as pl
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError
-from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.batch_id import batch_id
-from paygw_batch.sheet.clean import trimmed
+from paygw_batch.sheet import pieces
+from paygw_batch.sheet.batch_id import BatchDigest
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.judge import LINE_COLUMNS, Judge, explained
-from paygw_batch.sheet.order_ids import derived_ids
+from paygw_batch.sheet.judge import Judge, Judged
+from paygw_batch.sheet.order_ids import content_digests, derived_ids
+from paygw_batch.sheet.pieces import InMemory, Piece, Source, each
 from paygw_batch.sheet.repeats import doubtful_payees, repeated_ids
-from paygw_batch.sheet.result import DEFECT_SCHEMA, Instructions, Sheet, Validated
+from paygw_batch.sheet.result import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
+from paygw_batch.sheet.table import rows_of
+from paygw_batch.sheet.tally import Tally, counted, tallied
 
-_ROWS_AT_ONCE = 250_000
-_THREADS = 4
 _RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
-_TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
 
 def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
@@ -37,43 +36,102 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
     part of an order id.
     """
-    derive = "client_orderid" not in sheet.frame.columns
-    _demand_columns(sheet, rules, reference if derive else "")
-    found = [sheet.defects]
-    if not derive:
-        found.append(repeated_ids(sheet.frame.select("row", trimmed(sheet.frame["client_orderid"]))))
-    judge = Judge(sheet.operation, rules, pl.concat(found)["row"].unique(), derive=derive)
-    with ThreadPoolExecutor(min(pl.thread_pool_size(), _THREADS)) as pool:  # polars lets go of the interpreter's lock
-        pieces = list(pool.map(judge.piece, _pieces(sheet.frame)))
-        lines = pl.concat([piece.lines for piece in pieces])
-        defects = pl.concat([*found, explained(unsound for piece in pieces for unsound in piece.unsound)])
-        warnings = explained(doubtful for piece in pieces for doubtful in piece.doubtful)
-        del pieces
-        made = Instructions(partial(_instructions, judge, sheet, lines))
-        if derive:
-            ids = derived_ids(made.frame["content"], reference or "")
-            made = Instructions(partial(made.frame.with_columns, client_orderid=ids))
-            lines = lines.with_columns(lines["client_orderid"].scatter(lines["valid"].arg_true(), ids))
-        defects = _ordered(pl.concat([defects, _total_rows(sheet.frame, defects)]))
-        rows = _rows(lines, defects, sheet)
-        batch, payees = pool.submit(batch_id, rows, sheet), pool.submit(doubtful_payees, rows)
-        totals = _totals(rows, rules)
+    source = InMemory(sheet)
+    derive = "client_orderid" not in source.columns
+    if derive and reference is None:
+        raise SheetError(
+            f"{sheet.name} has no column client_orderid.",
+            hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",
+        )
+    passing = _Passing(Judge(sheet.operation, rules, derive=derive), no_defects()["row"], None)
+    tally = tallied(source, passing.judged)
+    _demand_columns(sheet, rules, tally.counts["country"].unique())
+    repeated = no_defects()
+    if derive:
+        passing = replace(passing, ids=_derived(source, passing, reference or ""))
+    elif (suspects := tally.same_ids).len():
+        repeated = repeated_ids(passing.lines_of(source, suspects).select("row", "client_orderid"))
+        passing = replace(passing, refused=repeated["row"])
+    if derive or repeated.height or tally.batch is None:
+        tally = tallied(source, passing.judged, tally.held)
+    return _validated(sheet, rules, source, passing, tally, repeated)
+
+
+def _validated(
+    sheet: Sheet, rules: Rules, source: Source, passing: "_Passing", tally: Tally, repeated: pl.DataFrame
+) -> Validated:
+    defects = _ordered(pl.concat([repeated, tally.defects()]))
+    if tally.batch is None or not defects["row"].unique().sort().equals(tally.invalid):
+        raise InternalError("the rows with a defect are not the rows that are not valid")
     # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
     of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
+    suspects = tally.same_payees
+    payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
+
+    def shown() -> pl.DataFrame:
+        lines = tally.lines if tally.lines is not None else passing.lines_of(source)
+        return _rows(lines, defects, sheet)
+
+    lines = Deferred(shown)
     return Validated(
         sheet=sheet,
-        batch=batch.result(),
-        rows=rows,
-        made=made,
+        batch=tally.batch,
+        lines=lines,
+        made=Deferred(partial(_instructions, source, passing, lines)),
         defects=defects,
-        warnings=_ordered(pl.concat([of_file, warnings, payees.result()])),
-        totals=totals,
+        warnings=_ordered(pl.concat([of_file, tally.warnings(), payees])),
+        totals=_totals(tally.counts, rules),
+        counts=tally.counts,
     )
 
 
-def _instructions(judge: Judge, sheet: Sheet, lines: pl.DataFrame) -> pl.DataFrame:
-    with ThreadPoolExecutor(min(pl.thread_pool_size(), _THREADS)) as pool:
-        return pl.concat(pool.map(judge.instructions, _pieces(sheet.frame), _pieces(lines)))
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """How a sheet's pieces are judged. `refused` rows repeat others; `ids`, if derived: `row`, `client_orderid`."""
+
+    judge: Judge
+    refused: pl.Series
+    ids: pl.DataFrame | None
+
+    def judged(self, piece: Piece) -> Judged:
+        """Judge a piece."""
+        judged = self.judge.piece(piece.frame, pl.concat([piece.defects["row"], self.refused]))
+        if self.ids is None:
+            return judged
+        lines = judged.lines.drop("client_orderid").join(self.ids, on="row", how="left", maintain_order="left")
+        return replace(judged, lines=lines.select(LINE_COLUMNS))
+
+    def lines_of(self, source: Source, rows: pl.Series | None = None) -> pl.DataFrame:
+        """Return the lines of these rows, or of all."""
+
+        def lines(piece: Piece) -> pl.DataFrame | None:
+            if rows is None:
+                return self.judged(piece).lines
+            wanted = rows_of(piece.frame, piece.frame["row"].is_in(rows.implode()))
+            return self.judged(replace(piece, frame=wanted)).lines if wanted.height else None
+
+        return pl.concat(found for found in each(source, lines) if found is not None)
+
+
+def _derived(source: Source, passing: _Passing, reference: str) -> pl.DataFrame:
+    """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
+
+    def digests(piece: Piece) -> pl.DataFrame:
+        made = passing.judge.instructions(piece.frame, passing.judged(piece).lines)
+        return made.select("row").with_columns(content_digests(made["content"]))
+
+    found = pl.concat(each(source, digests))
+    return found.select("row").with_columns(client_orderid=derived_ids(found["digest"], reference))
+
+
+def _instructions(source: Source, passing: _Passing, rows: Deferred) -> pl.DataFrame:
+    lines = rows.frame.select(LINE_COLUMNS)
+
+    def instructions(piece: Piece) -> pl.DataFrame:
+        start = lines["row"].search_sorted(piece.frame["row"][0])
+        return passing.judge.instructions(piece.frame, lines.slice(start, piece.frame.height))
+
+    return pl.concat(each(source, instructions))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
@@ -81,18 +139,24 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
 
     The batch is another one then, because fewer rows are to be paid; the rows themselves are shown as before.
     """
+    sheet = validated.sheet
     every = _ordered(pl.concat([validated.defects, defects.match_to_schema(DEFECT_SCHEMA)]))
     refused = defects["row"].unique()
     is_refused = pl.col("row").is_in(refused.implode())
     lines = validated.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
-    rows = _rows(lines, every, validated.sheet)
+    held = {column.name for column in sheet.frame if column.null_count() < sheet.frame.height}
+    digest = BatchDigest(sheet.operation, sheet.unknown, held)
+    for piece, raw in zip(_slices(lines), _slices(sheet.frame), strict=True):
+        digest.add(piece, raw)
+    rows = _rows(lines, every, sheet)
     return replace(
         validated,
-        batch=batch_id(rows, validated.sheet),
-        rows=rows,
+        batch=digest.batch,
+        lines=Deferred(lambda: rows),
         made=validated.made.without(refused),
         defects=every,
         warnings=validated.warnings.filter(~is_refused),
+        counts=counted(lines),
     )
 
 
@@ -108,16 +172,11 @@ def warnings_as_defects(validated: Validated) -> Validated:
     return with_defects(validated, validated.warnings) if validated.warnings.height else validated
 
 
-def _demand_columns(sheet: Sheet, rules: Rules, reference: str | None) -> None:
+def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
     """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
-    if reference is None:
-        raise SheetError(
-            f"{sheet.name} has no column client_orderid.",
-            hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",
-        )
-    have = set(sheet.frame.columns) | {"client_orderid"}
+    have = {*sheet.frame.columns, "client_orderid"}
     needed_by: dict[str, list[str]] = defaultdict(list)
-    for code in trimmed(sheet.frame["country"].unique()).str.to_uppercase().unique().sort():
+    for code in countries.drop_nulls().sort():
         rule = rules.get(code)
         if rule is None or rule.form is None:
             continue
@@ -136,54 +195,35 @@ def _ordered(defects: pl.DataFrame) -> pl.DataFrame:
     return defects.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
-def _total_rows(frame: pl.DataFrame, defects: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row without a country that says "Total" somewhere."""
-    without = defects.filter(pl.col("code").is_in(["country.missing", "country.unknown"]))["row"]
-    suspects = frame.filter(pl.col("row").is_in(without.implode())) if without.len() else frame.clear()
-    texts = pl.exclude("row").str.extract(_TOTAL, 0)
-    totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
-    return totals.select(
-        "row",
-        column=pl.lit("row"),
-        value=pl.col("value"),
-        code=pl.lit("row.total"),
-        message=pl.lit("This looks like a total and not like a payment: delete the row."),
-    )
-
-
 def _rows(lines: pl.DataFrame, defects: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
     """Return `Validated.rows`: `lines`, why a row is not valid, and the unknown columns."""
     reasons = defects.group_by("row", maintain_order=True).agg(
         error_code=pl.col("code").first(), message=pl.col("message").str.join(" ")
     )
-    nothing = pl.DataFrame(schema=dict.fromkeys(["error_code", "message"], pl.String)).clear(_ROWS_AT_ONCE)
-    pieces = []
+    nothing = pl.DataFrame(schema=dict.fromkeys(["error_code", "message"], pl.String)).clear(pieces.ROWS_AT_ONCE)
+    found = []
     # In the same pieces as everything else: columns cut in different places would be copied to fit.
-    for piece, raw in zip(_pieces(lines), _pieces(sheet.frame.select("row", *sheet.unknown)), strict=True):
+    for piece, raw in zip(_slices(lines), _slices(sheet.frame.select("row", *sheet.unknown)), strict=True):
         why = nothing.head(piece.height)  # one empty column serves all pieces without a defect
         if not piece["valid"].all():
             why = piece.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
         if not raw["row"].equals(piece["row"]) or (piece["valid"] == why["error_code"].is_not_null()).any():
             raise InternalError("a row is valid with a defect, or not valid without one, or lost")
-        pieces.append(pl.concat([piece, why, raw.drop("row")], how="horizontal"))
+        found.append(pl.concat([piece, why, raw.drop("row")], how="horizontal"))
     if reasons.height != (~lines["valid"]).sum():
         raise InternalError("the rows with a defect are not the rows that are not valid")
-    return pl.concat(pieces)
+    return pl.concat(found)
 
 
-def _pieces(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    return frame.iter_slices(_ROWS_AT_ONCE)
+def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    return frame.iter_slices(pieces.ROWS_AT_ONCE)
 
 
-def _totals(rows: pl.DataFrame, rules: Rules) -> ControlTotals:
+def _totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:
     units = {rule.currency: rule.minor_units for rule in rules.values()}
-    amounts = pl.concat(
-        piece.group_by("currency").agg(readable_amount("amount").sum()).drop_nulls("currency")
-        for piece in _pieces(rows)
-    )
-    sums = amounts.group_by("currency").agg(pl.col("amount").sum()).sort("currency")
+    sums = counts.drop_nulls("currency").group_by("currency").agg(pl.col("sum").sum()).sort("currency")
     exact = {currency: _as_money(amount, units.get(currency)) for currency, amount in sums.iter_rows()}
-    return ControlTotals(rows=rows.height, sums=exact)
+    return ControlTotals(rows=int(counts["count"].sum()), sums=exact)
 
 
 def _as_money(amount: Decimal, minor_units: int | None) -> Decimal:

@@ -211,7 +211,7 @@ def many(count: int) -> Sheet:
 
 
 def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("paygw_batch.sheet.validate._ROWS_AT_ONCE", 50_000)
+    monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 50_000)
     sheet = many(230_001)
     validated = validate(sheet, rules)
     assert validated.rows["row"].equals(sheet.frame["row"])
