@@ -8,9 +8,10 @@ import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
-from paygw_batch.sheet.checks import Check, ColumnChecks, checks_of, checks_without_country, shown, warnings_of
+from paygw_batch.sheet.checks import Check, ColumnChecks, checks_of, checks_without_country, shown
 from paygw_batch.sheet.clean import cleaned_codes, prepared
 from paygw_batch.sheet.columns import COLUMNS_OF
+from paygw_batch.sheet.doubts import warnings_of
 from paygw_batch.sheet.result import LINE_COLUMNS, no_defects
 from paygw_batch.sheet.table import rows_of
 from paygw_batch.sheet.wire import (
