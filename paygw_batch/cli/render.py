@@ -50,7 +50,7 @@ class Screen:
     """Where a command writes: tables and sentences for a person, or one JSON object on standard output."""
 
     def __init__(self, invocation: Invocation) -> None:
-        self._as_json = invocation.as_json
+        self.as_json = invocation.as_json
         self._quiet = invocation.quiet
         self.verbose = invocation.verbose
         self._output = standard_output()
@@ -61,7 +61,7 @@ class Screen:
 
     def say(self, sentence: str) -> None:
         """Print a sentence for a person: beside the JSON on standard error, otherwise with the result."""
-        (self.err if self._as_json else self.out).print(Text(sentence), soft_wrap=True)
+        (self.err if self.as_json else self.out).print(Text(sentence), soft_wrap=True)
         if self.listener is not None:
             self.listener(sentence)
 
@@ -96,7 +96,7 @@ class Screen:
         """Print defects or warnings by kind: how many, and the first few in full."""
         if found.is_empty():
             return
-        console = self.err if self._as_json else self.out
+        console = self.err if self.as_json else self.out
         console.print(Text(title, style="bold"))
         kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
         for code, count in kinds.iter_rows():
@@ -114,7 +114,7 @@ class Screen:
         Where standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
         for was not told. Every other code stands: it says what became of the money.
         """
-        if self._as_json:
+        if self.as_json:
             self._output.write(json.dumps(summary.as_json(), ensure_ascii=False) + "\n")
         else:
             style = "" if summary.exit_code is ExitCode.DONE else "bold"

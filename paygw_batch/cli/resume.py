@@ -12,7 +12,7 @@ from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out, send_and_reconcile
 from paygw_batch.compose.connect import gateway_of, signer_key
 from paygw_batch.compose.parts import find_batch, require_gateway, rules_of, run_journal
-from paygw_batch.compose.sending import Task, due_countries
+from paygw_batch.compose.sending import Task
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader
 from paygw_batch.sheet.write import check_writable
@@ -45,7 +45,7 @@ def command(invocation: Invocation, *, batch: str | None, out: Path | None, wait
 
 def _unfinished(journal: JournalReader) -> BatchRecord:
     records = journal.batches()
-    found = [record for record in records if due_countries(journal, record)]
+    found = [record for record in records if journal.due_counts(record.number)]
     if len(found) == 1:
         return found[0]
     if not found and records:

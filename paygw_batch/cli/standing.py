@@ -13,7 +13,13 @@ from paygw_batch.run.summary import Summary, of_states
 
 def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:
     """Return the summary of a batch as it stands, without reading its sheet."""
-    tallies = journal.tallies(record.number)
+    return summary_of(journal, record, journal.tallies(record.number), minor_units)
+
+
+def summary_of(
+    journal: JournalReader, record: BatchRecord, tallies: Sequence[Tally], minor_units: Mapping[str, int]
+) -> Summary:
+    """Return the summary of a batch whose `tallies` were read already."""
     states = states_of(record, tallies)
     contradictions, waiting = len(journal.contradictions(record.number)), len(journal.evidence_waiting(record.number))
     return Summary(

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from paygw_batch.cli.evidence import show_all_evidence, show_evidence
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.standing import batch_summary, states_of, totals_of
+from paygw_batch.cli.standing import states_of, summary_of, totals_of
 from paygw_batch.cli.watch import follow
 from paygw_batch.compose.parts import find_batch, journal_to_read, utc_now
 from paygw_batch.core.lifecycle import State
@@ -22,9 +23,9 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding, Tally
-from paygw_batch.run.advice import needs_person, next_step
+from paygw_batch.run.advice import NEED_PERSON, long_accepted_until, next_step
 from paygw_batch.run.questions import questions
-from paygw_batch.run.reconcile import STATES, shown_state
+from paygw_batch.run.reconcile import SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.run.summary import ExitCode, Summary, of_states, worst
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.write import check_writable, write_frame
@@ -117,26 +118,27 @@ def _one(
     only_doubt: bool,
 ) -> Summary:
     now = utc_now()
-    summary = batch_summary(journal, record, minor_units)
-    concerned = [
-        row
-        for row in journal.standings(record.number)
-        if shown_state(row.state) == State.IN_DOUBT or (not only_doubt and needs_person(row, now))
-    ]
-    screen.say(f"Batch {record.batch}: {record.sheet_name}, {record.rows:,} rows, opened {record.opened_at}.")
+    tallies = journal.tallies(record.number)
+    summary = summary_of(journal, record, tallies, minor_units)
+    screen.say(
+        f"Batch {record.batch}: {record.sheet_name}, {record.operation}, {record.rows:,} rows, opened "
+        f"{record.opened_at}."
+    )
     if not only_doubt:
-        _show_tallies(journal, record, minor_units, screen)
+        _show_tallies(tallies, minor_units, screen)
 
     def step(row: RowStanding) -> str | None:
         return next_step(row, batch=record.batch, quarantine_h=settings.submission.quarantine_h, now=now)
 
-    _show_steps(sorted(concerned, key=_by_need), step, screen)
+    concerned = _concerned(journal, record, now, only_doubt=only_doubt, limit=None if screen.as_json else SHOWN_ROWS)
+    _show_steps(concerned.rows, concerned.count, step, screen)
     contradictions = _show_contradictions(journal, record, screen)
     waiting = show_evidence(journal, record, screen)
-    told = [{**_row_told(row), "next": step(row)} for row in concerned]
+    told = [{**_row_told(row), "next": step(row)} for row in sorted(concerned.rows, key=attrgetter("row"))]
     return replace(
         summary,
         further={
+            "operation": record.operation,
             "in_doubt": [row for row in told if row["state"] == State.IN_DOUBT],
             "needs_person": told,
             "contradictions": contradictions,
@@ -146,30 +148,52 @@ def _one(
     )
 
 
-def _by_need(row: RowStanding) -> tuple[bool, int]:
-    """Rows in doubt come first: money may be gone. Then the sheet's order."""
-    return shown_state(row.state) != State.IN_DOUBT, row.row
+@dataclass(frozen=True, slots=True)
+class _Concerned:
+    """The rows of a batch that a person should look at: how many, and the first of them."""
+
+    count: int
+    rows: Sequence[RowStanding]
 
 
-def _show_tallies(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int], screen: Screen) -> None:
+def _concerned(
+    journal: JournalReader, record: BatchRecord, now: datetime, *, only_doubt: bool, limit: int | None
+) -> _Concerned:
+    """Return `limit` rows at the most (None: all). Those in doubt come first: money may be gone."""
+    batch = record.number
+    rows = list(journal.standings_in(batch, SHOWN_IN_DOUBT, limit=limit))
+    count = journal.count_in(batch, SHOWN_IN_DOUBT)
+    if not only_doubt:
+        others = NEED_PERSON - SHOWN_IN_DOUBT
+        until = long_accepted_until(now)
+        left = None if limit is None else limit - len(rows)
+        rows += journal.standings_in(batch, others, accepted_until=until, limit=left)
+        count += journal.count_in(batch, others, accepted_until=until)
+    return _Concerned(count, rows)
+
+
+def _show_tallies(tallies: Sequence[Tally], minor_units: Mapping[str, int], screen: Screen) -> None:
     screen.table(
         "",
         ("country", "currency", "state", "rows", "sum"),
         [
             (tally.country, tally.currency, shown_state(tally.state), tally.count, _sum(tally, minor_units))
-            for tally in journal.tallies(record.number)
+            for tally in tallies
         ],
     )
 
 
-def _show_steps(rows: list[RowStanding], step: Callable[[RowStanding], str | None], screen: Screen) -> None:
-    if rows:
-        screen.say(f"What to do next ({len(rows):,} {'row needs' if len(rows) == 1 else 'rows need'} a person):")
+def _show_steps(
+    rows: Sequence[RowStanding], count: int, step: Callable[[RowStanding], str | None], screen: Screen
+) -> None:
+    """Show what to do about the first of `count` rows that need a person."""
+    if count:
+        screen.say(f"What to do next ({count:,} {'row needs' if count == 1 else 'rows need'} a person):")
     for row in rows[:SHOWN_ROWS]:
         why = f" ({row.error_code})" if row.error_code else ""
         screen.say(f"- Row {row.row}, {shown_state(row.state).replace('_', ' ')}{why}: {step(row)}")
-    if len(rows) > SHOWN_ROWS:
-        screen.say(f"... and {len(rows) - SHOWN_ROWS:,} more: --json lists all of them.")
+    if count > SHOWN_ROWS:
+        screen.say(f"... and {count - SHOWN_ROWS:,} more: --json lists all of them.")
     if any(row.state is State.IN_DOUBT for row in rows):
         screen.say(
             "`paygw-batch status BATCH --in-doubt --out FILE` writes them as questions to the gateway's support."
@@ -230,11 +254,11 @@ def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen,
     if listed:
         screen.table(
             "",
-            ("batch", "sheet", "opened", "age", "rows", "states", "person"),
+            ("batch", "sheet\noperation", "opened", "age", "rows", "states", "person"),
             [
                 (
                     one.record.batch,
-                    one.record.sheet_name,
+                    f"{one.record.sheet_name}\n{one.record.operation}",
                     one.record.opened_at[:10],
                     age_text(one.age),
                     one.record.rows,
@@ -296,6 +320,7 @@ def _batch_told(one: _Listed) -> dict[str, object]:
     return {
         "batch": one.record.batch,
         "sheet": one.record.sheet_name,
+        "operation": one.record.operation,
         "opened_at": one.record.opened_at,
         "age_s": int(one.age.total_seconds()),
         "rows": one.record.rows,

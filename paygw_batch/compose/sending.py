@@ -17,7 +17,6 @@ from paygw_batch.compose.parts import (
     take_in_waiting,
     utc_now,
 )
-from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import InternalError, JournalError
@@ -67,15 +66,6 @@ class Standings:
     summary: Summary
 
 
-def due_countries(journal: JournalReader, batch: BatchRecord) -> dict[str, int]:
-    """Return how many rows of each country are ready to be sent."""
-    due: dict[str, int] = {}
-    for tally in journal.tallies(batch.number):
-        if tally.state is State.READY:
-            due[tally.country] = due.get(tally.country, 0) + tally.count
-    return due
-
-
 def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitForRoom | None = None) -> RunEnd:
     """Send what is due in the batch, in an event loop of its own, and return how that ended.
 
@@ -84,7 +74,7 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
 
     Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
     """
-    due = due_countries(task.journal, task.batch)
+    due = task.journal.due_counts(task.batch.number)
     if not due:
         return RunEnd(0, None, interrupted=False)
     if operation_of(task.rules).name != task.batch.operation:

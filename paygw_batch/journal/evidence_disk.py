@@ -97,7 +97,7 @@ def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvide
     found = fetch(
         connection,
         f"""SELECT e.number, b.batch, c.row, p.client_orderid, p.state, e.finding, e.said, e.source, e.taken_at
-        FROM evidence e INDEXED BY evidence_for_a_person JOIN progress p ON p.number = e.instruction
+        FROM evidence e INDEXED BY evidence_by_finding JOIN progress p ON p.number = e.instruction
         JOIN covered c ON c.instruction = p.number AND c.batch = coalesce(?1, p.batch)
         JOIN batch b ON b.number = c.batch
         WHERE e.finding IN ({findings}) AND coalesce(p.updated_at, '') <= e.taken_at ORDER BY e.number""",  # noqa: S608 - ours
@@ -114,8 +114,14 @@ def counts(connection: apsw.Connection, batch: int | None) -> Mapping[str, int]:
     query = "SELECT finding, count(*) FROM evidence GROUP BY 1 ORDER BY 1"
     if batch is None:
         return dict(fetch(connection, query))
-    query = """SELECT e.finding, count(*) FROM covered c JOIN evidence e ON e.instruction = c.instruction
-        WHERE c.batch = ? GROUP BY 1 ORDER BY 1"""
+    # From the evidence to its rows: where it is rare, no row of the batch has to be looked at.
+    query = """SELECT finding, count(*) FROM (
+            SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
+            CROSS JOIN instruction i ON i.number = e.instruction WHERE i.batch = ?1
+            UNION ALL
+            SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
+            CROSS JOIN known k ON k.batch = ?1 AND k.instruction = e.instruction
+        ) GROUP BY 1 ORDER BY 1"""
     return dict(fetch(connection, query, (batch,)))
 
 

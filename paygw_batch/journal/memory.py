@@ -37,9 +37,10 @@ from paygw_batch.journal.port import (
     Tally,
 )
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, row_standing, storable, succeed
+from paygw_batch.journal.states_memory import MemoryStates
 
 
-class MemoryJournal(MemoryEvidence):
+class MemoryJournal(MemoryEvidence, MemoryStates):
     """A journal in memory. Keeps the promise of `port.Journal`, durability aside."""
 
     def __init__(self, *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z") -> None:

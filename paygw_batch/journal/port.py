@@ -4,7 +4,7 @@ Two stores keep this promise: `store.SqliteJournal` on disk and `memory.MemoryJo
 set of conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -256,6 +256,25 @@ class JournalReader(Protocol):
         """Yield every instruction that a batch covers, in the sheet's order."""
         ...
 
+    def standings_in(
+        self,
+        batch: int,
+        states: Collection[State],
+        *,
+        accepted_until: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[RowStanding]:
+        """Yield the first `limit` rows (None: all) of a batch that stand in `states`, in the sheet's order.
+
+        With `accepted_until`, of the accepted rows only those whose latest intent is not after that time. Rows that are
+        ready are not among them, they are found by `due`: raises `InternalError` when they are asked for.
+        """
+        ...
+
+    def count_in(self, batch: int, states: Collection[State], *, accepted_until: str | None = None) -> int:
+        """Return how many rows of a batch `standings_in` has."""
+        ...
+
     def pages(self, batch: int) -> Iterator[bytes]:
         """Yield the sheet as it was received, piece by piece."""
         ...
@@ -266,6 +285,10 @@ class JournalReader(Protocol):
 
     def tallies(self, batch: int) -> Sequence[Tally]:
         """Return counts and sums of a batch."""
+        ...
+
+    def due_counts(self, batch: int) -> Mapping[str, int]:
+        """Return how many rows of each country `due` has for a batch; countries without one are left out."""
         ...
 
     def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:

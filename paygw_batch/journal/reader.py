@@ -1,7 +1,7 @@
 """Reading the journal on disk: everything a command asks that writes nothing."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import apsw
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal import evidence_disk
+from paygw_batch.journal import evidence_disk, states_disk
 from paygw_batch.journal.backup import write_backup
 from paygw_batch.journal.codec import BATCH_OPENED
 from paygw_batch.journal.connection import fetch
@@ -35,7 +35,6 @@ from paygw_batch.journal.schema import end_of
 from paygw_batch.journal.verify import verify
 
 _STANDINGS_AT_ONCE = 10_000
-_BILLION = 1_000_000_000
 
 
 class SqliteReader:
@@ -154,17 +153,32 @@ class SqliteReader:
 
     def tallies(self, batch: int) -> Sequence[Tally]:
         """Return counts and sums of a batch, ordered by country, currency and state."""
-        # In two parts, because a sum of many large amounts may be more than 64 bits hold.
-        found = self._fetch(
-            """SELECT p.country, p.currency, p.state, count(*), sum(p.minor / ?2), sum(p.minor % ?2)
-            FROM covered c JOIN progress p ON p.number = c.instruction
-            WHERE c.batch = ?1 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3""",
-            (batch, _BILLION),
-        )
-        return [
-            Tally(country, currency, STATES[state], count, billions * _BILLION + rest)
-            for country, currency, state, count, billions, rest in found
-        ]
+        with self._plainly(), self._snapshot():
+            return states_disk.tallies(self._connection, batch)
+
+    def due_counts(self, batch: int) -> Mapping[str, int]:
+        """Return how many rows of each country `due` has for a batch."""
+        with self._plainly(), self._snapshot():
+            return states_disk.due_counts(self._connection, batch)
+
+    def count_in(self, batch: int, states: Collection[State], *, accepted_until: str | None = None) -> int:
+        """Return how many rows of a batch `standings_in` has."""
+        with self._plainly(), self._snapshot():
+            return states_disk.count_in(self._connection, batch, states, accepted_until=accepted_until)
+
+    def standings_in(
+        self,
+        batch: int,
+        states: Collection[State],
+        *,
+        accepted_until: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[RowStanding]:
+        """Yield the first `limit` rows of a batch that stand in `states`, in the sheet's order (see the port)."""
+        with self._plainly():
+            yield from states_disk.standings_in(
+                self._connection, batch, states, accepted_until=accepted_until, limit=limit
+            )
 
     def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
         """Return the facts that changed nothing, of one batch or of all."""

@@ -7,7 +7,7 @@ memory does not grow with the journal.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     _check_database(connection, path)
     batches = dict(_replay_chain(connection))
     _check_batches(connection, batches)
+    _check_totals(connection)
     counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
@@ -106,6 +107,17 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
                 raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: {part} differs.")
         if at != opened_at[number]:
             raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: opened_at differs.")
+
+
+def _check_totals(connection: apsw.Connection) -> None:
+    """Hold what each batch is noted to come to against the rows it covers."""
+    counted = """SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / 1000000000), sum(i.minor % 1000000000),
+            min(i.number), max(i.number)
+        FROM covered c JOIN instruction i ON i.number = c.instruction GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+    noted = "SELECT * FROM batch_total ORDER BY batch, country, currency"
+    for line, also in zip_longest(connection.execute(counted), connection.execute(noted)):
+        if line != also:
+            raise JournalCorrupt(f"Batch number {(line or also)[0]} does not come to what is noted of it.")
 
 
 def _digested(connection: apsw.Connection, number: int, intake: Intake) -> BatchOpened:

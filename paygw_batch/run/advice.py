@@ -10,6 +10,8 @@ from paygw_batch.run.resolve import open_from
 
 LONG_ACCEPTED_H = 24
 """How long after its attempt an accepted row without a final answer is worth a question."""
+NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
+"""The states in which a row may wait for someone to find something out or to decide; accepted ones when it is long."""
 
 
 def next_step(row: RowStanding, *, batch: str, quarantine_h: float, now: datetime) -> str | None:
@@ -38,16 +40,16 @@ def next_step(row: RowStanding, *, batch: str, quarantine_h: float, now: datetim
             assert_never(row.state)
 
 
-def needs_person(row: RowStanding, now: datetime) -> bool:
-    """Whether a row waits for someone to find something out or to decide."""
-    return row.state in {State.IN_DOUBT, State.REJECTED, State.RETURNED} or is_long_accepted(row, now)
-
-
 def is_long_accepted(row: RowStanding, now: datetime) -> bool:
     """Whether the gateway took a row long ago and has not said what became of it."""
     if row.state is not State.ACCEPTED or row.intended_at is None:
         return False
-    return now >= datetime.fromisoformat(row.intended_at) + timedelta(hours=LONG_ACCEPTED_H)
+    return row.intended_at <= long_accepted_until(now)
+
+
+def long_accepted_until(now: datetime) -> str:
+    """Return the time of the last intents whose rows have waited so long by `now`."""
+    return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
 def _about_doubt(row: RowStanding, batch: str, quarantine_h: float, now: datetime) -> str:

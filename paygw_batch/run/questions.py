@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.journal.port import BatchRecord, JournalReader
+from paygw_batch.run.reconcile import SHOWN_IN_DOUBT
 
 QUESTION_SCHEMA: Mapping[str, pl.DataType] = {
     "order_id": pl.String(),
@@ -37,7 +37,6 @@ def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[s
             row.error_code,
             "",
         )
-        for row in journal.standings(batch.number)
-        if row.state in {State.IN_DOUBT, State.IN_FLIGHT}
+        for row in journal.standings_in(batch.number, SHOWN_IN_DOUBT)
     ]
     return pl.DataFrame(lines, schema=QUESTION_SCHEMA, orient="row")

@@ -19,6 +19,9 @@ INVALID = "invalid"
 STATES = (INVALID, "ready", "in_doubt", "accepted", "paid", "rejected", "returned")
 """The states a row can be shown in, as the interface lists them."""
 
+SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
+"""The states that a person is shown as in doubt (see `shown_state`)."""
+
 _STANDING_SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "row": pl.UInt32,
     "state": pl.String,

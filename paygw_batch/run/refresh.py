@@ -121,7 +121,7 @@ class Refresh:
     def _open_rows(self) -> list[RowStanding]:
         if self._stopping.is_set():
             return []
-        return [row for row in self._journal.standings(self._batch.number) if row.state in OPEN_STATES]
+        return list(self._journal.standings_in(self._batch.number, OPEN_STATES))
 
     async def _round(self, rows: Sequence[RowStanding]) -> None:
         """Ask after every row once, and take in what came of it a few rows at a time."""

@@ -255,6 +255,16 @@ def test_a_batch_is_of_one_operation_in_the_journal(program: Program):
         assert journal.execute("SELECT operation FROM batch").fetchall() == [("payin",)]
 
 
+def test_status_tells_payouts_from_collections(program: Program):
+    collect, submit = program.sheet(customers(1), heading=HEADING, name="in.csv"), program.sheet(kenyan_rows(1))
+    program.json("collect", collect)
+    program.json("submit", submit)
+    assert [batch["operation"] for batch in program.json("status")["batches"]] == ["payin", "payout"]
+    assert program.json("status", collect)["operation"] == "payin"
+    assert "in.csv, payin, 1 rows" in program.run("status", collect).stdout
+    assert {"payin", "payout"} <= set(program.run("status").stdout.split())
+
+
 def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Program):
     behaviour = program.home / "once.toml"
     behaviour.write_text('[default]\nstatus = "declined"\n')

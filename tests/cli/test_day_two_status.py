@@ -54,6 +54,22 @@ def test_an_age_is_told_in_its_two_largest_units(age: timedelta, text: str):
     assert age_text(age) == text
 
 
+def test_rows_in_doubt_come_first_and_only_so_many_are_shown(program: Program):
+    rows = [*kenyan_rows(30, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9010", prefix="WHAT")]
+    sheet = program.sheet(rows)
+    program.json("submit", sheet)
+    lines = program.run("status", sheet).stdout.splitlines()
+    shown = [line for line in lines if line.startswith("- Row ")]
+    assert "What to do next (32 rows need a person):" in lines
+    assert [int(line.split()[2].rstrip(",")) for line in shown] == [32, 33, *range(2, 20)]
+    assert "... and 12 more: --json lists all of them." in lines
+    told = program.json("status", sheet)
+    assert [row["row"] for row in told["needs_person"]] == list(range(2, 34))
+    assert [row["row"] for row in told["in_doubt"]] == [32, 33]
+    doubtful = program.run("status", sheet, "--in-doubt").stdout.splitlines()
+    assert "What to do next (2 rows need a person):" in doubtful
+
+
 def test_watch_follows_a_running_batch_to_its_end(program: Program):
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.3\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')

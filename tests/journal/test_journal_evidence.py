@@ -1,18 +1,31 @@
-"""Evidence in both stores: kept once, in order, with the facts it brings about; and the way from version 1."""
+"""Evidence in both stores: kept once, in order, with the facts it brings about; and the way from older versions."""
 
 import json
 from pathlib import Path
 
 import apsw
 import pytest
-from journal_rows import AT, all_due, at, intent, open_at, open_sheet, outcome_of, resolved, send
+from journal_rows import (
+    AT,
+    all_due,
+    at,
+    intent,
+    memory,
+    new_instruction,
+    open_at,
+    open_sheet,
+    outcome_of,
+    resolved,
+    send,
+)
 
 from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import schema
-from paygw_batch.journal.port import Journal
+from paygw_batch.journal.port import Journal, Known
+from paygw_batch.journal.store import SqliteJournal
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 
@@ -175,21 +188,65 @@ def test_changed_evidence_is_found(place: Path, change: str, match: str):
     again.close()
 
 
-def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, monkeypatch: pytest.MonkeyPatch):
+def of_version(version: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteJournal:
+    """Open a journal as a program of an older version made it."""
     newest = schema.migrations()
-    monkeypatch.setattr("paygw_batch.journal.schema.migrations", lambda: newest[:1])
+    monkeypatch.setattr("paygw_batch.journal.schema.migrations", lambda: newest[:version])
     for module in ("making", "opening", "store"):
-        monkeypatch.setattr(f"paygw_batch.journal.{module}.migrations", lambda: newest[:1])
+        monkeypatch.setattr(f"paygw_batch.journal.{module}.migrations", lambda: newest[:version])
     schema._expected.cache_clear()
-    old = open_at(place)
+    return open_at(place)
+
+
+def brought_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteJournal:
+    """Open it with the newest version."""
+    monkeypatch.undo()
+    schema._expected.cache_clear()
+    return open_at(place)
+
+
+def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, monkeypatch: pytest.MonkeyPatch):
+    old = of_version(1, place, monkeypatch)
     open_sheet(old)
     head = old.head()
     old.close()
-    monkeypatch.undo()
-    schema._expected.cache_clear()
-    journal = open_at(place)
+    journal = brought_up(place, monkeypatch)
     assert journal.head() == head
     send(journal, 1, OutcomeKind.ACCEPTED)
     assert list(journal.take_in([says(1)], WORDS, at=AT)) == [Finding.MOVED]
     assert journal.verify()["paid"] == 1
     journal.close()
+
+
+def test_batches_opened_before_version_3_are_counted_when_it_is_brought_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+):
+    old, twin = of_version(2, place, monkeypatch), memory()
+    for store in (old, twin):
+        open_sheet(store, new=4)
+        send(store, 1, OutcomeKind.ACCEPTED)
+        store.take_in([says(1), says(2, order_id="ORD-3", proof=Proof.UNPROVEN)], WORDS, at=at(5))
+        open_sheet(store, "b2", [new_instruction(row) for row in (12, 13)], known=[Known(3, 2, State.ACCEPTED)])
+        store.append([intent(all_due(store, 2)[0])])
+    head = old.head()
+    old.close()
+    journal = brought_up(place, monkeypatch)
+    assert journal.head() == head
+    for batch in (1, 2):
+        assert list(journal.tallies(batch)) == list(twin.tallies(batch))
+        assert list(journal.evidence_waiting(batch)) == list(twin.evidence_waiting(batch))
+        assert journal.evidence_counts(batch) == twin.evidence_counts(batch)
+    assert journal.interrupt(at(6)) == 1
+    assert journal.verify()["in_doubt"] == 1
+    journal.close()
+
+
+def test_what_evidence_holds_back_is_not_counted_as_due(journal: Journal):
+    open_sheet(journal, new=4)
+    send(journal, 1, OutcomeKind.REJECTED)
+    journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))
+    assert journal.due_counts(1) == {"KE": 2}
+    said = [says(1), says(2), says(3, order_id="ORD-4"), says(4, order_id="ORD-5")]
+    assert set(journal.take_in(said, WORDS, at=at(5))) == {Finding.CONTRADICTING}
+    assert [due.row for due in all_due(journal, 1)] == [3]
+    assert journal.due_counts(1) == {"KE": 1}

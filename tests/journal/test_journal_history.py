@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_rows import AT, OPERATION, all_due, at, intent, memory, new_instruction, open_at, outcome_of, resolved
 
-from paygw_batch.core.lifecycle import FactKind, Resolution, Returned
+from paygw_batch.core.lifecycle import FactKind, Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Amendment, Entry, NewBatch
 from paygw_batch.journal.store import SqliteJournal
 
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
+BY_STATE = set(State) - {State.READY}
 IDS = ["A", "B", "C", "A-r2", "B-r2", "A-r3"]
 
 
@@ -62,12 +63,23 @@ class Pair:
             number = record.number
             assert list(self.disk.standings(number)) == list(self.twin.standings(number))
             assert list(self.disk.tallies(number)) == list(self.twin.tallies(number))
+            self.check_states(number)
             due = all_due(self.disk, number)
             assert due == all_due(self.twin, number)
             covered = self.twin._covered[number].items()
             assert [one.row for one in due] == [row for row, instruction in covered if self.may_be_sent(instruction)]
         assert list(self.disk.contradictions()) == list(self.twin.contradictions())
         assert self.disk.head().seq == self.twin.head().seq
+
+    def check_states(self, batch: int) -> None:
+        """Hold both to the same rows of every state, and what is due to its counts."""
+        assert self.disk.due_counts(batch) == dict(self.twin.due_counts(batch))
+        for states in [{state} for state in BY_STATE] + [set(BY_STATE)]:
+            for until in (None, at(0), at(3)):
+                rows = list(self.disk.standings_in(batch, states, accepted_until=until))
+                assert rows == list(self.twin.standings_in(batch, states, accepted_until=until))
+                assert self.disk.count_in(batch, states, accepted_until=until) == len(rows)
+                assert list(self.disk.standings_in(batch, states, accepted_until=until, limit=2)) == rows[:2]
 
     def may_be_sent(self, instruction: int) -> bool:
         """Read the facts backwards: a row may be sent if its last intent was cleared, or there is none."""

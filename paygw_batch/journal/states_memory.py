@@ -1,0 +1,50 @@
+"""The rows of a batch in memory by where they stand: counted, and found."""
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.errors import InternalError
+from paygw_batch.journal.port import Due, RowStanding
+
+
+class MemoryStates:
+    """The part of the journal's twin that speaks of states: it looks at every row."""
+
+    def due_counts(self, batch: int) -> Mapping[str, int]:
+        """Return how many rows of each country `due` has for a batch."""
+        return Counter(due.instruction.country for due in self.due(batch, after_row=0, limit=sys.maxsize))
+
+    def standings_in(
+        self,
+        batch: int,
+        states: Collection[State],
+        *,
+        accepted_until: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[RowStanding]:
+        """Yield the first `limit` rows of a batch that stand in `states`, in the sheet's order (see the port)."""
+        if State.READY in states:
+            raise InternalError("rows that are ready are read as those that are due")
+        found = (row for row in self.standings(batch) if row.state in states)
+        if accepted_until is not None:
+            found = (row for row in found if row.state is not State.ACCEPTED or _is_old(row, accepted_until))
+        return islice(found, limit)
+
+    def count_in(self, batch: int, states: Collection[State], *, accepted_until: str | None = None) -> int:
+        """Return how many rows of a batch `standings_in` has."""
+        return sum(1 for _ in self.standings_in(batch, states, accepted_until=accepted_until))
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return what may be sent (see the port)."""
+        raise NotImplementedError
+
+    def standings(self, batch: int) -> Iterator[RowStanding]:
+        """Yield every instruction that a batch covers, in the sheet's order."""
+        raise NotImplementedError
+
+
+def _is_old(row: RowStanding, until: str) -> bool:
+    return row.intended_at is not None and row.intended_at <= until
