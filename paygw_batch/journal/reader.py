@@ -133,6 +133,11 @@ class SqliteReader:
             for row, client_orderid, country, currency, minor, *columns in lines:
                 yield row_standing(row, client_orderid, country, currency, minor, progress_of(columns))
 
+    def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
+        """Yield what `standings` has as plain lines (see the port)."""
+        with self._plainly():
+            yield from states_disk.standing_lines(self._connection, batch)
+
     def pages(self, batch: int) -> Iterator[bytes]:
         """Yield the sheet as it was received, piece by piece."""
         for (number,) in self._fetch("SELECT number FROM page WHERE batch = ? ORDER BY number", (batch,)):

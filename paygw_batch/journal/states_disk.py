@@ -6,7 +6,7 @@ of every other state are added up, found by their states' index, and what is lef
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import apsw
 
@@ -41,6 +41,28 @@ _HELD = """SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN prog
         SELECT 1 FROM known k WHERE k.batch = ?1 AND k.instruction = p.number
     )) GROUP BY p.number"""
 """Each once, however often the gateway contradicted it."""
+
+
+_LINES = """SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0), s.sent_orderid,
+        s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
+        CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
+            ELSE coalesce(s.message || ' [', '') || 'possible duplicate of attempt ' || s.possible_duplicate_of
+                || iif(s.message IS NULL, '', ']') END,
+        coalesce(s.first_sent_at, iif(s.state = 'in_flight', s.intended_at, NULL)), s.updated_at, i.minor
+    FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
+        LEFT JOIN standing s ON s.instruction = c.instruction
+    WHERE c.batch = ? AND c.row > ? ORDER BY c.row LIMIT ?"""
+"""`LINE_COLUMNS` as `row_standing` has them."""
+
+
+def standing_lines(connection: apsw.Connection, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
+    """Yield how the rows of a batch stand as plain lines (see the port)."""
+    row = -1
+    while lines := fetch(connection, _LINES, (batch, row, _AT_ONCE)):
+        for word in {line[1] for line in lines}:
+            STATES[word]  # raises for one that there is not
+        row = lines[-1][0]
+        yield lines
 
 
 def tallies(connection: apsw.Connection, batch: int) -> list[Tally]:

@@ -4,10 +4,11 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.port import Due, RowStanding
+from paygw_batch.journal.port import LINE_COLUMNS, Due, RowStanding
 
 
 class MemoryStates:
@@ -16,6 +17,11 @@ class MemoryStates:
     def due_counts(self, batch: int) -> Mapping[str, int]:
         """Return how many rows of each country `due` has for a batch."""
         return Counter(due.instruction.country for due in self.due(batch, after_row=0, limit=sys.maxsize))
+
+    def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
+        """Yield what `standings` has as plain lines (see the port)."""
+        columns = attrgetter(*LINE_COLUMNS)
+        yield [(row, state.value, *rest) for row, state, *rest in map(columns, self.standings(batch))]
 
     def standings_in(
         self,

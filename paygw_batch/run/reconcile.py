@@ -1,14 +1,13 @@
 """Reconciliation: the sheet as received, joined with where every row stands. A pure function of sheet and journal."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import islice
 
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding
+from paygw_batch.journal.port import LINE_COLUMNS, BatchRecord, JournalReader
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
 from paygw_batch.sheet.pages import from_pages
@@ -21,24 +20,6 @@ STATES = (INVALID, "ready", "in_doubt", "accepted", "paid", "rejected", "returne
 
 SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 """The states that a person is shown as in doubt (see `shown_state`)."""
-
-_STANDING_SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
-    "row": pl.UInt32,
-    "state": pl.String,
-    "attempts": pl.Int64,
-    "sent_orderid": pl.String,
-    "sent_purpose": pl.String,
-    "gateway_status": pl.String,
-    "gateway_reference": pl.String,
-    "http_status": pl.Int64,
-    "gateway_error_code": pl.String,
-    "gateway_message": pl.String,
-    "first_sent_at": pl.String,
-    "updated_at": pl.String,
-    "minor": pl.Int64,
-}
-_URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
-_ROWS_AT_ONCE = 50_000
 
 
 def shown_state(state: State) -> str:
@@ -55,29 +36,70 @@ def shown_state(state: State) -> str:
             return state
 
 
+def _ours(name: str) -> str:
+    """Return what a column of the journal's is called beside those of a sheet: no sheet has such a name."""
+    return name if name == "row" else f"\0{name}"
+
+
+_NUMBERS: Mapping[str, type[pl.DataType]] = {
+    "row": pl.UInt32,
+    "attempts": pl.Int64,
+    "http_status": pl.Int64,
+    "minor": pl.Int64,
+}
+_LINE_SCHEMA = {_ours(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
+_SHOWN = {state.value: str(shown_state(state)) for state in State}
+_URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
+
+
 def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
     """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
 
     `minor_units` says how many decimals each currency has. Raises `InternalError` when rows or amounts do not tie with
     the journal's own: such a file is not written.
     """
-    rows = from_pages(journal.pages(batch.number))
-    standings = _standings(journal.standings(batch.number))
-    joined = rows.join(standings, on="row", how="left", maintain_order="left")
-    _check_rows(batch, joined)
-    _check_amounts(joined.filter("valid"), minor_units)
-    frame = joined.with_columns(
-        state=pl.when("valid").then("state").otherwise(pl.lit(INVALID)),
-        attempts=pl.col("attempts").fill_null(0),
-        purpose=pl.coalesce("sent_purpose", "purpose"),
-        error_code=pl.coalesce("error_code", "gateway_error_code"),
-        message=pl.coalesce("message", "gateway_message"),
-    )
     columns = RECONCILED_OF[batch.operation]
+    frame = pl.concat(_pieces(journal, batch, minor_units))
+    _check_rows(batch, frame)
     if CUSTOMER_URL in columns:
         frame = frame.join(_customer_urls(journal, batch), on="row", how="left", maintain_order="left")
-    unknown = [name for name in rows.columns if name not in (*columns, "valid")]
+    unknown = [name for name in frame.columns if name not in (*columns, "valid")]
     return frame.select(*columns, *unknown)
+
+
+def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield the pages of the sheet with where their rows stand, so that no more than a page is held twice."""
+    standings = _standings(journal.standing_lines(batch.number))
+    ahead = next(standings)
+    for page in journal.pages(batch.number):
+        rows = from_pages([page])
+        while rows.height and (ahead.is_empty() or ahead["row"][-1] < rows["row"][-1]):
+            if (more := next(standings, None)) is None:
+                break
+            ahead = pl.concat([ahead, more])
+        joined = rows.join(ahead, on="row", how="left", maintain_order="left")
+        _check_states(batch, joined)
+        _check_amounts(joined.filter("valid"), minor_units)
+        yield _shown(joined)
+        ahead = ahead.join(rows, on="row", how="anti")
+    if ahead.height or next(standings, None) is not None:
+        raise InternalError(f"the journal of batch {batch.batch} pays rows that its sheet does not have")
+
+
+def _shown(joined: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns that a person is shown, and `valid`, of rows joined with where they stand."""
+    own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
+    shown = joined.with_columns(
+        **{
+            **own,
+            "state": pl.when("valid").then(own["state"]).otherwise(pl.lit(INVALID)),
+            "attempts": own["attempts"].fill_null(0),
+            "purpose": pl.coalesce(own["purpose"], "purpose"),
+            "error_code": pl.coalesce("error_code", own["error_code"]),
+            "message": pl.coalesce("message", own["message"]),
+        }
+    )
+    return shown.drop(name for name in _LINE_SCHEMA if name != "row")
 
 
 def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
@@ -85,36 +107,22 @@ def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
     return pl.DataFrame({"row": list(found), CUSTOMER_URL: list(found.values())}, schema=_URL_SCHEMA)
 
 
-def _standings(standings: Iterable[RowStanding]) -> pl.DataFrame:
-    lines = (
-        (
-            standing.row,
-            shown_state(standing.state),
-            standing.attempts,
-            standing.sent_orderid,
-            standing.purpose,
-            standing.gateway_status,
-            standing.gateway_reference,
-            standing.http_status,
-            standing.error_code,
-            standing.message,
-            standing.first_sent_at,
-            standing.updated_at,
-            standing.minor,
-        )
-        for standing in standings
-    )
-    pieces = [pl.DataFrame(schema=_STANDING_SCHEMA)]
-    while chunk := list(islice(lines, _ROWS_AT_ONCE)):
-        pieces.append(pl.DataFrame(chunk, schema=_STANDING_SCHEMA, orient="row"))
-    return pl.concat(pieces)
+def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Iterator[pl.DataFrame]:
+    yield pl.DataFrame(schema=_LINE_SCHEMA)
+    for some in lines:
+        frame = pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
+        yield frame.with_columns(pl.col(_ours("state")).replace(_SHOWN))
 
 
 def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
     """Hold the invariant that every row of the sheet stands exactly once."""
     if joined.height != batch.rows or joined["row"].n_unique() != batch.rows:
         raise InternalError(f"the reconciliation of batch {batch.batch} has {joined.height} rows, not {batch.rows}")
-    if not joined.select((pl.col("valid") == pl.col("state").is_not_null()).all()).item():
+
+
+def _check_states(batch: BatchRecord, joined: pl.DataFrame) -> None:
+    """Hold the invariant that the journal pays the rows that were found valid, and no others."""
+    if not joined.select((pl.col("valid") == pl.col(_ours("state")).is_not_null()).all()).item():
         raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows it pays")
 
 
@@ -122,6 +130,6 @@ def _check_amounts(paid_for: pl.DataFrame, minor_units: Mapping[str, int]) -> No
     """Hold the invariant that every amount shown is the amount the journal pays, and with that every sum."""
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     shown = readable_amount("amount") * pl.col("currency").replace_strict(factors, return_dtype=pl.Decimal(10, 0))
-    off = paid_for.filter(shown.ne_missing(pl.col("minor").cast(pl.Decimal(38, 0))))
+    off = paid_for.filter(shown.ne_missing(pl.col(_ours("minor")).cast(pl.Decimal(38, 0))))
     if off.height:
         raise InternalError(f"row {off['row'][0]}: the amount shown is not the amount the journal pays")

@@ -64,6 +64,8 @@ class Pair:
             assert list(self.disk.standings(number)) == list(self.twin.standings(number))
             assert list(self.disk.tallies(number)) == list(self.twin.tallies(number))
             self.check_states(number)
+            lines = [line for some in self.disk.standing_lines(number) for line in some]
+            assert lines == [line for some in self.twin.standing_lines(number) for line in some]
             due = all_due(self.disk, number)
             assert due == all_due(self.twin, number)
             covered = self.twin._covered[number].items()
