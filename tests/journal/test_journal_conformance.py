@@ -432,3 +432,19 @@ def test_verify_counts_what_it_replayed(journal: Journal) -> None:
         "ready": 2,
         "in_flight": 1,
     }
+
+
+def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, monkeypatch: pytest.MonkeyPatch):
+    open_sheet(journal, new=7)
+    send(journal, 1, OutcomeKind.REJECTED)
+    whole = [line for lines in journal.standing_lines(1) for line in lines]
+    found = list(journal.standings_in(1, {State.REJECTED}))
+    monkeypatch.setattr("paygw_batch.journal.states_disk._AT_ONCE", 3)
+    assert [line for lines in journal.standing_lines(1) for line in lines] == whole
+    assert list(journal.standings_in(1, {State.REJECTED})) == found == list(journal.standings(1))
+
+
+def test_rows_that_are_ready_are_not_found_by_their_state(journal: Journal):
+    open_sheet(journal)
+    with pytest.raises(InternalError, match="those that are due"):
+        list(journal.standings_in(1, {State.READY, State.PAID}))

@@ -17,6 +17,7 @@ from paygw_batch.journal.port import BatchRecord
 from paygw_batch.run.preview import preview
 from paygw_batch.run.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
+from paygw_batch.sheet.pages import from_pages, to_pages
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.validate import validate
@@ -159,6 +160,41 @@ def test_a_preview_shows_what_would_be_sent(journal: MemoryJournal, tmp_path: Pa
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     shown = preview(plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal), journal, MINOR_UNITS)
     assert shown["state"].to_list() == ["paid", "ready", "invalid"]
+
+
+@pytest.mark.parametrize("rows_a_page", [1, 2, 4])
+def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
+    tmp_path: Path, rows_a_page: int, monkeypatch: pytest.MonkeyPatch
+):
+    frames = []
+    for rows in (20_000, rows_a_page):
+        monkeypatch.setattr("paygw_batch.sheet.pages.ROWS_A_PAGE", rows)
+        held = MemoryJournal()
+        batch = submit(plan(sheet(tmp_path, "A 100 001", "B 0 002", "C 0 003", "D 4 004", "E 5 005"), held), held)
+        assert len(list(held.pages(batch.number))) == -(-5 // rows)
+        frames.append(reconciliation(held, batch, MINOR_UNITS))
+    assert frames[0]["state"].to_list() == ["paid", "invalid", "invalid", "paid", "paid"]
+    assert frames[0].equals(frames[1])
+
+
+def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: MemoryJournal, tmp_path: Path):
+    path = tmp_path / "payroll.csv"
+    path.write_text(
+        "country,client_orderid,amount,account_name,account_number,phone,minor,sent_purpose,gateway_message\n"
+        "KE,A,100,Jane,254712345001,+254712345001,MINOR,WHY,WHAT\n"
+    )
+    batch = submit(plan(validate(read_sheet(path, ReadOptions()), RULES), journal), journal)
+    frame = reconciliation(journal, batch, MINOR_UNITS)
+    assert frame.select("state", "purpose", "minor", "sent_purpose", "gateway_message").rows() == [
+        ("paid", "WALLET", "MINOR", "WHY", "WHAT")
+    ]
+
+
+def test_a_reconciliation_that_would_leave_out_a_row_of_the_journal_is_not_made(journal: MemoryJournal, tmp_path: Path):
+    batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    journal._pages[batch.number] = list(to_pages(from_pages(journal.pages(batch.number)).head(1)))
+    with pytest.raises(InternalError, match="rows that its sheet does not have"):
+        reconciliation(journal, batch, MINOR_UNITS)
 
 
 def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: MemoryJournal, tmp_path: Path):
