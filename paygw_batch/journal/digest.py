@@ -6,29 +6,43 @@ from paygw_batch.errors import InternalError
 from paygw_batch.journal.codec import BatchOpened
 from paygw_batch.journal.port import Known, NewBatch, NewInstruction
 
+_ROWS_AT_ONCE = 1_000
+
 
 class RowDigest:
-    """SHA-256 over rows of values in order, in hex.
+    """SHA-256 over rows of so many values in order, in hex.
 
     Values are written as text, each closed by NUL; no value may hold one, so that different rows never have the same
-    bytes.
+    bytes. Rows are hashed some at a time: a batch has a million of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, values: int) -> None:
         self.count = 0
+        self._values = values
+        self._waiting: list[str] = []
         self._sha256 = hashlib.sha256()
 
-    def add(self, *values: object) -> None:
-        """Take one row in. Raises `InternalError` when a value holds NUL: validated text never does."""
-        text = "\0".join(map(str, values))
-        if text.count("\0") != len(values) - 1:
-            raise InternalError("a validated value holds a NUL character")
+    def add(self, row: str) -> None:
+        """Take one row in: its values as text, NUL between them.
+
+        Raises `InternalError`, now or at a later row, when a value holds NUL: validated text never does.
+        """
         self.count += 1
-        self._sha256.update(text.encode() + b"\0")
+        self._waiting.append(row)
+        if len(self._waiting) == _ROWS_AT_ONCE:
+            self._hash()
 
     def hexdigest(self) -> str:
-        """Return the digest of what was taken in so far."""
+        """Return the digest of what was taken in so far. Raises `InternalError` when a value holds NUL."""
+        self._hash()
         return self._sha256.hexdigest()
+
+    def _hash(self) -> None:
+        text = "".join([f"{row}\0" for row in self._waiting])
+        if text.count("\0") != len(self._waiting) * self._values:
+            raise InternalError("a validated value holds a NUL character")
+        self._sha256.update(text.encode())
+        self._waiting.clear()
 
 
 class PageDigest:
@@ -56,8 +70,8 @@ class Intake:
         self._batch = batch
         self.first_instruction = first_instruction
         self._pages = PageDigest()
-        self._instructions = RowDigest()
-        self._known = RowDigest()
+        self._instructions = RowDigest(values=12)
+        self._known = RowDigest(values=2)
         self._totals: dict[str, tuple[int, int]] = {}
 
     @property
@@ -71,26 +85,17 @@ class Intake:
 
     def instruction(self, number: int, new: NewInstruction, replaces: int | None) -> None:
         """Take in the next new instruction."""
+        row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
         self._instructions.add(
-            number,
-            new.row,
-            new.client_orderid,
-            new.country,
-            new.currency,
-            new.minor,
-            replaces,
-            new.amount,
-            new.form,
-            new.fields,
-            new.payee,
-            new.content,
+            f"{number}\0{row}\0{client_orderid}\0{country}\0{currency}\0{minor}\0{replaces}\0{amount}\0{form}\0{fields}\0"
+            f"{payee}\0{content}"
         )
-        count, minor = self._totals.get(new.currency, (0, 0))
-        self._totals[new.currency] = (count + 1, minor + new.minor)
+        count, total = self._totals.get(currency, (0, 0))
+        self._totals[currency] = (count + 1, total + minor)
 
     def known(self, known: Known) -> None:
         """Take in the next row that another batch already has."""
-        self._known.add(known.row, known.instruction)
+        self._known.add(f"{known.row}\0{known.instruction}")
 
     def opened(self) -> BatchOpened:
         """Return what was taken in, digests and totals."""

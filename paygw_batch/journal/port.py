@@ -6,7 +6,7 @@ set of conformance tests holds both to it. A journal has one writer, and is call
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from paygw_batch.core.evidence import Evidence, Finding, Source
 from paygw_batch.core.instruction import Instruction
@@ -22,9 +22,8 @@ class Head:
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewInstruction:
-    """A row that is to become an instruction of a batch.
+class NewInstruction(NamedTuple):
+    """A row that is to become an instruction of a batch; a tuple, because a batch has a million of them.
 
     `content` is the canonical text of everything a person decided (payee, amount, currency, country), by which the same
     order is recognised; `minor` the amount in whole minor units; `payee` the account or phone number money goes to.

@@ -30,7 +30,7 @@ from paygw_batch.journal.port import (
     WaitingEvidence,
 )
 from paygw_batch.journal.progress import amendable, row_standing
-from paygw_batch.journal.rows import PROGRESS, STATES, progress_of
+from paygw_batch.journal.rows import CONTENT, PROGRESS, STATES, progress_of
 from paygw_batch.journal.schema import end_of
 from paygw_batch.journal.verify import verify
 
@@ -66,10 +66,10 @@ class SqliteReader:
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
         """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
         known, clashes = [], []
-        query = """SELECT ?1, ?2, p.number, p.client_orderid = ?2, p.content = ?3, p.state, p.possible_duplicate_of,
+        query = f"""SELECT ?1, ?2, p.number, p.client_orderid = ?2, {CONTENT} = ?3, p.state, p.possible_duplicate_of,
                 b.batch, p.row, b.opened_at
             FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch
-            WHERE o.operation = ?4 AND o.order_id = ?2"""
+            WHERE o.operation = ?4 AND o.order_id = ?2"""  # noqa: S608 - a constant of ours
         with self._each(query, ((*row, operation) for row in rows)) as found:
             for row, order_id, number, is_its_own, is_same, word, duplicate_of, batch, sheet_row, opened_at in found:
                 state = STATES[word]
@@ -93,6 +93,9 @@ class SqliteReader:
             WHERE i.payee = ?3 AND i.minor = ?5 AND i.currency = ?4 AND i.client_orderid <> ?2
                 AND b.operation = ?6 AND b.opened_at > ?7
             ORDER BY i.number DESC LIMIT 1"""
+        lately = "SELECT 1 FROM batch WHERE operation = ? AND opened_at > ? LIMIT 1"
+        if not self._fetch(lately, (operation, since)):
+            return []
         with self._each(query, ((*row, operation, since) for row in rows)) as found:
             return [LookAlike(*line) for line in found]
 

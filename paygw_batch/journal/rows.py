@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from paygw_batch.core.lifecycle import Standing, State
-from paygw_batch.errors import JournalCorrupt
+from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.port import Known, NewInstruction
 from paygw_batch.journal.progress import Progress
@@ -26,6 +26,11 @@ PROGRESS = """order_id, state, attempt, generation, possible_duplicate_of, inher
 """The columns of the view `progress` that `progress_of` reads, in its order."""
 
 
+_WITH_FIELDS = "\x1f"
+CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
+"""An instruction's content, in SQL: see `_stored_content`."""
+
+
 def progress_of(columns: Sequence[Any]) -> Progress:
     """Return the progress that the columns `PROGRESS` hold."""
     return Progress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
@@ -43,23 +48,21 @@ def instruction_lines(
 ) -> Iterator[tuple[object, ...]]:
     """Yield the new instructions of a batch as they are stored, taken in by `intake`."""
     for number, new in enumerate(instructions, start=intake.first_instruction):
-        old = replaced.get(new.row)
+        row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
+        old = replaced.get(row)
         intake.instruction(number, new, old)
-        yield (
-            number,
-            batch,
-            new.row,
-            new.client_orderid,
-            new.country,
-            new.currency,
-            new.minor,
-            old,
-            new.amount,
-            new.form,
-            new.fields,
-            new.payee,
-            new.content,
-        )
+        stored = _stored_content(content, fields)
+        yield number, batch, row, client_orderid, country, currency, minor, old, amount, form, fields, payee, stored
+
+
+def _stored_content(content: str, fields: str) -> str:
+    """Return a content as it is stored: most end with the fields that stand beside them, and those are kept once.
+
+    A control character in front, which no content has, tells the two apart.
+    """
+    if content.startswith(_WITH_FIELDS):
+        raise InternalError("a content starts with a control character")
+    return f"{_WITH_FIELDS}{content.removesuffix(fields)}" if content.endswith(fields) else content
 
 
 def known_lines(batch: int, known: Iterable[Known], intake: Intake) -> Iterator[tuple[object, ...]]:

@@ -23,7 +23,7 @@ from paygw_batch.journal.connection import fetch
 from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.port import Known, NewBatch, NewInstruction
 from paygw_batch.journal.progress import Progress, advance, succeed
-from paygw_batch.journal.rows import PROGRESS, progress_of
+from paygw_batch.journal.rows import CONTENT, PROGRESS, progress_of
 from paygw_batch.journal.schema import check_tables, hash_at, identity_of
 
 _TAIL_FACTS = 256
@@ -127,18 +127,18 @@ def _digested(connection: apsw.Connection, number: int, intake: Intake) -> Batch
         if page_number != intake.pages:
             raise JournalCorrupt(f"A page of batch number {number} is missing.")
         intake.page(content)
-    query = """SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee,
-        content FROM instruction WHERE batch = ? ORDER BY number"""
-    try:
-        for instruction, replaces, *columns in connection.execute(query, (number,)):
-            intake.instruction(instruction, NewInstruction(*columns), replaces)
-    except InternalError:
-        raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
+    query = f"""SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee,
+        {CONTENT} FROM instruction WHERE batch = ? ORDER BY number"""  # noqa: S608 - a constant of ours
     for row, instruction in connection.execute(
         "SELECT row, instruction FROM known WHERE batch = ? ORDER BY row", (number,)
     ):
         intake.known(Known(row, instruction, State.READY))
-    return intake.opened()
+    try:
+        for instruction, replaces, *columns in connection.execute(query, (number,)):
+            intake.instruction(instruction, NewInstruction._make(columns), replaces)
+        return intake.opened()
+    except InternalError:
+        raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
 
 
 class _Groups:

@@ -122,7 +122,7 @@ def open_planned_batch(
             approvals=tuple(approvals),
         ),
         pages=to_pages(validated.rows),
-        instructions=(NewInstruction(*line) for line in new.iter_rows()),
+        instructions=map(NewInstruction._make, new.iter_rows()),
         known=plan.known,
         amendments=plan.amendments,
         at=timestamp(now()),

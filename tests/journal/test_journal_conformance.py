@@ -448,3 +448,16 @@ def test_rows_that_are_ready_are_not_found_by_their_state(journal: Journal):
     open_sheet(journal)
     with pytest.raises(InternalError, match="those that are due"):
         list(journal.standings_in(1, {State.READY, State.PAID}))
+
+
+@pytest.mark.parametrize("fields", ["", "{}", '{"phone":"+254712345678"}'])
+def test_a_content_that_ends_with_its_fields_is_recognised_like_any_other(journal: Journal, fields: str):
+    ends = new_instruction(2)._replace(fields=fields, content=f"KE KES 150050 {fields}")
+    other = new_instruction(3)._replace(fields=fields, content=f"{fields} KE KES 150050 of its own")
+    open_sheet(journal, new=[ends, other])
+    known, clashes = journal.compare(OPERATION, [(one.row, one.client_orderid, one.content) for one in (ends, other)])
+    assert ([one.row for one in known], list(clashes)) == ([2, 3], [])
+    for content in (ends.content[:-1], f"{ends.content}x", "KE KES 150050", fields, f"\x1f{ends.content}"):
+        known, clashes = journal.compare(OPERATION, [(2, ends.client_orderid, content)])
+        assert (list(known), [clash.row for clash in clashes]) == ([], [2] if content != ends.content else [])
+    assert journal.verify()["instructions"] == 2

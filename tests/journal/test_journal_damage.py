@@ -93,6 +93,8 @@ CHANGES = {
     "an amount in minor units": "UPDATE instruction SET minor = minor + 1 WHERE number = 5",
     "a payee": "UPDATE instruction SET payee = '254799999999' WHERE number = 5",
     "the fields": "UPDATE instruction SET fields = replace(fields, 'Wanjiku', 'Mallory') WHERE number = 5",
+    "a content": "UPDATE instruction SET content = replace(content, 'KES', 'UGX') WHERE number = 5",
+    "a content that is kept once": "UPDATE instruction SET content = char(31) || content WHERE number = 5",
     "a value with NUL": "UPDATE instruction SET country = 'KE' || char(0) WHERE number = 5",
     "an order id of an instruction": "UPDATE instruction SET client_orderid = 'ORD-66' WHERE number = 5",
     "a row moved": "UPDATE instruction SET row = 77 WHERE number = 5",
