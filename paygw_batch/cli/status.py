@@ -20,7 +20,7 @@ from paygw_batch.cli.watch import follow
 from paygw_batch.compose.parts import find_batch, journal_to_read, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding, Tally
 from paygw_batch.run.advice import NEED_PERSON, long_accepted_until, next_step
@@ -127,8 +127,10 @@ def _one(
     if not only_doubt:
         _show_tallies(tallies, minor_units, screen)
 
+    verb = load_operation(record.operation).verb
+
     def step(row: RowStanding) -> str | None:
-        return next_step(row, batch=record.batch, quarantine_h=settings.submission.quarantine_h, now=now)
+        return next_step(row, batch=record.batch, verb=verb, quarantine_h=settings.submission.quarantine_h, now=now)
 
     concerned = _concerned(journal, record, now, only_doubt=only_doubt, limit=None if screen.as_json else SHOWN_ROWS)
     _show_steps(concerned.rows, concerned.count, step, screen)

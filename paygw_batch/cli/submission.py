@@ -7,9 +7,10 @@ from paygw_batch.cli.render import Screen, warnings_told
 from paygw_batch.cli.sending import send_and_reconcile
 from paygw_batch.compose.approval import require_approval
 from paygw_batch.compose.connect import Connection
-from paygw_batch.compose.parts import utc_now
+from paygw_batch.compose.parts import PAYOUT, utc_now
 from paygw_batch.compose.person import person
 from paygw_batch.compose.sending import Task
+from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.journal.port import Journal
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
@@ -96,11 +97,13 @@ def refused(plan: Plan, *, strict: bool) -> Summary:
     """Return the summary of a sheet that was refused for its defects; with `strict`, warnings are among them."""
     validated = plan.validated
     bad = validated.defects["row"].n_unique()
-    write_out = f"paygw-batch validate {'--strict ' if strict else ''}--rejects FILE"
+    operation = load_operation(validated.sheet.operation)
+    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if strict else ''}"
+    write_out = f"paygw-batch validate {options}--rejects FILE"
     summary = Summary(
         ExitCode.DEFECTS,
         f"{bad:,} of {validated.height:,} rows have defects: nothing was sent. Mend them "
-        f"(`{write_out}` writes them out), or submit with --skip-invalid to pay the others.",
+        f"(`{write_out}` writes them out), or {operation.command} with --skip-invalid to {operation.verb} the others.",
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.height,

@@ -85,6 +85,7 @@ class OperationData(_Data):
     """
 
     command: Annotated[str, StringConstraints(pattern=r"^[a-z-]+$")]
+    verb: Annotated[str, StringConstraints(pattern=r"^[a-z]+$")]
     columns: Annotated[list[_FieldName], Field(min_length=1)]
     amount_forms: Annotated[list[Annotated[AmountForm, Field(strict=False)]], Field(min_length=1)]
     one_purpose: list[_Text] = []

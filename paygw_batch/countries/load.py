@@ -40,6 +40,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
     return Operation(
         name=operation,
         command=read.command,
+        verb=read.verb,
         path=read.path,
         columns=tuple(read.columns),
         amount_forms=tuple(read.amount_forms),

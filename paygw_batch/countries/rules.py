@@ -73,12 +73,14 @@ class Operation:
     `path` follows the base address and has one place to fill, `{endpoint_id}` (section 4 of the gateway's interface).
     The interface shows no field of a reply but `status`: the echoes are the request's own names, and the tuples list
     names that may occur, the first one present being the one that counts. `command` is the one that runs a sheet of it,
-    `columns` what such a sheet may have, in the order in which a row's defects are told. `amount_forms` are those that
-    the interface shows: where there are several, the operator's configuration names one.
+    `verb` what is done to a row of it, in sentences for a person, `columns` what such a sheet may have, in the order in
+    which a row's defects are told. `amount_forms` are those that the interface shows: where there are several, the
+    operator's configuration names one.
     """
 
     name: str
     command: str
+    verb: str
     path: str
     columns: tuple[str, ...]
     amount_forms: tuple[AmountForm, ...]

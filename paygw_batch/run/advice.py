@@ -14,11 +14,14 @@ NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.
 """The states in which a row may wait for someone to find something out or to decide; accepted ones when it is long."""
 
 
-def next_step(row: RowStanding, *, batch: str, quarantine_h: float, now: datetime) -> str | None:
-    """Return what a person should do about a row of `batch` (its id, shortened or not), or None: nothing."""
+def next_step(row: RowStanding, *, batch: str, verb: str, quarantine_h: float, now: datetime) -> str | None:
+    """Return what a person should do about a row of `batch` (its id, shortened or not), or None: nothing.
+
+    `verb` is that of the batch's operation.
+    """
     match row.state:
         case State.IN_DOUBT:
-            return _about_doubt(row, batch, quarantine_h, now)
+            return _about_doubt(row, batch, verb, quarantine_h, now)
         case State.IN_FLIGHT:
             return f"A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
         case State.ACCEPTED:
@@ -33,7 +36,7 @@ def next_step(row: RowStanding, *, batch: str, quarantine_h: float, now: datetim
             again = f" It is a possible duplicate of attempt {marked}: be sure." if marked is not None else ""
             return f"`paygw-batch resume {batch}` sends it.{again}"
         case State.RETURNED:
-            return "The money came back: find out why, and pay it under another order id in a new sheet."
+            return f"The money was returned: find out why, and {verb} it under another order id in a new sheet."
         case State.PAID | State.REPLACED:
             return None
         case _:
@@ -52,11 +55,11 @@ def long_accepted_until(now: datetime) -> str:
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
-def _about_doubt(row: RowStanding, batch: str, quarantine_h: float, now: datetime) -> str:
+def _about_doubt(row: RowStanding, batch: str, verb: str, quarantine_h: float, now: datetime) -> str:
     opens = open_from(row, quarantine_h)
     later = "" if opens is None or now >= opens else f" (not before {timestamp(opens)})"
     return (
-        f"Do not pay it by other means. Ask the gateway what became of order {row.sent_orderid}, sent at "
+        f"Do not {verb} it by other means. Ask the gateway what became of order {row.sent_orderid}, sent at "
         f"{row.intended_at}; then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as` paid, rejected, "
         f"or, if they never had it, not-received{later}."
     )

@@ -70,9 +70,9 @@ def _payees(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _new_payee(row: int, payee: str, old_payee: str | None) -> Change:
     if old_payee is None:
-        return Change(row, NEW_PAYEE, f"Row {row} pays someone whom the last run did not pay.")
+        return Change(row, NEW_PAYEE, f"Row {row} is of someone who was not in the last run.")
     sentence = (
-        f"Row {row} pays to an account ending in {payee[-SHOWN_DIGITS:]}; the same name was paid to one ending in "
+        f"Row {row} is of an account ending in {payee[-SHOWN_DIGITS:]}; the same name had one ending in "
         f"{old_payee[-SHOWN_DIGITS:]} the last time."
     )
     return Change(row, CHANGED_ACCOUNT, sentence)
@@ -80,6 +80,6 @@ def _new_payee(row: int, payee: str, old_payee: str | None) -> Change:
 
 def _amount_off(row: int, currency: str, value: Decimal, before: Decimal | None) -> Change:
     if before is None:
-        return Change(row, AMOUNT_OFF, f"Row {row} pays in {currency}, in which the payee got nothing the last time.")
+        return Change(row, AMOUNT_OFF, f"Row {row} is in {currency}, in which this account had nothing the last time.")
     sums = f"{currency} {value.normalize():f}, and {currency} {before.normalize():f} the last time"
-    return Change(row, AMOUNT_OFF, f"The payee of row {row} gets {sums}.")
+    return Change(row, AMOUNT_OFF, f"The account of row {row} comes to {sums}.")

@@ -83,7 +83,7 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
         yield _shown(joined)
         ahead = ahead.join(rows, on="row", how="anti")
     if ahead.height or next(standings, None) is not None:
-        raise InternalError(f"the journal of batch {batch.batch} pays rows that its sheet does not have")
+        raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
 
 
 def _shown(joined: pl.DataFrame) -> pl.DataFrame:
@@ -123,7 +123,7 @@ def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
 def _check_states(batch: BatchRecord, joined: pl.DataFrame) -> None:
     """Hold the invariant that the journal pays the rows that were found valid, and no others."""
     if not joined.select((pl.col("valid") == pl.col(_ours("state")).is_not_null()).all()).item():
-        raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows it pays")
+        raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
 
 
 def _check_amounts(paid_for: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
@@ -132,4 +132,4 @@ def _check_amounts(paid_for: pl.DataFrame, minor_units: Mapping[str, int]) -> No
     shown = readable_amount("amount") * pl.col("currency").replace_strict(factors, return_dtype=pl.Decimal(10, 0))
     off = paid_for.filter(shown.ne_missing(pl.col(_ours("minor")).cast(pl.Decimal(38, 0))))
     if off.height:
-        raise InternalError(f"row {off['row'][0]}: the amount shown is not the amount the journal pays")
+        raise InternalError(f"row {off['row'][0]}: the amount shown is not the journal's")

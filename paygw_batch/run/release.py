@@ -24,7 +24,7 @@ def check_releasable(journal: JournalReader, batch: BatchRecord, rows: Sequence[
     for row in sorted(set(rows)):
         found = journal.row(batch.number, row)
         if found is None:
-            wrong.append(f"Row {row}: the batch pays no such row.")
+            wrong.append(f"Row {row}: the batch has no such row.")
         elif (state := found[1].state) is not State.REJECTED:
             wrong.append(f"Row {row} is {shown_state(state).replace('_', ' ')}, not rejected: {_WHY_NOT[state]}.")
     if wrong:

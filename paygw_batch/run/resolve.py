@@ -58,7 +58,7 @@ def check_settlements(
     for settlement in settlements:
         standing = standings.get(settlement.row)
         if standing is None:
-            wrong.append(f"Row {settlement.row}: the batch pays no such row.")
+            wrong.append(f"Row {settlement.row}: the batch has no such row.")
         elif not may_settle(standing.state, settlement.resolution):
             word = settlement.resolution.value.replace("-", " ")
             state = shown_state(standing.state).replace("_", " ")

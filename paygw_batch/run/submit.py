@@ -148,7 +148,7 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) ->
     for found in look_alikes:
         own_id = own_ids[found.row]
         sentence = (
-            f"{own_id} pays the same account the same amount as {found.client_orderid} of batch {found.batch} did "
+            f"{own_id} has the same account and amount as {found.client_orderid} of batch {found.batch} "
             f"({found.opened_at[:10]}): make sure that both are meant."
         )
         lines.append((found.row, "client_orderid", own_id, "row.look_alike", sentence))

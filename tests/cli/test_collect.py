@@ -265,6 +265,16 @@ def test_status_tells_payouts_from_collections(program: Program):
     assert {"payin", "payout"} <= set(program.run("status").stdout.split())
 
 
+def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: Program):
+    sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", HEADING)
+    refused = program.json("collect", sheet)["message"]
+    assert "`paygw-batch validate --collect --rejects FILE`" in refused
+    assert "collect with --skip-invalid to collect the others" in refused
+    program.json("collect", sheet, "--skip-invalid")
+    (row,) = program.json("status", sheet)["in_doubt"]
+    assert row["next"].startswith("Do not collect it by other means.")
+
+
 def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Program):
     behaviour = program.home / "once.toml"
     behaviour.write_text('[default]\nstatus = "declined"\n')

@@ -129,7 +129,7 @@ def test_not_received_is_sent_again_under_its_own_order_id_and_marked_for_ever(d
         (["--row", "2", "--as", "rejected", "--evidence", "x"], "Row 2 is paid"),
         (["--row", "6", "--as", "paid", "--evidence", "x"], "Row 6 is rejected"),
         (["--row", "7", "--as", "not-received", "--evidence", "x"], "Row 7 is accepted"),
-        (["--row", "99", "--as", "paid", "--evidence", "x"], "pays no such row"),
+        (["--row", "99", "--as", "paid", "--evidence", "x"], "has no such row"),
         (["--row", "3", "--as", "paid", "--evidence", "  "], "--evidence must be one line"),
         (["--row", "3", "--as", "paid"], "Say --row, --as and --evidence"),
         (["--row", "3", "--row", "2", "--as", "paid", "--evidence", "x"], "Row 2 is paid"),

@@ -69,7 +69,7 @@ def test_retry_under_the_same_order_id_when_the_configuration_says_so(forgiving:
 
 
 @pytest.mark.parametrize(
-    ("row", "why"), [("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "pays no such row")]
+    ("row", "why"), [("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "has no such row")]
 )
 def test_a_row_that_is_not_rejected_is_refused_and_nothing_is_released(forgiving: Program, row: str, why: str):
     batch = mixed_sheet(forgiving)
