@@ -108,7 +108,7 @@ class FloatAmounts(HeldJournal):
     def open_batch(
         self, batch: NewBatch, new: Sequence[NewInstruction], known: Sequence[Known], at: str
     ) -> BatchRecord:
-        return super().open_batch(batch, [replace(one, minor=int(float(one.amount) * 100)) for one in new], known, at)
+        return super().open_batch(batch, [one._replace(minor=int(float(one.amount) * 100)) for one in new], known, at)
 
 
 def journal(kind: type[HeldJournal]) -> Callable[[SimWorld], None]:
