@@ -7,6 +7,7 @@ brings a whole group of lines.
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -14,17 +15,25 @@ import apsw
 
 from paygw_batch.journal.connection import fetch
 
-_LINES_A_STEP = 64
-"""So many lines of the widest table are well under SQLite's limit of bound values, and one group of a busy run."""
+_LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
+"""How many lines a step may take. So few sizes, because each is a statement of its own, and SQLite takes longer to
+compile one than to run it; the largest is well under its limit of bound values for the widest table."""
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[object]]) -> None:
     """Run `statement`, in which `{lines}` stands for a table of values, over all `lines`, a group at a time."""
-    for start in range(0, len(lines), _LINES_A_STEP):
-        group = lines[start : start + _LINES_A_STEP]
-        places = f"({', '.join('?' * len(group[0]))})"
-        wanted = statement.format(lines=f"VALUES {', '.join([places] * len(group))}")
-        connection.execute(wanted, list(chain.from_iterable(group)))
+    start = 0
+    while start < len(lines):
+        size = next(size for size in _LINES_A_STEP if size <= len(lines) - start)
+        group = lines[start : start + size]
+        connection.execute(_with_lines(statement, size, len(group[0])), list(chain.from_iterable(group)))
+        start += size
+
+
+@lru_cache(maxsize=64)
+def _with_lines(statement: str, lines: int, columns: int) -> str:
+    places = f"({', '.join('?' * columns)})"
+    return statement.format(lines=f"VALUES {', '.join([places] * lines)}")
 
 
 def fetch_lines(connection: apsw.Connection, columns: str, source: str, bindings: Sequence[Any]) -> list[Sequence[Any]]:

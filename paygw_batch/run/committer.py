@@ -9,6 +9,10 @@ AppendAway = Callable[[Sequence[Entry]], Awaitable[Sequence[bool]]]
 """Appends to the journal off the event loop, one call at a time."""
 
 
+LONGEST_REST_S = 0.002
+"""A commit is followed by a rest as long as itself, but never longer than this: the next one carries more, for less."""
+
+
 class Committer:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
@@ -40,10 +44,13 @@ class Committer:
         return await self.submit(entry)
 
     async def _commit_all(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
+                started_s = loop.time()
                 await self._commit_group(group)
+                await asyncio.sleep(min(loop.time() - started_s, LONGEST_REST_S))
         finally:
             self._commit = None
 
