@@ -50,6 +50,8 @@ _FOOT = """
 A fact also has to speak of the right attempt: an intent of the next one, everything else of the latest. `interrupted`
 is what the next run makes of an intent without an outcome. The only ways back to `ready` are proof that nothing left
 (`not_sent`), a person with evidence (`resolved_not_received`) and a person who releases a rejected row (`released`).
+A row that is `ready` can be resolved only while evidence holds it ([notifications.md](notifications.md)); no run sends
+such a row.
 """
 
 

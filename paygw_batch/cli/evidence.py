@@ -5,7 +5,8 @@ from typing import assert_never
 
 from paygw_batch.cli.render import Screen
 from paygw_batch.core.evidence import Finding
-from paygw_batch.journal.port import BatchRecord, JournalReader, WaitingEvidence
+from paygw_batch.journal.evidence_port import WaitingEvidence
+from paygw_batch.journal.port import BatchRecord, JournalReader
 
 SHOWN_MESSAGES = 20
 
@@ -83,6 +84,7 @@ def _why(finding: Finding) -> str:
             | Finding.FORGED
             | Finding.UNKNOWN_ORDER
             | Finding.UNREADABLE
+            | Finding.RESOLVED
         ):
             return finding.value.replace("_", " ")
         case _:

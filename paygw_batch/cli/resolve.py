@@ -14,10 +14,12 @@ from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.standing import batch_summary
 from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
 from paygw_batch.compose.person import in_words, person
+from paygw_batch.core.evidence import HOLDING
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal.port import BatchRecord, JournalReader
+from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.run.ports import timestamp
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.run.statement import Matched, StatementReader
 from paygw_batch.run.summary import ExitCode, Summary, worst
@@ -55,7 +57,7 @@ def command(
     by: str | None,
     wait: bool,
 ) -> None:
-    """Settle rows of BATCH that are in doubt (or accepted and never answered), with the evidence for it.
+    """Settle rows of BATCH that are in doubt (or accepted and never answered, or held), with the evidence for it.
 
     Either name rows (--row, --as, --evidence), or give a statement (--from FILE): without --yes it is only held
     against the journal, and nothing changes.
@@ -111,38 +113,54 @@ def _by_statement(
     if not yes:
         with journal_to_read(settings) as journal:
             record = find_batch(journal, batch)
-            matched = _match(settings, units, journal, record, statement)
+            matched = _reader(settings, units, journal, record).match(statement)
             _show(screen, matched)
-            summary = _after(journal, record, units, _told(matched, 0))
+            summary = _after(journal, record, units, _told(matched, 0, 0))
         does = f"would settle {len(matched.settlements):,} rows"
+        if matched.contrary:
+            does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
         if matched.differences and not matching_only:
             return _refused(summary, f"The statement {does}, but {_count(matched)}.")
         return replace(summary, message=f"The statement {does}. Nothing was changed: --yes carries it out.")
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
-        matched = _match(settings, units, journal, record, statement)
+        reader = _reader(settings, units, journal, record)
+        matched = reader.match(statement)
         _show(screen, matched)
+        held = _hold(journal, reader, statement, matched, who, screen)
         if matched.differences and not matching_only:
-            return _refused(_after(journal, record, units, _told(matched, 0)), f"Of the statement, {_count(matched)}.")
+            return _refused(
+                _after(journal, record, units, _told(matched, 0, held)), f"Of the statement, {_count(matched)}."
+            )
         settlements = [
             replace(one, evidence=f"{words} ({one.evidence})" if words else one.evidence) for one in matched.settlements
         ]
         settle(journal, record, settlements, by=who, now=utc_now)
         screen.say(_settled_sentence(settlements, who))
-        summary = _after(journal, record, units, _told(matched, len(settlements)))
+        summary = _after(journal, record, units, _told(matched, len(settlements), held))
     if matched.differences:
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
     return summary
 
 
-def _match(
-    settings: Settings,
-    units: Units,
-    journal: JournalReader,
-    record: BatchRecord,
-    statement: Statement,
-) -> Matched:
-    reader = StatementReader(
+def _hold(
+    journal: Journal, reader: StatementReader, statement: Statement, matched: Matched, who: str, screen: Screen
+) -> int:
+    """Keep the lines that must keep their orders from being sent as evidence; return how many orders they hold."""
+    if not matched.contrary:
+        return 0
+    evidence = reader.evidence(statement, matched.contrary, who)
+    taken = journal.take_in(evidence, reader.meanings(statement), at=timestamp(utc_now()))
+    held = sum(finding in HOLDING for finding in taken)
+    screen.say(
+        f"Held by {who}: {held:,} {'order' if held == 1 else 'orders'} that could be sent from here, and that the "
+        "gateway has by the statement. No run sends a held row: `paygw-batch status` says what to do about each."
+    )
+    return held
+
+
+def _reader(settings: Settings, units: Units, journal: JournalReader, record: BatchRecord) -> StatementReader:
+    return StatementReader(
         journal,
         record,
         words=settings.words(),
@@ -150,7 +168,6 @@ def _match(
         quarantine_h=settings.submission.quarantine_h,
         now=utc_now,
     )
-    return reader.match(statement)
 
 
 def _show(screen: Screen, matched: Matched) -> None:
@@ -185,13 +202,15 @@ def _count(matched: Matched) -> str:
 
 
 def _refused(summary: Summary, said: str) -> Summary:
-    message = f"{said} Nothing was changed: clear them up with the gateway, or settle what fits with --matching-only."
+    message = f"{said} Nothing was settled: clear them up with the gateway, or settle what fits with --matching-only."
     return replace(summary, exit_code=ExitCode.DEFECTS, message=message)
 
 
-def _told(matched: Matched, resolved: int) -> dict[str, object]:
+def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
     return {
         "resolved": resolved,
+        "held": held,
+        "would_hold": [line.order_id for line in matched.contrary],
         "would_resolve": [{"row": one.row, "as": one.resolution.value} for one in matched.settlements],
         "differences": [
             {"line": one.line, "order_id": one.order_id, "message": one.sentence} for one in matched.differences

@@ -127,16 +127,20 @@ def _one(
     if not only_doubt:
         _show_tallies(tallies, minor_units, screen)
 
-    verb = load_operation(record.operation).verb
+    verb, holds = load_operation(record.operation).verb, journal.holds(record.number)
 
     def step(row: RowStanding) -> str | None:
-        return next_step(row, batch=record.batch, verb=verb, quarantine_h=settings.submission.quarantine_h, now=now)
+        quarantine_h, hold = settings.submission.quarantine_h, holds.get(row.row)
+        return next_step(row, batch=record.batch, verb=verb, quarantine_h=quarantine_h, now=now, hold=hold)
 
     concerned = _concerned(journal, record, now, only_doubt=only_doubt, limit=None if screen.as_json else SHOWN_ROWS)
     _show_steps(concerned.rows, concerned.count, step, screen)
     contradictions = _show_contradictions(journal, record, screen)
     waiting = show_evidence(journal, record, screen)
-    told = [{**_row_told(row), "next": step(row)} for row in sorted(concerned.rows, key=attrgetter("row"))]
+    told = [
+        {**_row_told(row), "held": row.row in holds, "next": step(row)}
+        for row in sorted(concerned.rows, key=attrgetter("row"))
+    ]
     return replace(
         summary,
         further={
@@ -171,6 +175,9 @@ def _concerned(
         left = None if limit is None else limit - len(rows)
         rows += journal.standings_in(batch, others, accepted_until=until, limit=left)
         count += journal.count_in(batch, others, accepted_until=until)
+        if holds := journal.holds(batch):
+            held = [row for row in journal.standings(batch) if row.row in holds]
+            rows, count = [*held, *rows][:limit], count + len(held)
     return _Concerned(count, rows)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from paygw_batch.cli.render import Screen
 from paygw_batch.compose.approval import policy_of
+from paygw_batch.compose.parts import PAYIN
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.run.approval import ApprovalPolicy, PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
@@ -37,7 +38,8 @@ def show_plan(screen: Screen, document: PlanDocument, settings: Settings) -> Non
     people = {key: name for name, key in [*settings.approval.makers.items(), *settings.approval.approvers.items()]}
     left_out = f", {content.invalid:,} of them left out" if content.invalid else ""
     replacing = f", {content.amended:,} of them replacing earlier payments" if content.amended else ""
-    screen.say(f"{content.sheet}: {content.rows:,} rows{left_out}{replacing}, to {content.endpoint}.")
+    does = "to collect from customers" if content.operation == PAYIN else "to pay out"
+    screen.say(f"{content.sheet}: {content.rows:,} rows{left_out}{replacing}, {does} at {content.endpoint}.")
     screen.table("", ("currency", "sum"), list(content.totals.items()))
     if document.findings:
         screen.say(f"{len(document.findings):,} things to look at:")
@@ -53,6 +55,7 @@ def show_plan(screen: Screen, document: PlanDocument, settings: Settings) -> Non
 def plan_told(document: PlanDocument) -> dict[str, object]:
     """Return what --json tells of a plan."""
     return {
+        "operation": document.content.operation,
         "plan_sha256": document.digest(),
         "findings": [finding.model_dump() for finding in document.findings],
         "approvals": len(document.approvals),

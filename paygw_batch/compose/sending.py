@@ -195,7 +195,10 @@ def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, con
             f"`paygw-batch status {batch.batch}` says what to do about each."
         )
     if contradictions:
-        parts.append(f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them.")
+        parts.append(
+            f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them, and "
+            "which rows they hold."
+        )
     if waiting:
         parts.append(
             f"{waiting:,} messages of the gateway wait for a person: `paygw-batch status {batch.batch}` shows them."

@@ -1,4 +1,4 @@
-"""Evidence from outside a run: what a notification or an answer to an enquiry says, and what may come of it.
+"""Evidence from outside a run: what a notification, a statement or an answer says, and what may come of it.
 
 Pure. The one question here is what a claim may do to the instruction it names, and the answer goes through the one
 table of `lifecycle.py`. Whatever does not move a row is kept all the same, under a finding that says why.
@@ -18,7 +18,7 @@ class Proof(StrEnum):
     """What is known about who speaks."""
 
     PROVEN = "proven"
-    """It passed the configured check, or answers a question that we asked the gateway."""
+    """It passed the configured check, answers a question that we asked the gateway, or a person vouches for it."""
     UNPROVEN = "unproven"
     """No check is configured: evidence for a person, never an authority."""
     FORGED = "forged"
@@ -30,6 +30,10 @@ class Source(StrEnum):
 
     NOTIFICATION = "notification"
     ENQUIRY = "enquiry"
+    STATEMENT = "statement"
+    """A line of a statement that a person gave to `resolve`."""
+    PERSON = "person"
+    """A person's word about a row that was held."""
 
 
 class Finding(StrEnum):
@@ -61,15 +65,24 @@ class Finding(StrEnum):
     """The journal has no such order."""
     UNREADABLE = "unreadable"
     """It could not be read, or names no order."""
+    RESOLVED = "resolved"
+    """A person's word about a row that was held: what came before it holds the row no longer."""
 
 
+HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
+"""The findings that hold a ready row, where the word says that the gateway has it: see `HAS_IT`."""
+HAS_IT = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
+"""What a word means by which the gateway has an order: to send it once more could pay it twice."""
 FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
 """The findings that wait for a person as long as the instruction has not moved since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What evidence says of an order; None for what it does not say. `amount` is the text of a number."""
+    """What evidence says of an order; None for what it does not say. `amount` is the text of a number.
+
+    `is_current`: it says how things stand, as a statement does, and is no message of a moment that can come late.
+    """
 
     order_id: str | None
     amount: str | None = None
@@ -78,6 +91,7 @@ class Claim:
     reference: str | None = None
     proof: Proof = Proof.UNPROVEN
     is_not_found: bool = False
+    is_current: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +124,8 @@ class Candidate:
 class Ruling:
     """What comes of a claim. `outcome`, where there is one, is to be recorded of attempt `attempt` of `instruction`.
 
-    `said` is what the claim's word means, where the configuration lists it.
+    `said` is what the claim's word means, where the configuration lists it; of an ambiguous claim that nothing proves
+    it is None. `others` are further instructions that an ambiguous claim may be about.
     """
 
     finding: Finding
@@ -118,6 +133,7 @@ class Ruling:
     attempt: int | None = None
     said: OutcomeKind | None = None
     outcome: Outcome | None = None
+    others: tuple[int, ...] = ()
 
 
 class Waits:
@@ -129,18 +145,23 @@ def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, Outc
 
     `words` is the operator's `[outcomes]`; `note` is the sentence that an outcome will carry.
     """
-    candidate = _named(claim, candidates)
-    if isinstance(candidate, Ruling):
-        return candidate
-    standing = candidate.standing
-    if standing.state is State.IN_FLIGHT:
+    named = _named(claim, candidates)
+    if isinstance(named, Ruling):
+        return named
+    if any(candidate.standing.state is State.IN_FLIGHT for candidate in named):
         return Waits()
+    said = words.get(claim.status or "")
+    candidate, *others = named
+    if others:
+        proven = said if claim.proof is Proof.PROVEN else None
+        numbers = tuple(other.number for other in others)
+        return Ruling(Finding.AMBIGUOUS, candidate.number, candidate.standing.attempt, proven, others=numbers)
+    standing = candidate.standing
     if claim.is_not_found:
         return Ruling(Finding.NOT_FOUND, candidate.number, standing.attempt)
-    said = words.get(claim.status or "")
     if said is None:
         return Ruling(Finding.UNLISTED, candidate.number, standing.attempt)
-    finding, attempt = _finding(claim.order_id or "", said, candidate)
+    finding, attempt = _finding(claim, said, candidate)
     outcome = None
     if finding in {Finding.MOVED, Finding.CONTRADICTING}:
         if claim.proof is not Proof.PROVEN:
@@ -149,20 +170,20 @@ def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, Outc
     return Ruling(finding, candidate.number, attempt, said, outcome)
 
 
-def _named(claim: Claim, candidates: Sequence[Candidate]) -> Candidate | Ruling:
-    """Return the one instruction that a claim is about, or the ruling that it is about none that we could tell."""
+def _named(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate] | Ruling:
+    """Return the instructions that a claim may be about, at least one, or the ruling that it is about none."""
     if claim.order_id is None:
         return Ruling(Finding.UNREADABLE)
     if not candidates:
         return Ruling(Finding.UNKNOWN_ORDER)
     if claim.proof is Proof.FORGED:
         return Ruling(Finding.FORGED, candidates[0].number)
-    fitting = [candidate for candidate in candidates if _is_about(claim, candidate)]
-    if not fitting:
-        return Ruling(Finding.UNMATCHED, candidates[0].number)
-    if len(fitting) > 1:
-        return Ruling(Finding.AMBIGUOUS, fitting[0].number)
-    return fitting[0]
+    return fitting(claim, candidates) or Ruling(Finding.UNMATCHED, candidates[0].number)
+
+
+def fitting(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return the instructions whose amount and currency are those that a claim names."""
+    return [candidate for candidate in candidates if _is_about(claim, candidate)]
 
 
 def _is_about(claim: Claim, candidate: Candidate) -> bool:
@@ -176,24 +197,26 @@ def _is_about(claim: Claim, candidate: Candidate) -> bool:
     return is_same and claim.currency == candidate.currency
 
 
-def _finding(order_id: str, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
+def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
     """Return what a proven claim would come to, and the attempt it speaks of."""
     standing = candidate.standing
     if candidate.sent_order_id is None:
         # Never sent: whoever has it has it from someone else, and the row must be looked at before it leaves.
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
-    if order_id != candidate.sent_order_id:
-        is_paid = said is OutcomeKind.PAID
-        return (Finding.CONTRADICTING if is_paid else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
-    return _of_latest(said, candidate), standing.attempt
+    if claim.order_id != candidate.sent_order_id:
+        has_it = said in HAS_IT if claim.is_current else said is OutcomeKind.PAID
+        return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
+    return _of_latest(claim, said, candidate), standing.attempt
 
 
-def _of_latest(said: OutcomeKind, candidate: Candidate) -> Finding:
+def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding:
     state = candidate.standing.state
     if state == said.value:
         return Finding.REPEATED
+    if state is State.READY and said in HAS_IT:
+        return Finding.CONTRADICTING  # whichever attempt it speaks of: to send another would pay twice
     if said is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
-        return Finding.LATE
+        return Finding.CONTRADICTING if claim.is_current and state is State.REJECTED else Finding.LATE
     if said is OutcomeKind.PAID and state is State.RETURNED:
         return Finding.LATE
     if said is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:

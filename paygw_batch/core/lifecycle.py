@@ -63,6 +63,9 @@ TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
     {
         (State.READY, FactKind.INTENDED): State.IN_FLIGHT,
         (State.READY, FactKind.REPLACED): State.REPLACED,
+        (State.READY, FactKind.RESOLVED_PAID): State.PAID,
+        (State.READY, FactKind.RESOLVED_REJECTED): State.REJECTED,
+        (State.READY, FactKind.RESOLVED_NOT_RECEIVED): State.READY,
         (State.IN_FLIGHT, FactKind.NOT_SENT): State.READY,
         (State.IN_FLIGHT, FactKind.ACCEPTED): State.ACCEPTED,
         (State.IN_FLIGHT, FactKind.PAID): State.PAID,
@@ -110,7 +113,7 @@ class Interrupted:
 
 
 class Resolution(StrEnum):
-    """What a person may say of a row that is in doubt or accepted."""
+    """What a person may say of a row that is in doubt or accepted, or that is ready and held by evidence."""
 
     PAID = "paid"
     REJECTED = "rejected"

@@ -4,10 +4,16 @@ Pure; both stores share it, and `evidence_disk.py` puts it on disk.
 """
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
-from paygw_batch.core.evidence import Candidate, Evidence, Ruling, Source
+from paygw_batch.core.evidence import Candidate, Claim, Evidence, Finding, Ruling, Source
+from paygw_batch.core.lifecycle import Resolved
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.chain import Identity
+from paygw_batch.journal.codec import canonical
+from paygw_batch.journal.port import Entry
 from paygw_batch.journal.progress import Progress, storable
 
 
@@ -52,6 +58,31 @@ def evidence_line(
         b"",
     )
     return line._replace(hash=hash_after(before, line))
+
+
+def lines_of(
+    number: int, before: bytes, evidence: Evidence, ruling: Ruling, *, fact: int | None, at: str
+) -> Iterator[EvidenceLine]:
+    """Yield the lines that evidence comes to: one, and one more for each further instruction it may be about."""
+    line = evidence_line(number, before, evidence, ruling, fact=fact, at=at)
+    yield line
+    for number_after, other in enumerate(ruling.others, start=number + 1):
+        again = replace(evidence, spooled=None, spool_hash=None)
+        about = replace(ruling, instruction=other, attempt=None, others=())
+        line = evidence_line(number_after, line.hash, again, about, fact=None, at=at)
+        yield line
+
+
+def word_of(entry: Entry) -> tuple[Evidence, Ruling]:
+    """Return a person's word about a held row as evidence, and that it answers what held the row."""
+    fact = entry.fact
+    if not isinstance(fact, Resolved):
+        raise InternalError("a row that is held was to be settled by something else than a person's word")
+    content = canonical({"as": fact.resolution.value, "by": fact.by, "evidence": storable(fact.evidence)})
+    return (
+        Evidence(Source.PERSON, Claim(None), content),
+        Ruling(Finding.RESOLVED, entry.instruction, entry.attempt),
+    )
 
 
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:

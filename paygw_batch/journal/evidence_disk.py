@@ -1,11 +1,13 @@
 """Evidence on disk: written with the facts it brings about in one transaction, and read back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import apsw
 
 from paygw_batch.core.evidence import (
     FOR_A_PERSON,
+    HAS_IT,
     Candidate,
     Evidence,
     Finding,
@@ -14,18 +16,40 @@ from paygw_batch.core.evidence import (
     Waits,
     rule,
 )
-from paygw_batch.core.lifecycle import Concluded
+from paygw_batch.core.lifecycle import Concluded, FactKind, Intended
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.chain import Line
 from paygw_batch.journal.connection import fetch
-from paygw_batch.journal.evidence import EvidenceLine, candidate_of, evidence_line, hash_after, note_of, start_of
-from paygw_batch.journal.port import Entry, WaitingEvidence
+from paygw_batch.journal.evidence import (
+    EvidenceLine,
+    candidate_of,
+    evidence_line,
+    hash_after,
+    lines_of,
+    note_of,
+    start_of,
+    word_of,
+)
+from paygw_batch.journal.evidence_port import Hold, WaitingEvidence
+from paygw_batch.journal.port import Entry
 from paygw_batch.journal.rows import PROGRESS, STATES, progress_of
 from paygw_batch.journal.schema import identity_of
 
 _COLUMNS = "number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact, content, hash"
 _PLACES = ", ".join("?" for _ in EvidenceLine._fields)
+_FOR_A_PERSON = ", ".join(f"'{finding.value}'" for finding in FOR_A_PERSON)
+_HAS_IT = ", ".join(f"'{said.value}'" for said in HAS_IT)
+UNANSWERED = f"""e.finding IN ('contradicting', 'ambiguous')
+    AND (e.finding = 'contradicting' OR (e.finding = 'ambiguous' AND e.said IN ({_HAS_IT})))
+    AND NOT EXISTS (
+        SELECT 1 FROM evidence answer
+        WHERE answer.instruction = e.instruction AND answer.finding = 'resolved' AND answer.number > e.number
+    )"""  # noqa: S608 - constants of ours
+"""Of a line `e` of evidence: it says that the gateway has its row, and no person has answered it since."""
+_WORDS = (FactKind.RESOLVED_PAID.value, FactKind.RESOLVED_REJECTED.value, FactKind.RESOLVED_NOT_RECEIVED.value)
+IS_CONTESTED = f"EXISTS (SELECT 1 FROM evidence e WHERE e.instruction = p.number AND {UNANSWERED})"  # noqa: S608 - ours
+"""Of an instruction `p`: evidence stands against sending it. One that is ready is held."""
 
 
 def take_in(
@@ -47,11 +71,66 @@ def take_in(
         ruling = rule(one.claim, candidates, words, note=note_of(one.source, number))
         if isinstance(ruling, Waits):
             break
-        line = evidence_line(number, end, one, ruling, fact=_recorded(ruling, record, at), at=at)
-        connection.execute(f"INSERT INTO evidence VALUES ({_PLACES})", line)  # noqa: S608 - question marks of ours
-        end = line.hash
+        for line in lines_of(number, end, one, ruling, fact=_recorded(ruling, record, at), at=at):
+            _insert(connection, line)
+            number, end = line.number, line.hash
         findings.append(ruling.finding)
     return findings
+
+
+def settle(
+    connection: apsw.Connection, entries: Sequence[Entry], record: Callable[[Sequence[Entry]], Sequence[Line]]
+) -> None:
+    """Record people's words, inside the open transaction; on a row that is held, the word is kept as evidence too.
+
+    Raises `InternalError` when one does not move its row, or settles a row that is ready and not held.
+    """
+    numbers = array("q", {entry.instruction for entry in entries})
+    query = f"""SELECT p.number, {IS_CONTESTED} FROM carray(?) wanted JOIN progress p ON p.number = wanted.value
+        WHERE p.state = 'ready'"""  # noqa: S608 - a constant of ours
+    ready = dict(fetch(connection, query, (apsw.carray(numbers),))) if numbers else {}
+    if not all(ready.values()):
+        raise InternalError("a row that is ready, and that nothing holds, was to be settled")
+    number, end = _end_of(connection)
+    for entry, fact in zip(entries, record(entries), strict=True):
+        if fact.contradicts is not None:
+            raise InternalError("a row moved between its check and its settlement, while this run held the journal")
+        if entry.instruction in ready:
+            line = evidence_line(number + 1, end, *word_of(entry), fact=fact.seq, at=entry.at)
+            _insert(connection, line)
+            number, end = line.number, line.hash
+
+
+def held_among(connection: apsw.Connection, numbers: Iterable[int]) -> frozenset[int]:
+    """Return which of these instructions evidence stands against."""
+    query = f"SELECT p.value FROM (SELECT value, value AS number FROM carray(?)) p WHERE {IS_CONTESTED}"  # noqa: S608 - ours
+    wanted = array("q", set(numbers))
+    return (
+        frozenset(number for (number,) in fetch(connection, query, (apsw.carray(wanted),))) if wanted else frozenset()
+    )
+
+
+def refused(connection: apsw.Connection, entries: Sequence[Entry]) -> list[bool]:
+    """Return for each whether it is an intent for an instruction that evidence stands against."""
+    held = held_among(connection, (entry.instruction for entry in entries if isinstance(entry.fact, Intended)))
+    return [isinstance(entry.fact, Intended) and entry.instruction in held for entry in entries]
+
+
+def holds(connection: apsw.Connection, batch: int) -> Mapping[int, Hold]:
+    """Return what holds rows of a batch that are ready, by row: the latest of what stands against each."""
+    found = fetch(
+        connection,
+        f"""SELECT c.row, max(e.number), e.source, e.said, e.taken_at FROM evidence e INDEXED BY evidence_by_finding
+        JOIN progress p ON p.number = e.instruction
+        JOIN covered c ON c.instruction = p.number AND c.batch = ?
+        WHERE p.state = 'ready' AND {UNANSWERED} GROUP BY c.row ORDER BY c.row""",  # noqa: S608 - constants of ours
+        (batch,),
+    )
+    return {row: Hold(number, Source(source), said, at) for row, number, source, said, at in found}
+
+
+def _insert(connection: apsw.Connection, line: EvidenceLine) -> None:
+    connection.execute(f"INSERT INTO evidence VALUES ({_PLACES})", line)  # noqa: S608 - question marks of ours
 
 
 def _recorded(ruling: Ruling, record: Callable[[Sequence[Entry]], Sequence[Line]], at: str) -> int | None:
@@ -93,14 +172,13 @@ def spool_end(connection: apsw.Connection) -> tuple[int, str]:
 
 def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvidence]:
     """Return the evidence that waits for a person, of one batch or of all: the row has not moved since it came."""
-    findings = ", ".join(f"'{finding.value}'" for finding in FOR_A_PERSON)
     found = fetch(
         connection,
         f"""SELECT e.number, b.batch, c.row, p.client_orderid, p.state, e.finding, e.said, e.source, e.taken_at
         FROM evidence e INDEXED BY evidence_by_finding JOIN progress p ON p.number = e.instruction
         JOIN covered c ON c.instruction = p.number AND c.batch = coalesce(?1, p.batch)
         JOIN batch b ON b.number = c.batch
-        WHERE e.finding IN ({findings}) AND coalesce(p.updated_at, '') <= e.taken_at ORDER BY e.number""",  # noqa: S608 - ours
+        WHERE e.finding IN ({_FOR_A_PERSON}) AND coalesce(p.updated_at, '') <= e.taken_at ORDER BY e.number""",  # noqa: S608 - ours
         (batch,),
     )
     return [
@@ -110,8 +188,8 @@ def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvide
 
 
 def counts(connection: apsw.Connection, batch: int | None) -> Mapping[str, int]:
-    """Return how much evidence there is of each finding, about the rows of one batch or in all."""
-    query = "SELECT finding, count(*) FROM evidence GROUP BY 1 ORDER BY 1"
+    """Return how much evidence there is of each finding, about the rows of one batch or in all; no person's word."""
+    query = "SELECT finding, count(*) FROM evidence WHERE finding <> 'resolved' GROUP BY 1 ORDER BY 1"
     if batch is None:
         return dict(fetch(connection, query))
     # From the evidence to its rows: where it is rare, no row of the batch has to be looked at.
@@ -121,7 +199,7 @@ def counts(connection: apsw.Connection, batch: int | None) -> Mapping[str, int]:
             UNION ALL
             SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
             CROSS JOIN known k ON k.batch = ?1 AND k.instruction = e.instruction
-        ) GROUP BY 1 ORDER BY 1"""
+        ) WHERE finding <> 'resolved' GROUP BY 1 ORDER BY 1"""
     return dict(fetch(connection, query, (batch,)))
 
 
@@ -141,13 +219,14 @@ def check(connection: apsw.Connection) -> int:
 
 
 def _check_fact(connection: apsw.Connection, line: EvidenceLine) -> None:
-    """Raise `JournalCorrupt` unless evidence that moved or contradicted a row names the fact that says so."""
-    is_a_fact = line.finding in {Finding.MOVED, Finding.CONTRADICTING}
+    """Raise `JournalCorrupt` unless evidence that moved or contradicted a row, or is a word, names its fact."""
+    is_a_fact = line.finding in {Finding.MOVED, Finding.CONTRADICTING, Finding.RESOLVED}
     if not is_a_fact and line.fact is None:
         return
-    query = "SELECT instruction, attempt, kind, contradicts IS NULL FROM fact WHERE seq = ?"
-    wanted = [(line.instruction, line.attempt, line.said, line.finding == Finding.MOVED)]
-    if not is_a_fact or fetch(connection, query, (line.fact,)) != wanted:
+    query = "SELECT instruction, attempt, contradicts IS NULL, kind FROM fact WHERE seq = ?"
+    kinds = _WORDS if line.finding == Finding.RESOLVED else {line.said}
+    wanted = [(line.instruction, line.attempt, line.finding != Finding.CONTRADICTING, kind) for kind in kinds]
+    if not is_a_fact or not set(fetch(connection, query, (line.fact,))) & set(wanted):
         raise JournalCorrupt(f"Evidence {line.number} is not what fact {line.fact} says.")
 
 

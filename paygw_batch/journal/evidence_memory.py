@@ -4,13 +4,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paygw_batch.core.evidence import FOR_A_PERSON, Candidate, Evidence, Finding, Source, Waits, rule
-from paygw_batch.core.lifecycle import Concluded
+from paygw_batch.core.evidence import FOR_A_PERSON, HAS_IT, Candidate, Evidence, Finding, Source, Waits, rule
+from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.chain import Line
-from paygw_batch.journal.evidence import EvidenceLine, candidate_of, evidence_line, hash_after, note_of
-from paygw_batch.journal.port import BatchRecord, Entry, NewInstruction, RowStanding, WaitingEvidence
+from paygw_batch.journal.evidence import (
+    EvidenceLine,
+    candidate_of,
+    evidence_line,
+    hash_after,
+    lines_of,
+    note_of,
+    word_of,
+)
+from paygw_batch.journal.evidence_port import Hold, WaitingEvidence
+from paygw_batch.journal.port import BatchRecord, Entry, NewInstruction, RowStanding
 from paygw_batch.journal.progress import Progress
 
 
@@ -42,7 +51,7 @@ class MemoryEvidence:
         for one in evidence:
             number = len(self._evidence) + 1
             order_id = one.claim.order_id
-            candidates = [] if order_id is None else list(self._candidates(order_id))
+            candidates = [] if order_id is None else self.candidates(order_id)
             ruling = rule(one.claim, candidates, words, note=note_of(one.source, number))
             if isinstance(ruling, Waits):
                 break
@@ -52,10 +61,30 @@ class MemoryEvidence:
                 if (line.contradicts is None) is not (ruling.finding is Finding.MOVED):
                     raise InternalError("evidence moved what it should not, or did not move what it should")
                 fact = line.seq
-            before = self._evidence[-1].hash if self._evidence else self._evidence_start
-            self._evidence.append(evidence_line(number, before, one, ruling, fact=fact, at=at))
+            self._evidence += lines_of(number, self._evidence_end(), one, ruling, fact=fact, at=at)
             findings.append(ruling.finding)
         return findings
+
+    def settle(self, entries: Sequence[Entry]) -> None:
+        """Record people's words about rows, all or none; on a held row they lift what held it (see the port)."""
+        ready = {one.instruction for one in entries if self._progress[one.instruction].standing.state is State.READY}
+        if not all(map(self._is_contested, ready)):
+            raise InternalError("a row that is ready, and that nothing holds, was to be settled")
+        for entry, fact in zip(entries, self._record(entries), strict=True):
+            if fact.contradicts is not None:
+                raise InternalError("a row moved between its check and its settlement")
+            if entry.instruction in ready:
+                number, end = len(self._evidence) + 1, self._evidence_end()
+                self._evidence.append(evidence_line(number, end, *word_of(entry), fact=fact.seq, at=entry.at))
+
+    def holds(self, batch: int) -> Mapping[int, Hold]:
+        """Return what holds rows of a batch that are ready, by row."""
+        return {
+            row: Hold(line.number, Source(line.source), line.said, line.taken_at)
+            for row, number in self._covered.get(batch, {}).items()
+            if self._progress[number].standing.state is State.READY
+            for line in self._against(number)
+        }
 
     def spool_end(self) -> tuple[int, str]:
         """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""
@@ -87,12 +116,34 @@ class MemoryEvidence:
         return Counter(
             line.finding
             for line in self._evidence
+            if line.finding != Finding.RESOLVED
             if batch is None or (line.instruction is not None and list(self._rows_of(line.instruction, batch)))
         )
 
-    def _is_held(self, instruction: int) -> bool:
-        """Whether proven evidence contradicts where an instruction stood."""
-        return any(line.instruction == instruction and line.finding == Finding.CONTRADICTING for line in self._evidence)
+    def _is_refused(self, entry: Entry) -> bool:
+        """Whether a fact is an intent for an instruction that evidence stands against."""
+        return isinstance(entry.fact, Intended) and self._is_contested(entry.instruction)
+
+    def _is_answered(self, line: Line) -> bool:
+        """Whether a person spoke of a row that was held after this fact about it."""
+        answers = (one for one in self._evidence if one.finding == Finding.RESOLVED)
+        return any(one.instruction == line.instruction and (one.fact or 0) > line.seq for one in answers)
+
+    def _is_contested(self, instruction: int) -> bool:
+        """Whether evidence stands against sending an instruction."""
+        return bool(self._evidence) and any(True for _ in self._against(instruction))
+
+    def _against(self, instruction: int) -> Iterator[EvidenceLine]:
+        """Yield the evidence that the gateway has an instruction, which no person has answered since."""
+        lines = [line for line in self._evidence if line.instruction == instruction]
+        answered = max((line.number for line in lines if line.finding == Finding.RESOLVED), default=0)
+        for line in lines:
+            has_it = line.finding == Finding.AMBIGUOUS and line.said in HAS_IT
+            if line.number > answered and (line.finding == Finding.CONTRADICTING or has_it):
+                yield line
+
+    def _evidence_end(self) -> bytes:
+        return self._evidence[-1].hash if self._evidence else self._evidence_start
 
     def _check_evidence(self) -> int:
         before = self._evidence_start
@@ -102,11 +153,14 @@ class MemoryEvidence:
             before = line.hash
         return len(self._evidence)
 
-    def _candidates(self, order_id: str) -> Iterator[Candidate]:
-        """Yield the instructions of every operation that go, or went, by an order id."""
-        for number in sorted(number for (_, its_id), number in self._order_ids.items() if its_id == order_id):
-            new = self._instructions[number].new
-            yield candidate_of(number, new.client_orderid, new.amount, new.currency, self._progress[number])
+    def candidates(self, order_id: str) -> Sequence[Candidate]:
+        """Return the instructions of every operation that go, or went, by an order id."""
+        numbers = sorted(number for (_, its_id), number in self._order_ids.items() if its_id == order_id)
+        news = [(number, self._instructions[number].new) for number in numbers]
+        return [
+            candidate_of(number, new.client_orderid, new.amount, new.currency, self._progress[number])
+            for number, new in news
+        ]
 
     def _rows_of(self, instruction: int, batch: int | None) -> Iterator[tuple[str, RowStanding]]:
         """Yield batch id and row of an instruction, in `batch` or in its own."""

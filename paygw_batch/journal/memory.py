@@ -20,11 +20,11 @@ from paygw_batch.journal.deeds import deeds_of
 from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.evidence import start_of
 from paygw_batch.journal.evidence_memory import Held, MemoryEvidence
+from paygw_batch.journal.evidence_port import Contradiction
 from paygw_batch.journal.port import (
     Amendment,
     BatchRecord,
     Clash,
-    Contradiction,
     Deed,
     Due,
     Entry,
@@ -118,7 +118,9 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
         """Add facts, and move their instructions (see the port)."""
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
-        return [line.contradicts is None for line in self._record(entries)]
+        refused = [self._is_refused(entry) for entry in entries]
+        lines = iter(self._record([entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]))
+        return [not is_held and next(lines).contradicts is None for is_held in refused]
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
         """Return the call that appends (see the port): memory waits for no disk."""
@@ -170,7 +172,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
                     held.new.row,
                     held.batch.opened_at,
                     standing.state,
-                    is_its_own and amendable(standing),
+                    is_its_own and amendable(standing) and not self._is_contested(number),
                 )
             )
         return known, clashes
@@ -199,7 +201,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
         for row in rows[bisect_right(rows, after_row) :]:
             number = covered[row]
             progress = self._progress[number]
-            if progress.standing.state is not State.READY or self._is_held(number):
+            if progress.standing.state is not State.READY or self._is_contested(number):
                 continue
             if len(found) == limit:
                 break
@@ -243,10 +245,10 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
         return [Tally(*key, *sums[key]) for key in sorted(sums)]
 
     def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
-        """Return the facts that changed nothing, of one batch or of all."""
+        """Return the facts that changed nothing, of one batch or of all, but those a person has answered since."""
         found = []
         for line in self._lines:
-            if line.contradicts is None or line.instruction is None or line.attempt is None:
+            if line.contradicts is None or line.instruction is None or line.attempt is None or self._is_answered(line):
                 continue
             held = self._instructions[line.instruction]
             record = held.batch if batch is None else self._batches[batch - 1]
@@ -348,6 +350,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
             old is not None
             and old.new.client_orderid == held.new.client_orderid
             and amendable(self._progress[old.number].standing)
+            and not self._is_contested(old.number)
         )
 
     def _begin(self, batch: int, progress: dict[int, Progress]) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from paygw_batch.core.evidence import Evidence, Finding, Source
+from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Fact, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.evidence_port import EvidenceReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,38 +140,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A fact that did not fit where its instruction stood: kept, and changed nothing."""
-
-    seq: int
-    batch: str
-    row: int
-    client_orderid: str
-    state: State
-    kind: str
-    attempt: int
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingEvidence:
-    """Evidence about a row that a person has to look at. `said` is what its word means, None where that is not listed.
-
-    The row has not moved since the evidence was taken in, at `taken_at`.
-    """
-
-    number: int
-    batch: str
-    row: int
-    client_orderid: str
-    state: State
-    finding: Finding
-    said: str | None
-    source: Source
-    taken_at: str
-
-
-@dataclass(frozen=True, slots=True)
 class RowStanding:
     """Where one row of a batch stands, for reconciliation and `status`. None: there is nothing to say."""
 
@@ -240,7 +209,7 @@ class Tally:
     minor: int
 
 
-class JournalReader(Protocol):
+class JournalReader(EvidenceReader, Protocol):
     """The journal of one endpoint, looked into."""
 
     def head(self) -> Head:
@@ -264,8 +233,8 @@ class JournalReader(Protocol):
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
 
-        One that proven evidence contradicts is held, and left out: a row that was released, and that the gateway then
-        says it paid.
+        One that evidence contradicts is held, and left out, until a person settles it: a row that was released, and
+        that the gateway or a statement then says is paid.
         """
         ...
 
@@ -312,22 +281,6 @@ class JournalReader(Protocol):
         """Return how many rows of each country `due` has for a batch; countries without one are left out."""
         ...
 
-    def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
-        """Return the facts that changed nothing, of one batch or of all."""
-        ...
-
-    def evidence_waiting(self, batch: int | None = None) -> Sequence[WaitingEvidence]:
-        """Return the evidence that waits for a person, of one batch or of all."""
-        ...
-
-    def evidence_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return how much evidence there is of each finding, about the rows of one batch or in all."""
-        ...
-
-    def spool_end(self) -> tuple[int, str]:
-        """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""
-        ...
-
     def deeds(self, batch: int) -> Sequence[Deed]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
         ...
@@ -369,8 +322,9 @@ class Journal(JournalReader, Protocol):
     def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
         """Make facts durable in one transaction, and move their instructions.
 
-        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. On return,
-        everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
+        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. An intent for
+        a row that is held moves nothing either, and is not kept. On return, everything is on stable storage. Raises
+        `JournalUnwritable`, and from then on for every further call.
         """
         ...
 
@@ -391,6 +345,13 @@ class Journal(JournalReader, Protocol):
 
         Ends before the first that speaks of a row in flight: what it says can only be judged later. `words` is the
         operator's `[outcomes]`.
+        """
+        ...
+
+    def settle(self, entries: Sequence[Entry]) -> None:
+        """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
+
+        Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
         """
         ...
 

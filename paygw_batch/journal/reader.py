@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 
+from paygw_batch.core.evidence import Candidate
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
@@ -16,19 +17,8 @@ from paygw_batch.journal.backup import write_backup
 from paygw_batch.journal.codec import BATCH_OPENED
 from paygw_batch.journal.connection import fetch
 from paygw_batch.journal.deeds import DEED_KINDS, deeds_of
-from paygw_batch.journal.port import (
-    BatchRecord,
-    Clash,
-    Contradiction,
-    Deed,
-    Due,
-    Head,
-    Known,
-    LookAlike,
-    RowStanding,
-    Tally,
-    WaitingEvidence,
-)
+from paygw_batch.journal.evidence_port import Contradiction, Hold, WaitingEvidence
+from paygw_batch.journal.port import BatchRecord, Clash, Deed, Due, Head, Known, LookAlike, RowStanding, Tally
 from paygw_batch.journal.progress import amendable, row_standing
 from paygw_batch.journal.rows import CONTENT, PROGRESS, STATES, progress_of
 from paygw_batch.journal.schema import end_of
@@ -78,6 +68,7 @@ class SqliteReader:
                     continue
                 # An id that an instruction was sent under after a release is no one else's to amend.
                 may_amend = bool(is_its_own) and amendable(Standing(state, possible_duplicate_of=duplicate_of))
+                may_amend = may_amend and not evidence_disk.held_among(self._connection, (number,))
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend))
         return known, clashes
 
@@ -102,15 +93,14 @@ class SqliteReader:
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
 
-        One of which the gateway has proven to know otherwise is held: it is left out.
+        One that evidence speaks against, and no person has answered, is held: it is left out.
         """
         found = self._fetch(
-            """SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
+            f"""SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
                 p.attempt, p.generation, p.possible_duplicate_of
             FROM covered c JOIN progress p ON p.number = c.instruction
-            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' AND NOT EXISTS (
-                SELECT 1 FROM evidence e WHERE e.instruction = p.number AND e.finding = 'contradicting'
-            ) ORDER BY c.row LIMIT ?""",
+            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' AND NOT {evidence_disk.IS_CONTESTED}
+            ORDER BY c.row LIMIT ?""",  # noqa: S608 - a constant of ours
             (batch, after_row, limit),
         )
         return [
@@ -189,13 +179,16 @@ class SqliteReader:
             )
 
     def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
-        """Return the facts that changed nothing, of one batch or of all."""
+        """Return the facts that changed nothing, of one batch or of all, but those a person has answered since."""
         found = self._fetch(
             """SELECT f.seq, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
             FROM fact f JOIN instruction i ON i.number = f.instruction
             JOIN covered c ON c.instruction = i.number AND c.batch = coalesce(?1, i.batch)
             JOIN batch b ON b.number = c.batch
-            WHERE f.contradicts IS NOT NULL ORDER BY f.seq""",
+            WHERE f.contradicts IS NOT NULL AND NOT EXISTS (
+                SELECT 1 FROM evidence answer WHERE answer.instruction = f.instruction
+                    AND answer.finding = 'resolved' AND answer.fact > f.seq
+            ) ORDER BY f.seq""",
             (batch,),
         )
         return [
@@ -212,6 +205,16 @@ class SqliteReader:
         """Return how much evidence there is of each finding, about the rows of one batch or in all."""
         with self._plainly():
             return evidence_disk.counts(self._connection, batch)
+
+    def holds(self, batch: int) -> Mapping[int, Hold]:
+        """Return what holds rows of a batch that are ready, by row: no run sends them."""
+        with self._plainly():
+            return evidence_disk.holds(self._connection, batch)
+
+    def candidates(self, order_id: str) -> Sequence[Candidate]:
+        """Return the instructions of every operation that go, or went, by an order id."""
+        with self._plainly():
+            return evidence_disk.candidates_of(self._connection, order_id)
 
     def spool_end(self) -> tuple[int, str]:
         """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""

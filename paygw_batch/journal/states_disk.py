@@ -13,6 +13,7 @@ import apsw
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.connection import fetch
+from paygw_batch.journal.evidence_disk import UNANSWERED
 from paygw_batch.journal.port import RowStanding, Tally
 from paygw_batch.journal.progress import row_standing
 from paygw_batch.journal.rows import PROGRESS, STATES, progress_of
@@ -36,10 +37,10 @@ _UNTOUCHED = """SELECT i.country, i.currency, i.minor
     FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
     WHERE c.batch = ?1 AND c.instruction > ?2
         AND NOT EXISTS (SELECT 1 FROM standing s WHERE s.instruction = c.instruction)"""
-_HELD = """SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN progress p ON p.number = e.instruction
-    WHERE e.finding = 'contradicting' AND p.state = 'ready' AND (p.batch = ?1 OR EXISTS (
+_HELD = f"""SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN progress p ON p.number = e.instruction
+    WHERE {UNANSWERED} AND p.state = 'ready' AND (p.batch = ?1 OR EXISTS (
         SELECT 1 FROM known k WHERE k.batch = ?1 AND k.instruction = p.number
-    )) GROUP BY p.number"""
+    )) GROUP BY p.number"""  # noqa: S608 - a constant of ours
 """Each once, however often the gateway contradicted it."""
 
 

@@ -84,6 +84,7 @@ class SqliteJournal(SqliteReader):
         self._process = os.getpid()
         self._failure: str | None = None
         self._seen = end.seq
+        self._took_in = False
 
     def open_batch(
         self,
@@ -137,7 +138,10 @@ class SqliteJournal(SqliteReader):
         before = self._end
         with self._whole(before):
             self._begin()
-            moved = [line.contradicts is None for line in self._record(entries)]
+            # What was held before was never due, and has no intent: only what came in since is looked for.
+            refused = evidence_disk.refused(self._connection, entries) if self._took_in else [False] * len(entries)
+            lines = iter(self._record([entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]))
+            moved = [not is_held and next(lines).contradicts is None for is_held in refused]
 
         def commit() -> Sequence[bool]:
             with self._whole(before):
@@ -145,6 +149,11 @@ class SqliteJournal(SqliteReader):
             return moved
 
         return commit
+
+    def settle(self, entries: Sequence[Entry]) -> None:
+        """Make people's words about rows durable in one transaction, or none; they lift holds (see the port)."""
+        with self._writing():
+            evidence_disk.settle(self._connection, entries, self._record)
 
     def interrupt(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
@@ -175,6 +184,7 @@ class SqliteJournal(SqliteReader):
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
         """Keep evidence in order, and move what it proves, all in one transaction (see the port)."""
+        self._took_in = True
         with self._writing():
             return evidence_disk.take_in(self._connection, evidence, words, self._record, at)
 
@@ -226,7 +236,11 @@ class SqliteJournal(SqliteReader):
         for row, old in replaced.items():
             new, standing = new_numbers[row], progress[old].standing
             order_id = before.client_orderids[old]
-            if not amendable(standing) or before.client_orderids[new] != order_id:
+            if (
+                not amendable(standing)
+                or evidence_disk.held_among(self._connection, (old,))
+                or before.client_orderids[new] != order_id
+            ):
                 raise InternalError("an amendment replaces what may not be replaced")
             progress[new] = succeed(progress[old])
             move = "UPDATE order_id SET instruction = ? WHERE operation = ? AND order_id IN (?, ?)"

@@ -4,8 +4,10 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from paygw_batch.core.lifecycle import State
+from paygw_batch.journal.evidence_port import Hold
 from paygw_batch.journal.port import RowStanding
 from paygw_batch.run.ports import timestamp
+from paygw_batch.run.reconcile import held_sentence
 from paygw_batch.run.resolve import open_from
 
 LONG_ACCEPTED_H = 24
@@ -14,11 +16,15 @@ NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.
 """The states in which a row may wait for someone to find something out or to decide; accepted ones when it is long."""
 
 
-def next_step(row: RowStanding, *, batch: str, verb: str, quarantine_h: float, now: datetime) -> str | None:
+def next_step(
+    row: RowStanding, *, batch: str, verb: str, quarantine_h: float, now: datetime, hold: Hold | None = None
+) -> str | None:
     """Return what a person should do about a row of `batch` (its id, shortened or not), or None: nothing.
 
-    `verb` is that of the batch's operation.
+    `verb` is that of the batch's operation; `hold` is what holds the row, where it is ready and something does.
     """
+    if hold is not None:
+        return _about_hold(row, hold, batch, verb, quarantine_h, now)
     match row.state:
         case State.IN_DOUBT:
             return _about_doubt(row, batch, verb, quarantine_h, now)
@@ -55,9 +61,22 @@ def long_accepted_until(now: datetime) -> str:
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
-def _about_doubt(row: RowStanding, batch: str, verb: str, quarantine_h: float, now: datetime) -> str:
+def _about_hold(row: RowStanding, hold: Hold, batch: str, verb: str, quarantine_h: float, now: datetime) -> str:
+    return (
+        f"{held_sentence(hold)} Do not {verb} it by other means. Ask the gateway what became of order "
+        f"{row.sent_orderid or row.client_orderid}; then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT "
+        f"--as` paid, rejected (`retry` may then send it once more), or, if they never had it, "
+        f"not-received{_later(row, quarantine_h, now)}."
+    )
+
+
+def _later(row: RowStanding, quarantine_h: float, now: datetime) -> str:
     opens = open_from(row, quarantine_h)
-    later = "" if opens is None or now >= opens else f" (not before {timestamp(opens)})"
+    return "" if opens is None or now >= opens else f" (not before {timestamp(opens)})"
+
+
+def _about_doubt(row: RowStanding, batch: str, verb: str, quarantine_h: float, now: datetime) -> str:
+    later = _later(row, quarantine_h, now)
     return (
         f"Do not {verb} it by other means. Ask the gateway what became of order {row.sent_orderid}, sent at "
         f"{row.intended_at}; then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as` paid, rejected, "

@@ -106,6 +106,7 @@ class Engine:
         self._breaker = Breaker(pace.stop_after_in_doubt)
         self._rhythm = Rhythm(pace.rate_per_s)
         self._tally = _Tally()
+        self._batch = 0
         self._signed: deque[_Row] = deque()
         self._all_signed = False
         self._room = asyncio.Event()
@@ -117,6 +118,7 @@ class Engine:
 
     async def run(self, batch: int) -> RunEnd:
         """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
+        self._batch = batch
         feeding = asyncio.create_task(self._feed(batch))
         try:
             await self._all_launched.wait()
@@ -237,6 +239,9 @@ class Engine:
         due, request = row.due, row.request
         intent = Intended(due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
         if not await self._record(due, attempt, intent):
+            if due.row in await self._away.journal(partial(self._journal.holds, self._batch)):
+                # Evidence came in after the row was read as due: nothing of it leaves, and it waits for a person.
+                return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
             verdict = Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))

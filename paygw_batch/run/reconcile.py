@@ -6,7 +6,9 @@ from decimal import Decimal
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
+from paygw_batch.journal.evidence_port import Hold
 from paygw_batch.journal.port import LINE_COLUMNS, BatchRecord, JournalReader
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
@@ -52,14 +54,21 @@ _SHOWN = {state.value: str(shown_state(state)) for state in State}
 _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 
 
+def held_sentence(hold: Hold) -> str:
+    """Return why a row is held, in plain words."""
+    said = "is paid" if hold.said == OutcomeKind.PAID else "is with the gateway"
+    return f"Held: by {hold.source.value} of {hold.taken_at} it {said} (evidence {hold.number}), and no run sends it."
+
+
 def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
     """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
 
     `minor_units` says how many decimals each currency has. Raises `InternalError` when rows or amounts do not tie with
     the journal's own: such a file is not written.
     """
+    holds = journal.holds(batch.number)
     columns = RECONCILED_OF[batch.operation]
-    frame = pl.concat(_pieces(journal, batch, minor_units))
+    frame = _with_holds(pl.concat(_pieces(journal, batch, minor_units)), holds)
     _check_rows(batch, frame)
     if CUSTOMER_URL in columns:
         frame = frame.join(_customer_urls(journal, batch), on="row", how="left", maintain_order="left")
@@ -112,6 +121,21 @@ def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Itera
     for some in lines:
         frame = pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
         yield frame.with_columns(pl.col(_ours("state")).replace(_SHOWN))
+
+
+def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
+    """Return the rows with what holds them at the end of their messages."""
+    if not holds:
+        return frame
+    told = pl.DataFrame(
+        {"row": list(holds), "\0held": [held_sentence(hold) for hold in holds.values()]},
+        schema={"row": pl.UInt32, "\0held": pl.String},
+    )
+    message = pl.concat_str("message", "\0held", separator=" ", ignore_nulls=True)
+    shown = frame.join(told, on="row", how="left", maintain_order="left").with_columns(
+        message=pl.when(pl.col("\0held").is_null()).then("message").otherwise(message)
+    )
+    return shown.drop("\0held")
 
 
 def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:

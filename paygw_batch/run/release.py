@@ -8,7 +8,7 @@ from paygw_batch.journal.port import BatchRecord, JournalReader
 from paygw_batch.run.reconcile import shown_state
 
 _WHY_NOT = {
-    State.READY: "it is ready already: `paygw-batch resume` sends it",
+    State.READY: "it is ready already: `paygw-batch resume` sends it, unless `status` says that it is held",
     State.IN_FLIGHT: "it is in doubt and may have been paid: settle it with `paygw-batch resolve` first",
     State.IN_DOUBT: "it is in doubt and may have been paid: settle it with `paygw-batch resolve` first",
     State.ACCEPTED: "the gateway has accepted it, and may still pay it",

@@ -1,4 +1,4 @@
-"""Resolving: a person settles rows that are in doubt, or accepted and never answered, with evidence."""
+"""Resolving: a person settles rows that are in doubt, accepted and never answered, or held, with evidence."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,10 @@ class Settlement:
     evidence: str
 
 
-def may_settle(state: State, resolution: Resolution) -> bool:
-    """Whether the state machine lets a person settle a row in `state` so; a row in flight counts as in doubt."""
+def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
+    """Whether a person may settle a row in `state` so; a row in flight counts as in doubt, a ready one must be held."""
+    if state is State.READY and not is_held:
+        return False
     state = State.IN_DOUBT if state is State.IN_FLIGHT else state
     return (state, kind_of(Resolved(resolution, "", ""))) in TRANSITIONS
 
@@ -54,12 +56,12 @@ def check_settlements(
 ) -> None:
     """Raise `UsageError`, with a sentence for each, when one of `settlements` may not be made."""
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
-    wrong = []
+    wrong, held = [], journal.holds(batch.number)
     for settlement in settlements:
         standing = standings.get(settlement.row)
         if standing is None:
             wrong.append(f"Row {settlement.row}: the batch has no such row.")
-        elif not may_settle(standing.state, settlement.resolution):
+        elif not may_settle(standing.state, settlement.resolution, is_held=settlement.row in held):
             word = settlement.resolution.value.replace("-", " ")
             state = shown_state(standing.state).replace("_", " ")
             wrong.append(f"Row {settlement.row} is {state}, and cannot be resolved as {word}.")
@@ -87,8 +89,7 @@ def settle(journal: Journal, batch: BatchRecord, settlements: Sequence[Settlemen
         number, standing = _instruction(journal, batch, settlement.row)
         fact = Resolved(settlement.resolution, settlement.evidence, by)
         entries.append(Entry(number, standing.attempt, fact, at))
-    if not all(journal.append(entries)):
-        raise InternalError("a row moved between its check and its settlement, while this run held the journal")
+    journal.settle(entries)
 
 
 def _instruction(journal: Journal, batch: BatchRecord, row: int) -> tuple[int, Standing]:

@@ -2,17 +2,33 @@
 
 A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
 those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
+
+A line that says the gateway has an order which the journal would send, or may send after a release, settles nothing. It
+is evidence that holds the row: `contrary` has it, in whichever batch the row is.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from paygw_batch.core.evidence import (
+    HAS_IT,
+    HOLDING,
+    Candidate,
+    Claim,
+    Evidence,
+    Proof,
+    Ruling,
+    Source,
+    fitting,
+    rule,
+)
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding
+from paygw_batch.journal.codec import canonical
+from paygw_batch.journal.port import BatchRecord, Clash, JournalReader, RowStanding
 from paygw_batch.run.ports import Now
 from paygw_batch.run.reconcile import shown_state
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
@@ -33,6 +49,10 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
     State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
 }
 """What a statement may say of a row that is settled already without contradicting the journal."""
+_OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+_MAY_BE_SENT = frozenset({State.READY, State.REJECTED})
+"""The states from which a run, or a release and a run, sends a row."""
+_DO_NOT_SEND = "The payee may have the money: do not send it again, and ask the gateway."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,8 @@ class Matched:
 
     `settlements` may be made as they are; `agreeing` lines say what the journal knows; `elsewhere` lines speak of
     orders of other batches; `waiting` rows are still being worked on, by the gateway's own word. `silent` are rows in
-    doubt that the statement does not settle.
+    doubt that the statement does not settle. `contrary` are the lines, all of them differences too, that must keep
+    their orders from being sent: evidence for the journal.
     """
 
     settlements: Sequence[Settlement]
@@ -59,6 +80,7 @@ class Matched:
     elsewhere: int
     waiting: int
     silent: Sequence[RowStanding]
+    contrary: Sequence[StatementLine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +129,8 @@ class StatementReader:
         times = Counter(line.order_id for line in statement.lines)
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
+        shared = self._shared(times)
+        contrary = self._contrary(statement)
         evidence = f"Statement {statement.name} (SHA-256 {statement.sha256[:16]})"
         readings: list[_Reading] = []
         for line in statement.lines:
@@ -115,10 +139,17 @@ class StatementReader:
             elif times[line.order_id] > 1:
                 said = f"The statement names {line.order_id} {times[line.order_id]} times: which line holds?"
                 readings.append(Difference(line.line, line.order_id, said))
+            elif line.order_id in shared and len(self._fitting(line)) > 1:
+                said = f"{line.order_id} is a payout and a collection of the same amount: which of them is meant?"
+                readings.append(Difference(line.line, line.order_id, f"{said} Settle the row by --row."))
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
-                readings.append(self._read_earlier(line))
+                readings.append(self._read_earlier(line, earlier[line.order_id]))
+            elif line.order_id in contrary:
+                clash = elsewhere[line.order_id]
+                said = f"Row {clash.sheet_row} of batch {clash.batch} is {clash.state.value} in the journal."
+                readings.append(Difference(line.line, line.order_id, f"{said} {_DO_NOT_SEND}"))
             elif line.order_id in elsewhere:
                 readings.append(_Elsewhere())
             else:
@@ -133,7 +164,60 @@ class StatementReader:
             elsewhere=sum(isinstance(reading, _Elsewhere) for reading in readings),
             waiting=sum(isinstance(reading, _Waits) for reading in readings),
             silent=[row for row in doubtful if row.row not in settled],
+            contrary=list(contrary.values()),
         )
+
+    def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
+        """Return the lines that must keep their orders from being sent, as evidence that `by` vouches for."""
+        of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
+        found = []
+        for line in contrary:
+            said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
+            content = canonical(of_file | said | {"word": _word(line)})
+            found.append(Evidence(Source.STATEMENT, _claim(line), content))
+        return found
+
+    def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
+        """Return what the words of a statement mean, those of a person's answers included."""
+        found = {_word(line): self._meaning(line) for line in statement.lines}
+        return {word: meaning for word, meaning in found.items() if meaning is not None}
+
+    def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
+        """Return, by order id, the lines by which the gateway has an order that the journal would send, or may send."""
+        with_it = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) in HAS_IT}
+        found: dict[str, StatementLine] = {}
+        for operation in self._operations():
+            _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in with_it))
+            suspects = (with_it[one.client_orderid] for one in clashes if one.state in _MAY_BE_SENT)
+            found |= {line.order_id: line for line in suspects if self._is_contrary(line)}
+        return found
+
+    def _is_contrary(self, line: StatementLine) -> bool:
+        meaning = self._meaning(line)
+        if meaning is None:
+            return False
+        ruling = rule(_claim(line), self._journal.candidates(line.order_id), {_word(line): meaning}, note="")
+        return isinstance(ruling, Ruling) and ruling.finding in HOLDING
+
+    def _meaning(self, line: StatementLine) -> OutcomeKind | None:
+        if line.status is not None:
+            return self._words.get(line.status)
+        return _OF_ANSWER.get(line.answer or "")
+
+    def _operations(self) -> Sequence[str]:
+        return sorted({record.operation for record in self._journal.batches()})
+
+    def _shared(self, order_ids: Iterable[str]) -> frozenset[str]:
+        """Return which order ids another operation than the batch's uses too."""
+        found: set[str] = set()
+        for operation in self._operations():
+            if operation != self._batch.operation:
+                _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
+                found |= {clash.client_orderid for clash in used}
+        return frozenset(found)
+
+    def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
+        return fitting(_claim(line), self._journal.candidates(line.order_id))
 
     def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowStanding], Sequence[RowStanding]]:
         """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
@@ -146,12 +230,15 @@ class StatementReader:
                 doubtful.append(row)
         return named, doubtful
 
-    def _other_orders(self, order_ids: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Return which ids belong to earlier attempts of this batch, and which to other batches."""
-        asked = ((number, order_id, "") for number, order_id in enumerate(order_ids))
-        _, used = self._journal.compare(self._batch.operation, asked)
-        own = frozenset(clash.client_orderid for clash in used if clash.batch == self._batch.batch)
-        return own, frozenset(clash.client_orderid for clash in used) - own
+    def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
+        """Return which ids belong to this batch, though to no latest attempt of it, and which to other batches."""
+        own: dict[str, Clash] = {}
+        other: dict[str, Clash] = {}
+        for operation in self._operations():
+            _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
+            for clash in used:
+                (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
+        return own, other
 
     def _read(self, line: StatementLine, row: RowStanding, evidence: str) -> _Reading:
         if (sentence := self._other_money(line, row)) is not None:
@@ -173,16 +260,18 @@ class StatementReader:
                 return self._contradiction(line, row, "not received")
             if (sentence := quarantine_sentence(row, self._quarantine_h, self._now())) is not None:
                 return Difference(line.line, line.order_id, sentence)
-        word = line.status if line.status is not None else line.answer
-        return Settlement(row.row, said, f"{evidence}, line {line.line}: {word}")
+        return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}")
 
-    def _read_earlier(self, line: StatementLine) -> _Reading:
-        """Read a line about an attempt that was rejected and released since: paid after all would be paid twice."""
+    def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
+        """Read a line about an attempt that was rejected and released since, or about a row that was never sent."""
         said = self._said(line)
         if isinstance(said, Difference):
             return said
         if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
             return _Agrees()
+        if not any(one.sent_order_id for one in self._journal.candidates(line.order_id)):
+            sentence = f"Row {clash.sheet_row} was never sent from here; the statement says otherwise. {_DO_NOT_SEND}"
+            return Difference(line.line, line.order_id, sentence)
         sentence = (
             f"{line.order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee "
             "may be paid twice: stop, and ask the gateway."
@@ -221,5 +310,15 @@ class StatementReader:
         state = shown_state(row.state).replace("_", " ")
         sentence = f"Row {row.row} is {state} in the journal, and {said} in the statement."
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
-            sentence += " The payee may have the money: do not send it again, and ask the gateway."
+            sentence += f" {_DO_NOT_SEND}"
         return Difference(line.line, line.order_id, sentence)
+
+
+def _word(line: StatementLine) -> str:
+    return line.status if line.status is not None else line.answer or ""
+
+
+def _claim(line: StatementLine) -> Claim:
+    """Return what a line says. Who gives a statement to `resolve` vouches for it by name."""
+    amount = None if line.amount is None else f"{line.amount:f}"
+    return Claim(line.order_id, amount, line.currency, _word(line), proof=Proof.PROVEN, is_current=True)

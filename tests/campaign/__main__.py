@@ -1,12 +1,13 @@
 """`python -m tests.campaign`: the process campaign at the size that is asked for, with what it came to."""
 
 import argparse
+import os
 import shutil
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,12 +17,14 @@ from threading import Event
 from .judge import Broken, judge_end, judge_orders
 from .kills import FAST, SLOW, Killed, kill
 from .listening import NOTIFYING, kill_with_listener, proving
-from .machine import GatewayProcess, Machine, Spawner, gateway
+from .machine import Machine, Spawner, gateway
 from .ordinals import EVERYTHING, strike
 from .power import play, record
 from .tracing import why_not
 
 RELEASE = {"kills": 10_000, "listening": 1_000, "starts": 1_000, "ordinals": 1, "power": 1}
+PARTS = ("power", "starts", "ordinals", "kills", "listening")
+"""In the order in which they are run."""
 START_ROWS = 8
 
 
@@ -39,37 +42,46 @@ def main() -> int:
         "--power", type=int, default=0, metavar="N", help="power cut after each N-th operation of a run"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=4, help="how many batches are killed side by side (kills)")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    stop = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # every part then ends in order, with what it came to so far
     sizes = RELEASE if arguments.release else vars(arguments)
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
-    with TemporaryDirectory(dir=place) as name, Spawner() as spawner:
-        directory = Path(name)
-        with gateway(directory / "fast", FAST) as fast, gateway(directory / "slow", SLOW) as slow:
-            parts: list[tuple[str, Callable[[], str]]] = []
-            if sizes["power"]:
-                parts.append(("power loss", partial(_power, directory, spawner, slow, sizes["power"])))
-            if sizes["starts"]:
-                parts.append(("double starts", partial(_starts, directory, spawner, fast, sizes["starts"])))
-            if sizes["ordinals"]:
-                parts.append(("ordinals", partial(_ordinals, directory, spawner, slow, sizes["ordinals"])))
-            if sizes["kills"]:
-                parts.append(("kills", partial(_kills, directory, (fast, slow), sizes["kills"], arguments.seed)))
-            if sizes["listening"]:
-                parts.append(("listening", partial(_listening, directory, spawner, sizes["listening"], arguments.seed)))
-            return max([_told(name, part, directory) for name, part in parts], default=0)
-
-
-def _told(name: str, part: Callable[[], str], directory: Path) -> int:
-    """Run a part and say what it came to. Where something broke, machines and records are kept to be looked at."""
-    began_s = time.monotonic()
-    try:
-        told, code = part(), 0
-    except AssertionError as broken:
-        kept = shutil.copytree(directory, Path(mkdtemp(prefix="paygw-campaign-")) / directory.name)
-        told, code = f"BROKEN: {broken} (kept in {kept})", 1
-    _say(f"{name}: {told} ({time.monotonic() - began_s:,.0f} s)")
+    parts: list[tuple[str, Callable[[Path, Spawner], str]]] = [
+        ("power loss", partial(_power, every=sizes["power"], stop=stop)),
+        ("double starts", partial(_starts, starts=sizes["starts"], stop=stop)),
+        ("ordinals", partial(_ordinals, every=sizes["ordinals"], stop=stop)),
+        ("kills", partial(_kills, kills=sizes["kills"], seed=arguments.seed, lanes=arguments.lanes, stop=stop)),
+        ("listening", partial(_listening, kills=sizes["listening"], seed=arguments.seed, stop=stop)),
+    ]
+    code = 0
+    for (name, part), size in zip(parts, map(sizes.__getitem__, PARTS), strict=True):
+        if size and not stop.is_set():
+            code |= _told(name, part, place)
     return code
+
+
+def _told(name: str, part: Callable[[Path, Spawner], str], place: str | None) -> int:
+    """Run a part and say what it came to. Where something broke, machines and records are kept to be looked at."""
+    began_s, used_s = time.monotonic(), _processor_s()
+    with TemporaryDirectory(dir=place) as home:
+        directory = Path(home)
+        try:
+            with Spawner() as spawner:
+                told, code = part(directory, spawner), 0
+        except AssertionError as broken:
+            kept = shutil.copytree(directory, Path(mkdtemp(prefix="paygw-campaign-")) / directory.name)
+            told, code = f"BROKEN: {broken} (kept in {kept})", 1
+    seconds, processor_s = time.monotonic() - began_s, _processor_s() - used_s
+    _say(f"{name}: {told} ({seconds:,.0f} s, {processor_s:,.0f} s of processor time)")
+    return code
+
+
+def _processor_s() -> float:
+    """Return the processor time of all that has run here and ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _say(line: str) -> None:
@@ -77,75 +89,91 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _listening(directory: Path, spawner: Spawner, kills: int, seed: int) -> str:
+def _listening(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
     home = directory / "notifying"
     home.mkdir(mode=0o700)
     with gateway(home, NOTIFYING, proving(home / "secret.txt")) as notifying:
-        tally = kill_with_listener(directory / "listening", spawner, notifying, kills=kills, seed=seed)
+        tally = kill_with_listener(directory / "listening", spawner, notifying, kills=kills, seed=seed, stop=stop)
     return (
-        f"{tally.kills:,} kills of runs and listeners over {tally.batches:,} batches, {tally.orders:,} orders: 0 sent "
-        "twice, 0 lost, every notification that was answered with 200 in the journal"
+        f"{tally.kills:,} kills of runs and listeners over {tally.batches:,} batches ({tally.collected:,} collected), "
+        f"{tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent, every notification that was answered "
+        "with 200 in the journal"
     )
 
 
-def _kills(directory: Path, gateways: Sequence[GatewayProcess], kills: int, seed: int) -> str:
-    """Kill at all gateways side by side. A SIGTERM ends it in order, with what it came to so far."""
-    stop = Event()
+def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, stop: Event) -> str:
+    """Kill in several lanes side by side, each with a gateway of its own, every second of them a slow one."""
 
-    def at_one(at: GatewayProcess) -> Killed:
-        with Spawner() as spawner:
-            return kill(
-                directory / at.directory.name / "kills",
-                spawner,
-                at,
-                kills=-(-kills // len(gateways)),
-                seed=seed,
-                stop=stop,
-            )
+    def in_lane(lane: int) -> Killed:
+        home = directory / f"lane-{lane}"
+        try:
+            with gateway(home, SLOW if lane % 2 else FAST) as at, Spawner() as spawner:
+                share = -(-kills // lanes)
+                return kill(home / "kills", spawner, at, kills=share, seed=f"{seed}/{lane}", stop=stop)
+        except AssertionError:
+            stop.set()  # no other lane goes on for hours before this is told
+            raise
 
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with ThreadPoolExecutor(len(gateways)) as lanes:
-        tallies = list(lanes.map(at_one, gateways))
-    signal.signal(signal.SIGTERM, before)
-    return "; ".join(
-        f"{at.directory.name} gateway: {tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) "
-        f"over {tally.batches:,} batches, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent"
-        for at, tally in zip(gateways, tallies, strict=True)
+    with ThreadPoolExecutor(lanes) as pool:
+        tally = sum(pool.map(in_lane, range(lanes)), start=Killed())
+    return (
+        f"{tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) over {tally.batches:,} "
+        f"batches ({tally.collected:,} collected), {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent"
     )
 
 
-def _starts(directory: Path, spawner: Spawner, at: GatewayProcess, starts: int) -> str:
+def _starts(directory: Path, spawner: Spawner, *, starts: int, stop: Event) -> str:
     codes: Counter[int] = Counter()
-    for number in range(starts):
-        machine = Machine.made(directory / "starts" / str(number), spawner, at, prefix=f"D{number}")
-        sheet = machine.sheet(START_ROWS)
-        runs = [machine.start("submit", sheet) for _ in range(2 if number % 10 else 4)]
-        codes.update(run.done() for run in runs)
-        if len(judge_orders(machine, at)) != START_ROWS:
-            raise Broken(f"start {number}: {machine.said()}")
-        judge_end(machine, at, START_ROWS)
-        shutil.rmtree(machine.home)
-    return f"{starts:,} times two runs at once, each tenth time four; exit codes {dict(codes)}: 0 sent twice, 0 lost"
+    made = orders = 0
+    with gateway(directory / "fast", FAST) as at:
+        while made < starts and not stop.is_set():
+            operation = "payin" if made % 3 == 2 else "payout"
+            machine = Machine.made(
+                directory / "starts" / str(made), spawner, at, prefix=f"D{made}", operation=operation
+            )
+            sheet = machine.sheet(START_ROWS)
+            runs = [machine.start(machine.command, sheet) for _ in range(2 if made % 10 else 4)]
+            codes.update(run.done() for run in runs)
+            if len(judge_orders(machine, at)) != START_ROWS:
+                raise Broken(f"start {made}: {machine.said()}")
+            judge_end(machine, at, START_ROWS)
+            shutil.rmtree(machine.home)
+            made += 1
+            orders += START_ROWS
+    return (
+        f"{made:,} times two runs at once, each tenth time four, {orders:,} orders; exit codes {dict(codes)}: 0 sent "
+        "twice, 0 lost, 0 without an intent"
+    )
 
 
-def _ordinals(directory: Path, spawner: Spawner, at: GatewayProcess, every: int) -> str:
+def _ordinals(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> str:
     if why_not():
         return f"left out: {why_not()}"
     struck: Counter[str] = Counter()
-    for call, fault in EVERYTHING:
-        runs = strike(directory / "ordinals", spawner, at, call, fault, every=every)
-        _say(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
-        struck[call] += runs.runs
-    return f"{struck.total():,} runs struck {dict(struck)}: 0 sent twice, 0 lost"
+    pairs = 0
+    with gateway(directory / "slow", SLOW) as at:
+        for call, fault in EVERYTHING:
+            runs = strike(directory / "ordinals", spawner, at, call, fault, every=every, stop=stop)
+            struck[call] += runs.runs
+            if stop.is_set():
+                break
+            _say(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
+            pairs += 1
+    return (
+        f"{struck.total():,} runs struck {dict(struck)}, {pairs} of {len(EVERYTHING)} pairs of call and fault at every "
+        f"ordinal{'' if every == 1 else f' of each {every}'}: 0 sent twice, 0 lost, 0 without an intent"
+    )
 
 
-def _power(directory: Path, spawner: Spawner, at: GatewayProcess, every: int) -> str:
+def _power(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> str:
     if why_not():
         return f"left out: {why_not()}"
-    machine = Machine.made(directory / "power" / "home", spawner, at, prefix="POWER")
-    operations = record(machine, "submit", machine.sheet(START_ROWS))
-    disks = play(machine, operations, every=every)
-    return f"{len(operations)} operations, {disks:,} disks: each opens, is sound, and owes nothing that had left"
+    with gateway(directory / "slow", SLOW) as at:
+        machine = Machine.made(directory / "power" / "home", spawner, at, prefix="POWER")
+        operations = record(machine, "submit", machine.sheet(START_ROWS))
+    disks = play(machine, operations, every=every, stop=stop)
+    cut = ", stopped before the last" if stop.is_set() else ""
+    return f"{len(operations)} operations, {disks:,} disks{cut}: each opens, is sound, and owes nothing that had left"
 
 
 if __name__ == "__main__":

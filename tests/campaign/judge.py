@@ -31,7 +31,7 @@ def intended(machine: Machine) -> set[str]:
 
 def judge_orders(machine: Machine, at: GatewayProcess) -> list[RecordLine]:
     """Hold what must be true at any moment: no row arrived twice, none without an intent in the journal."""
-    orders = orders_of(machine, at.record(machine.since))
+    orders = orders_of(machine, at.of(machine.operation).record(machine.since))
     twice = [order_id for order_id, count in Counter(line.client_orderid for line in orders).items() if count > 1]
     if twice:
         raise Broken(f"sent twice: {twice}")

@@ -3,7 +3,7 @@
 import shutil
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -37,7 +37,12 @@ class Killed:
     kills: int = 0
     kills_while_sending: int = 0
     batches: int = 0
+    collected: int = 0
+    """How many of the batches were collections."""
     orders: int = 0
+
+    def __add__(self, other: "Killed") -> "Killed":
+        return Killed(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass
@@ -58,9 +63,9 @@ def kill_until_done(machine: Machine, at: GatewayProcess, rng: Random, pace: Pac
     sheet = machine.sheet(rows)
     has_batch = False
     for _ in range(MOST_STARTS):
-        command = ("resume",) if has_batch and rng.random() < 0.8 else ("submit", sheet)
+        command = ("resume",) if has_batch and rng.random() < 0.8 else (machine.command, sheet)
         run = machine.start(*command, planted="plants:key_known_to_be_sound")
-        if not _is_let_end(run, at, rng, pace):
+        if not _is_let_end(run, at.of(machine.operation), rng, pace):
             run.send(signal.SIGKILL)
         if (code := run.done()) == -signal.SIGKILL:
             tally.kills += 1
@@ -77,6 +82,7 @@ def kill_until_done(machine: Machine, at: GatewayProcess, rng: Random, pace: Pac
     if machine.run("verify") not in {0, 5}:
         raise Broken(f"the journal is not sound: {machine.said()}")
     tally.batches += 1
+    tally.collected += machine.operation == "payin"
     tally.orders += len(judge_orders(machine, at))
 
 
@@ -96,16 +102,21 @@ def _is_let_end(run: Run, at: GatewayProcess, rng: Random, pace: Pace) -> bool:
     return run.wait(rng.uniform(0.0, rng.choice((0.003, 0.02, pace.sending_s)))) is not None
 
 
+def _slug(seed: int | str) -> str:
+    return str(seed).replace("/", "x")
+
+
 def kill(
-    directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int, stop: Event | None = None
+    directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int | str, stop: Event | None = None
 ) -> Killed:
-    """Kill until there were `kills`, or until told to `stop`."""
+    """Kill until there were `kills`, or until told to `stop`. Every third batch is collected, and not paid out."""
     tally, pace = Killed(), Pace()
     life = 0
     while tally.kills < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{seed}/{life}")  # noqa: S311 (dice)
-        name, concurrency = f"K{seed}x{life}", rng.choice((1, 3, 16))
-        machine = Machine.made(directory / name, spawner, at, prefix=name, concurrency=concurrency)
+        name, concurrency = f"K{_slug(seed)}x{life}", rng.choice((1, 3, 16))
+        operation = "payin" if life % 3 == 2 else "payout"
+        machine = Machine.made(directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation)
         try:
             kill_until_done(machine, at, rng, pace, tally)
         except Broken as broken:

@@ -15,6 +15,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Self
 
 from .judge import Broken, judge_end
@@ -163,11 +164,13 @@ class Listening:
         return order_id.startswith(f"{self._machine.prefix}-")
 
 
-def kill_with_listener(directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int) -> Killed:
+def kill_with_listener(
+    directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int, stop: Event | None = None
+) -> Killed:
     """Kill runs until there were `kills`, and the listener beside them all the while; judge each batch at its end."""
     tally, pace = Killed(), Pace()
     life = 0
-    while tally.kills < kills:
+    while tally.kills < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"listening/{seed}/{life}")  # noqa: S311 (dice)
         name = f"L{seed}x{life}"
         machine = Machine.made(directory / name, spawner, at, prefix=name)

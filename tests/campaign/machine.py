@@ -13,14 +13,24 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADING = "country,client_orderid,amount,currency,account_name,account_number,phone"
+COMMANDS = {"payout": "submit", "payin": "collect"}
+HEADINGS = {
+    "payout": "country,client_orderid,amount,currency,account_name,account_number,phone",
+    "payin": "country,client_orderid,amount,currency,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,"
+    "order_desc,merchant_data",
+}
+LINES = {
+    "payout": "KE,{id},{amount},KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}",
+    "payin": "KE,{id},{amount},KES,Jane,Wanjiku,+254712345{n:03},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,"
+    "Shoes,t",
+}
 PATIENCE_S = 60.0
 """How long anything may take before the campaign calls it hung."""
 
@@ -126,10 +136,12 @@ def _state_of(pid: int) -> str:
 
 @dataclass
 class GatewayProcess:
-    """The built-in gateway, started by its own command. Its record judges."""
+    """The built-in gateway, started by its own command. Its record of an operation judges."""
 
     directory: Path
     url: str
+    operation: str = "payout"
+    _others: "dict[str, GatewayProcess]" = field(default_factory=dict, repr=False)
     _orders: list[RecordLine] = field(default_factory=list, repr=False)
     _read_bytes: int = 0
 
@@ -139,7 +151,13 @@ class GatewayProcess:
 
     @property
     def _record(self) -> Path:
-        return self.directory / "sandbox-record.csv"
+        return self.directory / f"sandbox-record{'' if self.operation == 'payout' else '-' + self.operation}.csv"
+
+    def of(self, operation: str) -> "GatewayProcess":
+        """Return the same gateway, with its record of an operation."""
+        if operation == self.operation:
+            return self
+        return self._others.setdefault(operation, GatewayProcess(self.directory, self.url, operation))
 
     def record_bytes(self) -> int:
         """Return how long the record is: it grows with each order that arrives."""
@@ -224,16 +242,29 @@ class Machine:
     """How many orders the gateway had when the machine was made: none of them is its own."""
     environ: dict[str, str] = field(default_factory=dict)
     """What its environment holds beside the usual."""
+    operation: str = "payout"
 
     @classmethod
     def made(
-        cls, home: Path, spawner: Spawner, at: GatewayProcess, *, prefix: str = "PAY", concurrency: int = 16
+        cls,
+        home: Path,
+        spawner: Spawner,
+        at: GatewayProcess,
+        *,
+        prefix: str = "PAY",
+        concurrency: int = 16,
+        operation: str = "payout",
     ) -> Self:
-        """Return a fresh machine that pays through `at`."""
+        """Return a fresh machine that pays, or collects, through `at`."""
         home.mkdir(mode=0o700, parents=True)
         config = sandbox_toml(base_url=at.url, private_key=str(at.key))
         (home / "paygw.toml").write_text(config.replace("concurrency = 16", f"concurrency = {concurrency}"))
-        return cls(home, spawner, prefix, len(at.record()))
+        return cls(home, spawner, prefix, len(at.of(operation).record()), operation=operation)
+
+    @property
+    def command(self) -> str:
+        """Return the command that sends its sheets."""
+        return COMMANDS[self.operation]
 
     @property
     def journal(self) -> Path:
@@ -242,11 +273,11 @@ class Machine:
     def sheet(self, rows: int, *, name: str = "payroll.csv", first: int = 0) -> Path:
         """Write a sheet of good rows, whose order ids count from `first`."""
         lines = [
-            f"KE,{self.prefix}-{n},{100 + n}.25,KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}"
+            LINES[self.operation].format(id=f"{self.prefix}-{n}", amount=f"{100 + n}.25", n=n)
             for n in range(first, first + rows)
         ]
         path = self.home / name
-        path.write_text("\n".join([HEADING, *lines]) + "\n")
+        path.write_text("\n".join([HEADINGS[self.operation], *lines]) + "\n")
         return path
 
     def start(self, *arguments: str | Path, **start: Any) -> Run:
@@ -289,9 +320,9 @@ class Machine:
 
     def with_spawner(self, spawner: Spawner) -> "Machine":
         """Return this very machine, its programs started by another spawner."""
-        return Machine(self.home, spawner, self.prefix, self.since, self.environ)
+        return replace(self, spawner=spawner)
 
     def copy_to(self, home: Path) -> "Machine":
         """Return a machine that is as this one is now."""
         shutil.copytree(self.home, home)
-        return Machine(home, self.spawner, self.prefix, self.since)
+        return replace(self, home=home, environ={})

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from .judge import Broken, judge_end, judge_orders
@@ -22,18 +23,24 @@ ERRORS = {
     "fdatasync": OF_DISKS,
     "fsync": OF_DISKS,
     "pwrite64": OF_DISKS,
-    "write": (),
+    "write": OF_DISKS,
     "rename": OF_DISKS,
     "sendto": (*OF_DISKS, "error=ECONNRESET", "error=EPIPE"),
     "connect": (*OF_DISKS, "error=ECONNREFUSED", "error=ENETUNREACH"),
 }
-"""Errors that a call is made to fail with: those of disks, and of networks where a network is called. `write` is only
-killed: libraries wake their own threads by it, and hang where that fails, which no disk and no network brings about.
-That files cannot be written is tried by disks that are full."""
+"""Errors that a call is made to fail with: those of disks, and of networks where a network is called."""
 EVERYTHING = tuple((call, fault) for call, errors in ERRORS.items() for fault in (KILL, *errors))
-SEAMS: Mapping[str, Mapping[str, Any]] = {"sendto": {"hidden": ["uvloop"], "planted": "plants:wake_ups_by_write"}}
+SEAMS: Mapping[str, Mapping[str, Any]] = {
+    "sendto": {"hidden": ["uvloop"], "planted": "plants:wake_ups_by_write"},
+    "write": {"planted": "plants:parts_by_a_known_name"},
+}
 """How a call is told from what else it is used for. Without uvloop requests leave by `sendto` and nothing else does but
 the wake-ups of the event loop: those go by `write` then."""
+PART = ".paygw-known.part"
+"""What a file is called that is not whole yet, where `plants.parts_by_a_known_name` is on."""
+FILES = {"write": ("out.txt", "err.txt", PART)}
+"""The only files whose calls are made to fail. By `write` libraries wake their own threads as well, and hang where that
+fails, which no disk brings about. A kill strikes at every one."""
 MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
 """What a struck run may end with: anything but an unexpected error."""
 ROWS = 4
@@ -48,11 +55,20 @@ class Struck:
     codes: Counter[int] = field(default_factory=Counter)
 
 
-def strike(directory: Path, spawner: Spawner, at: GatewayProcess, call: str, fault: str, *, every: int = 1) -> Struck:
+def strike(
+    directory: Path,
+    spawner: Spawner,
+    at: GatewayProcess,
+    call: str,
+    fault: str,
+    *,
+    every: int = 1,
+    stop: Event | None = None,
+) -> Struck:
     """Strike `call` with `fault` at every ordinal (or each `every`-th); after each, resume to the end and judge."""
     struck = Struck()
     ordinal = 1
-    while True:
+    while not (stop is not None and stop.is_set()):
         name = f"{call}-{fault.partition('=')[2]}-{ordinal}"
         machine = Machine.made(directory / name, spawner, at, prefix=f"S{name}")
         try:
@@ -65,6 +81,7 @@ def strike(directory: Path, spawner: Spawner, at: GatewayProcess, call: str, fau
         struck.runs += 1
         struck.codes[code] += 1
         ordinal += every
+    return struck
 
 
 def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -> int | None:
@@ -72,7 +89,10 @@ def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -
     sheet = machine.sheet(ROWS)
     log = machine.home / "strace.txt"
     seam = SEAMS.get(call, {})
-    code = traced(machine, log, ["-y", "-e", f"trace={call}", "-e", f"inject={inject}"], "submit", sheet, **seam)
+    files = FILES.get(call, ()) if KILL not in inject else ()
+    only = [option for name in files for option in ("-P", str(machine.home / name))]
+    options = ["-y", *only, "-e", f"trace={call}", "-e", f"inject={inject}"]
+    code = traced(machine, log, options, "submit", sheet, **seam)
     if "(INJECTED)" not in log.read_text() and code != -9:
         return None
     if code not in MAY_END:

@@ -60,6 +60,16 @@ def key_known_to_be_sound() -> None:
     _put(sign, "load_pem_private_key", partial(load_pem_private_key, unsafe_skip_rsa_key_validation=True))
 
 
+def parts_by_a_known_name() -> None:
+    """No bug: files that are not whole yet have one name, by which strace can tell writes to them from all others."""
+
+    def mkstemp(*, dir: Path, prefix: str, suffix: str) -> tuple[int, str]:  # noqa: A002 (the library's own name)
+        name = str(Path(dir) / f"{prefix}known{suffix}")
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), name
+
+    _put(write.tempfile, "mkstemp", mkstemp)
+
+
 def wake_ups_by_write() -> None:
     """No bug: event loops wake themselves by `write`, so that every `sendto` is the network's."""
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from threading import Event
 
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.store import SqliteJournal, open_journal
@@ -258,7 +259,9 @@ def _subsets(dirty: list[tuple[str, int]], rng: Random) -> Iterator[frozenset[tu
 # Playing them.
 
 
-def play(machine: Machine, operations: list[Operation], *, every: int = 1, seed: int = 1) -> int:
+def play(
+    machine: Machine, operations: list[Operation], *, every: int = 1, seed: int = 1, stop: Event | None = None
+) -> int:
     """Cut the power after every operation (or each `every`-th) in every way; return how many disks were looked at.
 
     The machine's own home is moved away: each disk is built in its place, because a journal knows where it lives.
@@ -267,6 +270,8 @@ def play(machine: Machine, operations: list[Operation], *, every: int = 1, seed:
     config = (machine.home.with_name("recorded") / "paygw.toml").read_bytes()
     rng, disk, looked_at, seen = Random(seed), Disk(), 0, set()  # noqa: S311 (dice)
     for number, operation in enumerate(operations):
+        if stop is not None and stop.is_set():
+            break
         disk.apply(operation)
         if number % every:
             continue

@@ -16,7 +16,10 @@ import sys
 from typing import Any
 
 MODULES = (
-    *(f"paygw_batch.cli.{name}" for name in ("submit", "resume", "reconcile", "sending", "status", "verify")),
+    *(
+        f"paygw_batch.cli.{name}"
+        for name in ("submit", "collect", "resume", "reconcile", "sending", "status", "verify")
+    ),
     # What a run would import by itself, somewhere on its way.
     "pandera.backends.polars.builtin_checks",
     "pandera.backends.polars.register",

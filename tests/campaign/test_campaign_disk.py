@@ -25,6 +25,7 @@ can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
         ("fdatasync", "error=EIO", 4),
         ("pwrite64", KILL, 16),
         ("sendto", KILL, 2),
+        ("write", "error=ENOSPC", 1),
         ("rename", KILL, 1),
         ("rename", "error=ENOSPC", 1),
         ("connect", "error=ECONNREFUSED", 3),

@@ -197,6 +197,39 @@ def test_the_same_order_id_may_be_used_once_in_each_direction(program: Program):
     assert (again["sent_this_run"], again["known"]) == (0, 3)
 
 
+def both_accepted(program: Program, *, amount: str) -> tuple[str, str]:
+    """Return the batches of a payout and of a collection under one order id and of one currency, both accepted."""
+    payout = program.json("submit", program.sheet(kenyan_rows(1, amount="9002", prefix="ID")))
+    collection = program.json("collect", program.sheet(customers(1, amount=amount, prefix="ID"), "c.csv", HEADING))
+    assert [payout["states"], collection["states"]] == [{"accepted": 1}, {"accepted": 1}]
+    return payout["batch"], collection["batch"]
+
+
+def settled(program: Program, batch: str, line: str) -> dict[str, object]:
+    """Carry out a statement of one line."""
+    file = program.home / "statement.csv"
+    file.write_text(f"order_id,amount,currency,status\n{line}\n")
+    return program.json("resolve", batch, "--from", file, "--yes")
+
+
+def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_neither(program: Program):
+    batches = both_accepted(program, amount="9002")
+    for batch in batches:
+        summary = settled(program, batch, "ID-1,9002,KES,declined")
+        assert (summary["exit_code"], summary["resolved"], summary["states"]) == (3, 0, {"accepted": 1})
+        assert "which of them is meant" in str(summary["differences"])
+    told = program.json("resolve", batches[0], "--row", "2", "--as", "paid", "--evidence", "Ticket 4711")
+    assert told["states"] == {"paid": 1}
+    assert program.json("status", batches[1])["states"] == {"accepted": 1}
+
+
+def test_a_statement_about_the_amount_of_one_operation_settles_that_one_and_leaves_the_other(program: Program):
+    payout, collection = both_accepted(program, amount="9002.50")
+    assert settled(program, payout, "ID-1,9002.50,KES,declined")["resolved"] == 0
+    assert settled(program, collection, "ID-1,9002.50,KES,declined")["states"] == {"rejected": 1}
+    assert program.json("status", payout)["states"] == {"accepted": 1}
+
+
 def test_an_order_id_is_never_collected_twice_under_other_content(program: Program):
     program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
     result = program.json("collect", program.sheet(customers(1, amount="99"), "c2.csv", HEADING))

@@ -90,6 +90,67 @@ def test_what_nobody_approved_is_not_sent(careful: Program):
     assert "not enough approvals: 1 is needed, 0 valid" in refused(careful)
 
 
+HEADING_OF_COLLECTIONS = (
+    "country,client_orderid,amount,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,order_desc,"
+    "merchant_data"
+)
+CUSTOMER = (
+    "KE,COL-{n},{amount},Jane,Wanjiku,+25471234{n:04},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,Shoes,t"
+)
+
+
+def customers(program: Program, *, amount: str = "1500.50") -> Path:
+    """Return a sheet of two customers to collect from."""
+    rows = [CUSTOMER.format(n=n, amount=amount) for n in (1, 2)]
+    return program.sheet(rows, "payroll.csv", HEADING_OF_COLLECTIONS)
+
+
+def plan_of_collections(program: Program) -> dict[str, object]:
+    made = program.json(
+        "plan", customers(program), "--collect", "--out", plan_of(program), "--key", program.home / "ada.pem"
+    )
+    assert program.json("approve", plan_of(program), "--key", program.home / "cleo.pem")["exit_code"] == 0
+    return made
+
+
+def test_a_collection_is_planned_approved_and_sent(careful: Program):
+    made = plan_of_collections(careful)
+    assert (made["rows"], made["totals"]) == (2, {"KES": {"ready": "3001.00"}})
+    looked_at = careful.run("approve", plan_of(careful))
+    assert "2 rows, to collect from customers at sandbox/1000" in looked_at.stdout
+    assert made["operation"] == "payin"
+    summary = careful.json("collect", careful.home / "payroll.csv")
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 2})
+    said = [deed["said"] for deed in careful.json("status", summary["batch"], "--history")["history"]]
+    assert [sentence.split(" at ")[0] for sentence in said[1:]] == ["prepared by ada", "approved by cleo"]
+
+
+def test_a_collection_that_nobody_approved_or_that_changed_since_is_not_sent(careful: Program):
+    sheet = customers(careful)
+    assert careful.run("collect", sheet).exit_code == 8
+    plan_of_collections(careful)
+    customers(careful, amount="2500.50")
+    result = careful.run("collect", sheet)
+    assert (result.exit_code, careful.json("status")["batches"]) == (8, [])
+
+
+def test_an_approval_of_payouts_is_none_of_collections(careful: Program):
+    """A sheet that can be read both ways: what was approved as a payout is not collected."""
+    heading = (
+        "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
+        "city,zip_code,ipaddress,order_desc"
+    )
+    row = (
+        "RW,ID-1,5000,Keza,Gasana,Keza Gasana,250788000103,250788000103,+250788000103,k@example.com,KN 4,Kigali,KG-11,"
+        "192.0.2.1,Shoes"
+    )
+    sheet = careful.sheet([row], "payroll.csv", heading)
+    careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem")
+    careful.json("approve", plan_of(careful), "--key", careful.home / "cleo.pem")
+    assert careful.run("collect", sheet).exit_code == 8
+    assert careful.json("submit", sheet)["states"] == {"paid": 1}
+
+
 def test_a_small_batch_needs_no_approval(careful: Program):
     sheet = careful.sheet(kenyan_rows(3, amount="333"))
     assert careful.json("submit", sheet)["states"] == {"paid": 3}

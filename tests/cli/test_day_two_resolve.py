@@ -233,6 +233,86 @@ def test_an_earlier_attempt_that_was_paid_after_all_is_shown_as_a_double_payment
     assert "may be paid twice" in differences[0]["message"]
 
 
+# Rows that a statement says the gateway has
+
+
+@pytest.fixture
+def cleared(doubtful: Program) -> Program:
+    """Row 5 is ready once more: a person called its first attempt not received."""
+    without_quarantine(doubtful)
+    resolve(doubtful, "--row", "5", "--as", "not-received", "--evidence", EVIDENCE)
+    return doubtful
+
+
+def resumed(program: Program) -> dict[str, dict[str, str]]:
+    """Resume the batch; return its reconciliation by order id."""
+    summary = program.json("resume", program.home / "payroll.csv")
+    assert summary["exit_code"] == 5
+    return {line["client_orderid"]: line for line in read_csv(summary["reconciliation"])}
+
+
+@pytest.mark.parametrize("answer", ["approved", "processing"])
+@pytest.mark.parametrize("option", [(), ("--matching-only",)])
+def test_a_ready_row_that_a_statement_calls_paid_or_under_way_is_held_until_a_person_says(
+    cleared: Program, answer: str, option: tuple[str, ...]
+):
+    file = statement(cleared, f"LOST-1;9008;KES;{answer}", "TAKEN-1;9007;KES;approved")
+    preview = resolve(cleared, "--from", file)
+    assert (preview["would_hold"], preview["held"]) == (["LOST-1"], 0)
+    assert "--yes holds them" in str(preview["message"])
+    summary = resolve(cleared, "--from", file, "--yes", *option)
+    assert (summary["held"], summary["resolved"]) == (1, len(option))
+    assert summary["exit_code"] == (5 if option else 3)
+    line = resumed(cleared)["LOST-1"]
+    assert (line["state"], line["attempts"]) == ("ready", "1")
+    assert "Held: by statement of" in line["message"]
+    shown = cleared.json("status", cleared.home / "payroll.csv")
+    (told,) = [row for row in shown["needs_person"] if row["held"]]
+    assert told["row"] == 5
+    assert "no run sends it" in told["next"]
+    assert cleared.json("verify")["exit_code"] == 5
+    resolve(cleared, "--row", "5", "--as", "not-received", "--evidence", "Ticket 4712", "--by", "Amina")
+    history = cleared.json("status", cleared.home / "payroll.csv", "--history")["history"]
+    assert [(deed["what"], deed["said"]) for deed in history][-1] == ("resolved_not_received", "Ticket 4712")
+    assert "Amina" in history[-1]["by"]
+    assert cleared.json("status", cleared.home / "payroll.csv")["contradictions"] == 0
+    assert resumed(cleared)["LOST-1"]["attempts"] == "2"
+
+
+@pytest.mark.parametrize(("word", "state"), [("paid", "paid"), ("rejected", "rejected")])
+def test_a_held_row_is_settled_as_what_became_of_it(cleared: Program, word: str, state: str):
+    resolve(cleared, "--from", statement(cleared, "LOST-1;9008;KES;approved"), "--yes")
+    resolve(cleared, "--row", "5", "--as", word, "--evidence", EVIDENCE)
+    assert resumed(cleared)["LOST-1"]["state"] == state
+
+
+def test_a_ready_row_that_nothing_holds_is_not_resolved(cleared: Program):
+    result = cleared.run("resolve", cleared.home / "payroll.csv", "--row", "5", "--as", "paid", "--evidence", EVIDENCE)
+    assert result.exit_code == 2
+    assert "Row 5 is ready" in result.stderr
+
+
+def test_a_rejected_row_that_a_statement_calls_paid_is_not_sent_after_its_release(doubtful: Program):
+    assert resolve(doubtful, "--from", statement(doubtful, "NO-1;9001;KES;approved"), "--yes")["held"] == 1
+    doubtful.json("retry", doubtful.home / "payroll.csv", "--row", "6")
+    line = resumed(doubtful)["NO-1"]
+    assert (line["state"], line["attempts"], line["sent_orderid"]) == ("ready", "1", "NO-1")
+
+
+def test_a_row_of_another_batch_that_a_statement_calls_paid_is_held_too(cleared: Program):
+    other = cleared.sheet(kenyan_rows(1, prefix="OTHER"), name="other.csv")
+    cleared.json("submit", other)
+    file = statement(cleared, "LOST-1;9008;KES;approved", "LOST-1;9008;KES;approved")
+    summary = cleared.json("resolve", other, "--from", file, "--yes")
+    assert (summary["held"], summary["exit_code"]) == (1, 3)
+    assert resumed(cleared)["LOST-1"]["attempts"] == "1"
+
+
+def test_a_statement_with_other_money_holds_nothing(cleared: Program):
+    summary = resolve(cleared, "--from", statement(cleared, "LOST-1;9009;KES;approved"), "--yes")
+    assert (summary["held"], summary["exit_code"]) == (0, 3)
+
+
 def test_an_earlier_attempt_that_the_statement_calls_declined_agrees(doubtful: Program):
     doubtful.json("retry", doubtful.home / "payroll.csv")
     summary = resolve(doubtful, "--from", statement(doubtful, "NO-1;9001;KES;declined"))

@@ -49,11 +49,12 @@ def open_sheet(
     pages: Sequence[bytes] = (b"page one", b"page two"),
     opened_at: str = AT,
     sheet_name: str = "payroll.csv",
+    operation: str = OPERATION,
 ) -> BatchRecord:
     instructions = [new_instruction(row) for row in range(2, 2 + new)] if isinstance(new, int) else list(new)
     rows = len(instructions) + len(known)
     return journal.open_batch(
-        NewBatch(batch, OPERATION, sheet_name, f"sha-{batch}", rows, 0),
+        NewBatch(batch, operation, sheet_name, f"sha-{batch}", rows, 0),
         pages=pages,
         instructions=instructions,
         known=known,

@@ -1,12 +1,14 @@
 """Evidence in both stores: kept once, in order, with the facts it brings about; and the way from older versions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 from journal_rows import (
     AT,
+    OPERATION,
     all_due,
     at,
     intent,
@@ -20,9 +22,9 @@ from journal_rows import (
 )
 
 from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
-from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.lifecycle import Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt
+from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal import schema
 from paygw_batch.journal.port import Journal, Known
 from paygw_batch.journal.store import SqliteJournal
@@ -105,6 +107,13 @@ def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal:
     assert journal.verify()["evidence"] == 6
 
 
+def released(journal: Journal) -> None:
+    """Row 2 was rejected and is ready again, under the same order id."""
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.REJECTED)
+    journal.release(1, [2, 3, 4], suffix=False, by="amina", at=at(3))
+
+
 def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal):
     accepted(journal)
     journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
@@ -147,6 +156,94 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
     assert list(journal.take_in([says(1, word)], WORDS, at=at(5))) == [Finding.CONTRADICTING]
     assert [due.row for due in all_due(journal, 1)] == [3]
     assert states(journal) == [State.READY, State.READY, State.IN_DOUBT]
+
+
+@pytest.mark.parametrize(
+    ("resolution", "state"), [("paid", "paid"), ("rejected", "rejected"), ("not-received", "ready")]
+)
+def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resolution: str, state: str):
+    released(journal)
+    journal.take_in([says(1)], WORDS, at=at(5))
+    (hold,) = journal.holds(1).values()
+    assert (hold.source, hold.said, hold.taken_at) == (Source.NOTIFICATION, "paid", at(5))
+    number, standing = journal.row(1, 2) or (0, Standing())
+    journal.settle([resolved(number, standing.attempt, Resolution(resolution), at(6))])
+    assert states(journal)[0] == state
+    assert journal.holds(1) == {}
+    assert [due.row for due in all_due(journal, 1)] == ([2, 3, 4] if state == "ready" else [3, 4])
+    assert list(journal.contradictions(1)) == []
+    assert journal.evidence_counts() == {"contradicting": 1}
+    assert journal.deeds(1)[-1].by == "amina"
+    assert journal.verify()["evidence"] == 2
+    journal.take_in([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
+    assert (2 in journal.holds(1)) == (state == "ready")
+
+
+def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal):
+    released(journal)
+    journal.take_in([says(1)], WORDS, at=at(5))
+    held, free = (journal.row(1, row) for row in (2, 3))
+    assert held is not None
+    assert free is not None
+    with pytest.raises(InternalError):
+        journal.settle([resolved(one, standing.attempt, Resolution.PAID) for one, standing in (held, free)])
+    assert states(journal) == [State.READY] * 3
+    assert list(journal.holds(1)) == [2]
+
+
+def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_kept(journal: Journal):
+    released(journal)
+    held, free, _ = all_due(journal, 1)
+    journal.take_in([says(1)], WORDS, at=at(5))
+    facts = journal.head().seq
+    assert list(journal.append([intent(free), intent(held)])) == [True, False]
+    assert journal.head().seq == facts + 1
+    assert states(journal) == [State.READY, State.IN_FLIGHT, State.READY]
+    journal.verify()
+
+
+def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal):
+    released(journal)
+    amended = [(2, "ORD-2", "other content")]
+    assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
+    journal.take_in([says(1)], WORDS, at=at(5))
+    assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [False]
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("proof", [Proof.PROVEN, Proof.UNPROVEN])
+def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_both_are_held(
+    journal: Journal, word: str, proof: Proof
+):
+    released(journal)
+    open_sheet(journal, operation="payin", batch="other")
+    journal.take_in([says(1, word, proof=proof)], WORDS, at=at(5))
+    assert journal.evidence_counts() == {"ambiguous": 2}
+    assert states(journal) == [State.READY] * 3
+    assert [one.batch for one in journal.evidence_waiting()] == ["b1", "other"]
+    is_held = proof is Proof.PROVEN and word != "declined"
+    for batch in (1, 2):
+        assert [due.row for due in all_due(journal, batch)] == ([3, 4] if is_held else [2, 3, 4])
+        assert list(journal.holds(batch)) == ([2] if is_held else [])
+        if is_held:
+            number, standing = journal.row(batch, 2) or (0, Standing())
+            journal.settle([resolved(number, standing.attempt, Resolution.NOT_RECEIVED, at(6))])
+        assert list(journal.holds(batch)) == []
+    journal.verify()
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("source", [Source.NOTIFICATION, Source.ENQUIRY, Source.STATEMENT])
+def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes_to_a_final_state(
+    journal: Journal, word: str, source: Source
+):
+    accepted(journal)
+    open_sheet(journal, operation="payin", batch="other")
+    send(journal, 2, OutcomeKind.ACCEPTED)
+    journal.take_in([replace(says(1, word), source=source, spooled=None)], WORDS, at=at(5))
+    for batch in (1, 2):
+        assert [one.state for one in journal.standings(batch)] == [State.ACCEPTED] * 3
+        assert [(one.row, one.finding) for one in journal.evidence_waiting(batch)] == [(2, Finding.AMBIGUOUS)]
 
 
 def test_evidence_is_never_taken_in_twice(place: Path):

@@ -3,14 +3,18 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_rows import AT, OPERATION, all_due, at, intent, memory, new_instruction, open_at, outcome_of, resolved
 
+from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
 from paygw_batch.core.lifecycle import FactKind, Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Amendment, Entry, NewBatch
 from paygw_batch.journal.store import SqliteJournal
@@ -18,6 +22,17 @@ from paygw_batch.journal.store import SqliteJournal
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
 BY_STATE = set(State) - {State.READY}
 IDS = ["A", "B", "C", "A-r2", "B-r2", "A-r3"]
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+EVIDENCE = st.builds(
+    lambda source, order_id, amount, word, proof: Evidence(
+        source, Claim(order_id, amount, "KES", word, None, proof, is_current=source is Source.STATEMENT), word
+    ),
+    st.sampled_from([Source.NOTIFICATION, Source.STATEMENT]),
+    st.sampled_from(IDS),
+    st.sampled_from(["1", "2.00"]),
+    st.sampled_from(sorted(WORDS)),
+    st.sampled_from([Proof.PROVEN, Proof.PROVEN, Proof.UNPROVEN]),
+)
 
 
 class Pair:
@@ -27,9 +42,33 @@ class Pair:
         self.place = place
         self.disk: SqliteJournal = open_at(place)
         self.twin: MemoryJournal = memory()
+        self.held: set[int] = set()
+        """The instructions that evidence speaks against, and no person has answered for since."""
 
     def append(self, entries: list[Entry]) -> None:
         assert list(self.disk.append(entries)) == list(self.twin.append(entries))
+
+    def take_in(self, evidence: list[Evidence], when: str) -> None:
+        before = len(self.twin._evidence)
+        assert list(self.disk.take_in(evidence, WORDS, at=when)) == list(self.twin.take_in(evidence, WORDS, at=when))
+        for line in self.twin._evidence[before:]:
+            if line.finding == Finding.CONTRADICTING and line.instruction is not None:
+                self.held.add(line.instruction)
+
+    def person_says(self, entry: Entry) -> None:
+        """Settle a row, as the program does it: one that is ready only when it is held, and that lifts the hold."""
+        progress = self.twin._progress.get(entry.instruction)
+        if progress is None or progress.standing.state is not State.READY:
+            return self.append([entry])
+        if entry.instruction not in self.held:
+            for store in (self.disk, self.twin):
+                with pytest.raises(InternalError):
+                    store.settle([entry])
+            return None
+        for store in (self.disk, self.twin):
+            store.settle([replace(entry, attempt=progress.standing.attempt)])
+        self.held.remove(entry.instruction)
+        return None
 
     def instructions(self) -> int:
         return len(self.twin._instructions)
@@ -40,6 +79,7 @@ class Pair:
         asked = [(new.row, new.client_orderid, new.content) for new in news]
         known, clashes = self.disk.compare(OPERATION, asked)
         assert (known, clashes) == self.twin.compare(OPERATION, asked)
+        assert not self.held & {one.instruction for one in clashes if one.amendable}
         out = {one.row for one in known} | {one.row for one in clashes if not one.amendable}
         batch = f"b{len(self.twin.batches()) + 1}"
         for store in (self.disk, self.twin):
@@ -69,6 +109,7 @@ class Pair:
             due = all_due(self.disk, number)
             assert due == all_due(self.twin, number)
             covered = self.twin._covered[number].items()
+            assert self.disk.holds(number).keys() == self.twin.holds(number).keys()
             assert [one.row for one in due] == [row for row, instruction in covered if self.may_be_sent(instruction)]
         assert list(self.disk.contradictions()) == list(self.twin.contradictions())
         assert self.disk.head().seq == self.twin.head().seq
@@ -84,14 +125,9 @@ class Pair:
                 assert list(self.disk.standings_in(batch, states, accepted_until=until, limit=2)) == rows[:2]
 
     def may_be_sent(self, instruction: int) -> bool:
-        """Read the facts backwards: a row may be sent if its last intent was cleared, or there is none."""
+        """Read the facts backwards: a row may be sent if what happened last clears it, and it is not held."""
         lines = [line for line in self.twin._lines if line.instruction == instruction and line.contradicts is None]
-        for line in reversed(lines):
-            if line.kind in CLEARING:
-                return True
-            if line.kind in {FactKind.INTENDED, FactKind.REPLACED}:
-                return False
-        return True
+        return (not lines or lines[-1].kind in CLEARING) and instruction not in self.held
 
 
 @contextmanager
@@ -108,7 +144,9 @@ def act(both: Pair, data: st.DataObject, minute: int) -> None:
     """Do one thing that a run, a gateway or a person could do; sensible or not."""
     when = at(minute)
     draw = data.draw
-    what = draw(st.sampled_from(["sheet", "intend", "outcome", "outcome", "person", "release", "crash", "returned"]))
+    what = draw(
+        st.sampled_from(["sheet", "intend", "outcome", "outcome", "person", "release", "crash", "returned", "evidence"])
+    )
     some = st.integers(1, max(both.instructions(), 1))
     attempt = st.integers(0, 4)
     match what:
@@ -124,7 +162,9 @@ def act(both: Pair, data: st.DataObject, minute: int) -> None:
             kind = draw(st.sampled_from(OutcomeKind))
             both.append([outcome_of(draw(some), draw(attempt), kind, when, gateway_reference="R")])
         case "person":
-            both.append([resolved(draw(some), draw(attempt), draw(st.sampled_from(Resolution)), when)])
+            both.person_says(resolved(draw(some), draw(attempt), draw(st.sampled_from(Resolution)), when))
+        case "evidence":
+            both.take_in(draw(st.lists(EVIDENCE, min_size=1, max_size=3)), when)
         case "returned":
             both.append([Entry(draw(some), draw(attempt), Returned("letter of the bank"), when)])
         case "release":

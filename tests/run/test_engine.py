@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from scripted_world import (
     APPROVED,
+    AT,
     LOST,
     REFUSED,
     UNTRUSTED,
@@ -19,10 +20,11 @@ from scripted_world import (
     run,
 )
 
+from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.gateway.message import PreparedRequest
+from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Entry
 from paygw_batch.run.collector import rare_collections
@@ -236,6 +238,26 @@ def test_a_row_in_doubt_at_the_start_is_not_due():
     gateway = ScriptedGateway()
     run(an_engine(journal, gateway), batch)
     assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
+
+
+def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_the_run_goes_on():
+    journal, batch = a_journal(rows=40)
+
+    class Witness(ScriptedGateway):
+        async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+            if not self.arrived:  # all are signed by now: the gateway says that it has the last one, from elsewhere
+                claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
+                evidence = Evidence(Source.NOTIFICATION, claim, "{}", 1, "1")
+                assert journal.take_in([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [Finding.CONTRADICTING]
+            return await super().deliver(request)
+
+    gateway = Witness()
+    end = run(an_engine(journal, gateway), batch)
+    assert gateway.arrived == [f"PAY-{row}" for row in range(2, 41)]
+    assert (end.sent, end.failure, end.stop_reason) == (39, None, None)
+    assert states(journal, batch) == {State.PAID: 39, State.READY: 1}
+    assert list(journal.holds(batch.number)) == [41]
+    journal.verify()
 
 
 def test_an_error_of_our_own_ends_the_run_in_order():

@@ -55,7 +55,7 @@ def _play(start: int, seeds: int, workers: int) -> int:
             _say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
     seconds = time.monotonic() - began_s
     _say(
-        f"{played:,} seeds from {start:,} in {seconds:,.0f} s ({time.process_time():,.0f} s of this process; "
+        f"{played:,} seeds from {start:,} in {seconds:,.0f} s ({_processor_s():,.0f} s of processor time; "
         f"{played / seconds:,.0f}/s with {workers} workers): {failures} failures"
     )
     return 1 if failures else 0
@@ -76,6 +76,12 @@ def _first_failures(pieces: Sequence[range], workers: int, stop: Event) -> Itera
                     yield results.next(1.0)
                 except StopIteration:
                     return
+
+
+def _processor_s() -> float:
+    """Return the processor time of this process and of the workers that have ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _hunt_one(name: str, start: int, seeds: int) -> int:

@@ -1,11 +1,13 @@
 """The disk of the simulated machine: a journal, its witness and its lock, and what of them outlives a crash."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Intended
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Entry, Known, NewBatch, NewInstruction
@@ -128,7 +130,19 @@ class HeldJournal:
         )
 
     def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        return self._write(lambda journal: journal.append(entries), entries)
+        journal = self._disk.journal
+        kept = [
+            entry
+            for entry in entries
+            if not (isinstance(entry.fact, Intended) and journal._is_contested(entry.instruction))
+        ]
+        return self._write(lambda journal: journal.append(entries), kept)
+
+    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+        return self._write(lambda journal: journal.take_in(evidence, words, at=at))
+
+    def settle(self, entries: Sequence[Entry]) -> None:
+        self._write(lambda journal: journal.settle(entries), entries)
 
     def interrupt(self, at: str) -> int:
         return self._write(lambda journal: journal.interrupt(at))

@@ -13,7 +13,9 @@ from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, Tr
 if TYPE_CHECKING:
     from .process import Process
 
-OPERATION = load_operation("payout")
+OPERATIONS = {name: load_operation(name) for name in ("payout", "payin")}
+OPERATION = OPERATIONS["payout"]
+"""The two name what an answer repeats alike."""
 READ_TIMEOUT_S = 60.0
 TOTAL_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0

@@ -77,6 +77,8 @@ class Judge:
         self.paid_nonces: set[str] = set()
         self.lied: set[int] = set()
         self.releases: Counter[int] = Counter()
+        self.held: set[int] = set()
+        """The rows that the gateway said it has, and that no person has spoken of since."""
         self.said: dict[str, Said] = {}
         self.nonces: dict[tuple[int, int], str] = {}
         self.states: dict[int, State] = {}
@@ -115,6 +117,8 @@ class Judge:
         self.said[request.nonce] = behaviour.said
         if behaviour.lies:
             self.lied.add(row)
+        if row in self.held:
+            raise self.found("I1", f"row {row} leaves although the gateway said that it has it")
         if self.first_bytes[row] > 1 + self.releases[row]:
             raise self.found("I1", f"row {row} leaves for the {self.first_bytes[row]}. time, unreleased")
         if request.nonce not in process.world.disk.durable_nonces:

@@ -49,6 +49,13 @@ class IntentsLate(HeldJournal):
         return [True] * len(entries)
 
 
+class SendsWhatIsHeld(HeldJournal):
+    """Looks at evidence when rows are read as due, and never again."""
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        return self._write(lambda journal: [line.contradicts is None for line in journal._record(entries)], entries)
+
+
 class SendsInFlightAgain(HeldJournal):
     """Takes what was in flight at a crash for unsent."""
 
@@ -177,7 +184,7 @@ def released_while_alive(world: SimWorld) -> None:
 
 def change_not_seen(world: SimWorld) -> None:
     def compare(journal: HeldJournal, lines: Sequence[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Any]]:
-        known, clashes = journal.compare("payout", lines)
+        known, clashes = journal.compare(world.operation, lines)
         return [*known, *(Known(clash.row, clash.instruction, clash.state) for clash in clashes)], []
 
     world.compare = compare  # type: ignore[method-assign]
@@ -295,6 +302,7 @@ BUGS: Mapping[str, Bug] = {
     "synchronous NORMAL": bug(synchronous_normal, "I1", "I2"),
     "synchronous OFF": bug(synchronous_off, "I1", "I2"),
     "resume sends in-flight rows again": bug(journal(SendsInFlightAgain), "I1", "I5"),
+    "evidence that comes late holds nothing": bug(journal(SendsWhatIsHeld), "I1"),
     "retry on read time-out": bug(judged(again_on(FaultKind.READ_TIMEOUT)), "I1", "I5"),
     "retry on server disconnected": bug(judged(again_on(FaultKind.CONNECTION_LOST)), "I1", "I5"),
     "5xx taken for rejected": bug(judged(rejected_by_500), "I5"),

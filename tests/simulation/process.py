@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from paygw_batch.core.evidence import Claim, Evidence, Proof, Source
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
 from paygw_batch.journal.port import BatchRecord, Entry, Journal, NewBatch, NewInstruction
@@ -13,14 +17,13 @@ from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Silent, World, timestamp
 
 from .disk import HeldJournal
-from .judge import amount_of, shown
+from .judge import amount_of, row_of, shown
 from .loop import ProcessLoop
 
 if TYPE_CHECKING:
     from .world import SimWorld
 
 T = TypeVar("T")
-USES = "payout"
 
 
 class SlowAway:
@@ -183,7 +186,12 @@ async def submit(process: Process, rows: Sequence[int], name: str) -> int:
         away=away,
         progress=Silent(),
     )
-    end = await engine.run(record.number)
+    hearing = asyncio.ensure_future(_hear(process, journal))
+    try:
+        end = await engine.run(record.number)
+    finally:
+        hearing.cancel()
+        await asyncio.gather(hearing, return_exceptions=True)
     if end.failure is not None:
         raise end.failure
     states: dict[str, int] = {}
@@ -195,6 +203,34 @@ async def submit(process: Process, rows: Sequence[int], name: str) -> int:
     return exit_code
 
 
+async def _hear(process: Process, journal: HeldJournal) -> None:
+    """Let evidence come in while the run goes on, as it does every two seconds where a listener is on."""
+    away, rng = process.world.away_of(process), process.world.rng
+
+    def heard() -> None:
+        with suppress(JournalUnwritable):  # the engine hears of it by its next write
+            hear(process.world, journal)
+
+    while rng.random() < 0.3:
+        await asyncio.sleep(rng.random())
+        await away.journal(heard)
+
+
+def hear(world: "SimWorld", journal: HeldJournal) -> None:
+    """Take in a notification or a line of a statement by which the gateway has a row that is ready."""
+    progress_of, rng = world.disk.journal._progress, world.rng
+    ready = [number for number, progress in progress_of.items() if progress.standing.state is State.READY]
+    if not ready:
+        return
+    number = rng.choice(ready)
+    new, progress = world.disk.journal._instructions[number].new, progress_of[number]
+    order_id = rng.choice((new.client_orderid, progress.order_id, progress.sent_orderid or progress.order_id))
+    claim = Claim(order_id, new.amount, new.currency, "approved", proof=Proof.PROVEN)
+    source = rng.choice((Source.NOTIFICATION, Source.STATEMENT))
+    journal.take_in([Evidence(source, claim, "")], {"approved": OutcomeKind.PAID}, at=world.at())
+    world.judge.held.add(row_of(order_id))
+
+
 def _opened(journal: HeldJournal, world: "SimWorld", rows: Sequence[int], name: str) -> BatchRecord:
     """Return the batch of a sheet, opened if it is new: known rows keep their state, changed ones are left out."""
     if found := [record for record in journal.batches() if record.batch == name]:
@@ -204,5 +240,5 @@ def _opened(journal: HeldJournal, world: "SimWorld", rows: Sequence[int], name: 
     world.look_at_comparison(name, {clash.row for clash in clashes})
     taken = {one.row for one in known} | {clash.row for clash in clashes}
     new = [line for line in lines if line.row not in taken]
-    opening = NewBatch(name, USES, f"{name}.csv", name, len(new) + len(known), 0)
+    opening = NewBatch(name, world.operation, f"{name}.csv", name, len(new) + len(known), 0)
     return journal.open_batch(opening, new, known, timestamp(world.now()))

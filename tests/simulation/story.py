@@ -8,9 +8,10 @@ from paygw_batch.core.lifecycle import Concluded, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.port import Entry
 
+from .disk import HeldJournal
 from .gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
 from .judge import row_of
-from .process import Process, hold, submit
+from .process import Process, hear, hold, submit
 from .world import EVERYTHING, SimWorld
 
 DAY_S = 25 * 3600.0
@@ -200,9 +201,31 @@ async def _settle(process: Process, *, everything: bool) -> int:
             facts.append(Entry(number, standing.attempt, Concluded(Outcome(kind)), world.at()))
     if facts:
         journal.append(facts)
+    if rng.random() < 0.2 and not everything:
+        hear(world, journal)
+    _lift(world, journal, everything=everything)
     if not everything and rng.random() < 0.4:
         _release(world, journal_release=journal.release)
     return 0
+
+
+def _lift(world: SimWorld, journal: HeldJournal, *, everything: bool) -> None:
+    """Find out what became of the rows that are held, and say so: the truth."""
+    words, rng = [], world.rng
+    for number, progress in world.disk.journal._progress.items():
+        row = row_of(world.disk.journal._instructions[number].new.client_orderid)
+        # What held a row may be durable though whoever took it in died before telling the judge.
+        is_held = row in world.judge.held or (
+            progress.standing.state is State.READY and world.disk.journal._is_contested(number)
+        )
+        if not is_held or not (everything or rng.random() < 0.5):
+            continue
+        was_paid = world.judge.payments[row] > 0
+        word = Resolution.PAID if was_paid else rng.choice((Resolution.REJECTED, Resolution.NOT_RECEIVED))
+        words.append((row, Entry(number, progress.standing.attempt, Resolved(word, "support", "amina"), world.at())))
+    if words:
+        journal.settle([entry for _, entry in words])
+        world.judge.held -= {row for row, _ in words}
 
 
 def _word(world: SimWorld, number: int, *, was_paid: bool) -> Resolved | Concluded:

@@ -38,5 +38,8 @@ def test_the_worlds_have_all_that_may_befall_a_run_in_them() -> None:
     assert sum(sum(world.judge.first_bytes.values()) for world in worlds) > 500
     assert any(journal.contradictions() for journal in journals)
     assert any(len(journal.batches()) > 1 for journal in journals)
+    assert {record.operation for journal in journals for record in journal.batches()} == {"payout", "payin"}
+    findings = {line.finding for journal in journals for line in journal._evidence}
+    assert findings == {"contradicting", "resolved"}
     kinds = {line.kind for journal in journals for line in journal._lines}
     assert {"interrupted", "released", "not_sent", "unknown", "paid", "accepted", "rejected"} <= kinds

@@ -18,7 +18,7 @@ from paygw_batch.run.ports import timestamp
 from paygw_batch.run.summary import of_states
 
 from .disk import Disk, HeldJournal
-from .gateway import HONEST, OPERATION, USUAL, SimGateway
+from .gateway import HONEST, OPERATIONS, USUAL, SimGateway
 from .judge import FIRST_ROW, Judge, minor_of
 from .loop import Clock
 from .process import Process, SlowAway, prepare
@@ -39,6 +39,7 @@ class SimWorld:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)  # noqa: S311 (dice, not secrets)
+        self.operation = "payin" if seed % 2 else "payout"
         self.clock = Clock()
         self.disk = Disk()
         self.rows = list(range(FIRST_ROW, FIRST_ROW + rng.randrange(1, 9)))
@@ -63,7 +64,7 @@ class SimWorld:
         self.engine_type: type[Engine] = Engine
         self.journal_type: type[HeldJournal] = HeldJournal
         self.classify: Callable[[RawReply | TransportFault, Expected], Verdict] = partial(
-            classify, words=WORDS, operation=OPERATION
+            classify, words=WORDS, operation=OPERATIONS[self.operation]
         )
         self.gateway_type: type[SimGateway] = SimGateway
         self.prepare: Callable[[Attempt], PreparedRequest] = prepare
@@ -111,7 +112,7 @@ class SimWorld:
         self, journal: HeldJournal, lines: Sequence[tuple[int, str, str]]
     ) -> tuple[Sequence[Known], Sequence[Clash]]:
         """Hold a sheet against every order id ever used."""
-        found: tuple[Sequence[Known], Sequence[Clash]] = journal.compare("payout", lines)
+        found: tuple[Sequence[Known], Sequence[Clash]] = journal.compare(self.operation, lines)
         return found
 
     def look_at_comparison(self, name: str, clashing: set[int]) -> None:
