@@ -24,10 +24,11 @@ from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import World, timestamp
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.misdirected import refuse_misdirected
+from paygw_batch.sheet.pieces import InMemory, Source
 from paygw_batch.sheet.profiles import known_headings
-from paygw_batch.sheet.read import ReadOptions, read_sheet, sheet_of
-from paygw_batch.sheet.result import Sheet, Validated
-from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.read import ReadOptions, open_sheet, sheet_of
+from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.validate import validate_opened
 
 PAYOUT = "payout"
 PAYIN = "payin"
@@ -67,20 +68,20 @@ def validated_sheet(
     settings: Settings, rules: Rules, path: Path, *, reference: str | None, worksheet: str | None = None
 ) -> Validated:
     """Read and validate a sheet by the rules of its operation; `worksheet` names one of a workbook's."""
-    sheet = read_sheet(path, read_options(settings, operation_of(rules).name, worksheet))
-    return _validated(sheet, rules, reference)
+    return _validated(open_sheet(path, read_options(settings, operation_of(rules).name, worksheet)), rules, reference)
 
 
 def validated_frame(
     settings: Settings, rules: Rules, frame: pl.DataFrame, *, name: str, reference: str | None
 ) -> Validated:
     """Validate a frame as a sheet called `name`, by the rules of its operation."""
-    return _validated(sheet_of(frame, read_options(settings, operation_of(rules).name), name=name), rules, reference)
+    sheet = sheet_of(frame, read_options(settings, operation_of(rules).name), name=name)
+    return _validated(InMemory(sheet), rules, reference)
 
 
-def _validated(sheet: Sheet, rules: Rules, reference: str | None) -> Validated:
-    refuse_misdirected(sheet, {name: load_operation(name).command for name in operation_names()})
-    return validate(sheet, rules, reference=reference)
+def _validated(source: Source, rules: Rules, reference: str | None) -> Validated:
+    refuse_misdirected(source, {name: load_operation(name).command for name in operation_names()})
+    return validate_opened(source, rules, reference=reference)
 
 
 def read_options(settings: Settings, operation: str, worksheet: str | None = None) -> ReadOptions:

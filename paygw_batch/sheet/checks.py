@@ -7,6 +7,7 @@ Everything is an expression over a frame that `clean.prepared` made. A column is
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 
 import polars as pl
 
@@ -41,7 +42,7 @@ class Check:
     message: pl.Expr
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ColumnChecks:
     """All that is asked of one column. `sound` (never null) is true exactly where no check fails.
 
@@ -58,7 +59,7 @@ class ColumnChecks:
         """What is asked of every row: `sound` need not be asked again where this is true."""
         return self.sound if self.plainly_sound is None else self.plainly_sound
 
-    @property
+    @cached_property
     def needs(self) -> tuple[str, ...]:
         """The columns that the checks and their sentences look at, and the row's number."""
         expressions = (

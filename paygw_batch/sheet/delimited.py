@@ -7,7 +7,7 @@ that merges rows, a line break inside a field and a row with a field too few can
 
 import csv
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -31,14 +31,19 @@ _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
-    """Where the header stands: `line` (0-based, in the file) and `offset` of the byte after it."""
+class Start:
+    """Where the header stands: `line` (0-based, in the file), `row` (from 1) and `offset` of the byte after it."""
 
     delimiter: str
     line: int
     row: int
     cells: list[str]
     offset: int
+    headings: Headings
+
+    def of_part(self, header: bytes, lines_before: int) -> "Start":
+        """Return where it stands in a part of the file that begins so many lines below it: `header` is put before."""
+        return replace(self, line=0, row=self.row + lines_before, offset=len(header))
 
 
 def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
@@ -47,8 +52,12 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     Raises `SheetError` where the file as a whole cannot be trusted; a row with too many or too few fields is a defect
     of that row (`row.fields`).
     """
-    start = _find_header(data, vocabulary, file)
-    headings = match_headings(unguarded_names(start.cells), vocabulary, file=file, row=start.row)
+    return read_rows(data, find_header(data, vocabulary, file), file)
+
+
+def read_rows(data: bytes, start: Start, file: str) -> Table:
+    """Return the rows of `data` below its header, which stands where `start` says. Raises as `read_delimited`."""
+    headings = start.headings
     lines = data.count(b"\n", start.offset) + (len(data) > start.offset and not data.endswith(b"\n"))
     ragged = None
     frame = _parse(data, start, headings) if _counts_agree(data, start, lines) else None
@@ -81,7 +90,8 @@ def _first_lines(data: bytes) -> list[tuple[bytes, int]]:
     return lines
 
 
-def _find_header(data: bytes, vocabulary: Vocabulary, file: str) -> _Start:
+def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
+    """Return where the header stands. Raises `SheetError` for a text that has none."""
     lines = _first_lines(data)
     # A spreadsheet obeys a first line `sep=;` and shows the rest of the file from row 1 on.
     sep = _SEP_LINE.fullmatch(lines[0][0]) if lines else None
@@ -93,7 +103,8 @@ def _find_header(data: bytes, vocabulary: Vocabulary, file: str) -> _Start:
         fitting = [(delimiter, cells) for delimiter, cells in found if is_header(cells, vocabulary)]
         if fitting:
             delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
-            return _Start(delimiter, row - 1 + above, row, cells, lines[row - 1 + above][1])
+            headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=row)
+            return Start(delimiter, row - 1 + above, row, cells, lines[row - 1 + above][1], headings)
     likely = max(
         DELIMITERS, key=lambda d: sum(bool(name) for t in texts for name in known_names(_cells(t, d), vocabulary))
     )
@@ -107,14 +118,14 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _begins_with_quote(data: bytes, start: _Start) -> bool:
+def _begins_with_quote(data: bytes, start: Start) -> bool:
     """Return whether any field begins with an apostrophe. Names have some inside: those are not counted."""
     before = b'[\n"' + re.escape(start.delimiter.encode()) + b"]"
     # The apostrophe first, and only then what stands before it: so most of the text is passed over.
     return re.search(rb"'(?<=" + before + rb"')", data) is not None
 
 
-def _parse(data: bytes, start: _Start, headings: Headings) -> pl.DataFrame | None:
+def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None:
     """Return every line below the header as a row (a blank line: nulls), or None where polars refuses the text."""
     try:
         return pl.read_csv(
@@ -129,7 +140,7 @@ def _parse(data: bytes, start: _Start, headings: Headings) -> pl.DataFrame | Non
         return None
 
 
-def _counts_agree(data: bytes, start: _Start, lines: int) -> bool:
+def _counts_agree(data: bytes, start: Start, lines: int) -> bool:
     """Return whether counting alone tells that no line has a field too few, so that lines need not be looked at.
 
     Lines with quotation marks are few, and are looked at one by one. polars refuses a line with a field too many, so
@@ -160,7 +171,7 @@ def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
     return lines if at < 0 else None
 
 
-def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:
+def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
     """Return the lines below the header (`index` from 0, `line`, `fields`) that do not have a field for every column.
 
     Raises `SheetError` for a line whose quotation marks do not pair up within it.
@@ -180,13 +191,13 @@ def _ragged_lines(data: bytes, start: _Start, file: str) -> pl.DataFrame:
     return pl.concat(ragged).sort("index").rechunk()
 
 
-def _delimiters_outside(start: _Start) -> pl.Expr:
+def _delimiters_outside(start: Start) -> pl.Expr:
     """Return how many delimiters a `line` has outside its quotation marks."""
     outside = pl.col("line").str.replace_all(r'"(?:[^"]|"")*"', "")
     return outside.str.count_matches(start.delimiter, literal=True)
 
 
-def _line_pattern(start: _Start) -> str:
+def _line_pattern(start: Start) -> str:
     """Return the pattern of a line whose quotation marks open and close whole fields."""
     d = re.escape(start.delimiter)
     # Beside the two fields of RFC 4180, ="0712": how people make a spreadsheet keep a leading zero.
@@ -194,7 +205,7 @@ def _line_pattern(start: _Start) -> str:
     return f"^{one}(?:{d}{one})*$"
 
 
-def _check_quotes(quoted: pl.DataFrame, start: _Start, file: str) -> None:
+def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
     wrong = quoted.filter(~pl.col("line").str.contains(_line_pattern(start)))["index"].sort()
     if wrong.len():
         raise SheetError(
@@ -204,7 +215,7 @@ def _check_quotes(quoted: pl.DataFrame, start: _Start, file: str) -> None:
         )
 
 
-def _without_lines(data: bytes, start: _Start, ragged: pl.DataFrame) -> bytes:
+def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
     """Return the file with every ragged line emptied, so that the other rows keep their places."""
     if not ragged.height:
         return data
@@ -215,7 +226,7 @@ def _without_lines(data: bytes, start: _Start, ragged: pl.DataFrame) -> bytes:
 
 
 def _with_ragged(
-    frame: pl.DataFrame, ragged: pl.DataFrame, start: _Start, headings: Headings
+    frame: pl.DataFrame, ragged: pl.DataFrame, start: Start, headings: Headings
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Put the fields of ragged lines back, read from left to right, with a defect for each such row.
 

@@ -5,6 +5,7 @@ import re
 
 from paygw_batch.errors import ConfigurationError, SheetError
 
+UTF8_MARK = codecs.BOM_UTF8
 _CHUNK_BYTES = 1 << 20
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it starts with
@@ -26,12 +27,31 @@ def to_utf8(data: bytes, *, code_page: str | None, file: str) -> bytes:
     `SheetError` for anything else, and for control characters (NUL among them), naming the line.
     """
     text = _line_ends(_decoded(data, code_page, file), file)
+    at = _near_control(text)
+    if at is not None:
+        found = _FIND_CONTROL.search(text, at)
+        raise _control_error(text, found.start() if found else at, file)
+    return text
+
+
+def is_plain_utf8(text: bytes) -> bool:
+    """Return whether whole lines of a text are read as they stand: UTF-8, LF or CR LF, no control character."""
+    has_lone_return = text.find(b"\r") >= 0 and text.count(b"\r") != text.count(b"\r\n")
+    return (
+        not has_lone_return
+        and _near_control(text) is None
+        and _not_utf8_at(text) is None
+        and not has_further_controls(text)
+    )
+
+
+def _near_control(text: bytes) -> int | None:
+    """Return a place in the text at or before its first control character of ASCII, or None where it has none."""
     for at in range(0, len(text), _CHUNK_BYTES):
         chunk = text[at : at + _CHUNK_BYTES]
         if len(chunk.translate(None, _CONTROL_BYTES)) != len(chunk):
-            found = _FIND_CONTROL.search(text, at)
-            raise _control_error(text, found.start() if found else at, file)
-    return text
+            return at
+    return None
 
 
 def has_further_controls(text: bytes) -> bool:
@@ -43,7 +63,7 @@ def _decoded(data: bytes, code_page: str | None, file: str) -> bytes:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _recoded(data, encoding, file)
-    data = data.removeprefix(codecs.BOM_UTF8)
+    data = data.removeprefix(UTF8_MARK)
     wrong_at = _not_utf8_at(data)
     if wrong_at is None:
         return data

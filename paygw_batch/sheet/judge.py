@@ -194,20 +194,22 @@ class _CountryJudge:
     def judge(self, part: pl.DataFrame) -> _Part:
         """Judge prepared rows that are all of this country."""
         sound, unsound = self._asked(part, self.columns)
-        valid = (~part["refused"] & sound).alias("valid")
+        valid = (sound & ~part["refused"]).alias("valid")
         if not valid.any():
-            written = part.select(*shown_as_written(self.rule), "purpose", self._currency)
-            return _Part(written.with_columns(valid), unsound, [])
+            return _Part(part.select(*self._as_written, "purpose", self._currency).with_columns(valid), unsound, [])
         if self.rule is None or not self.shown:
             raise InternalError("a row without a country or a form was taken for valid")
-        purpose = pl.lit(self.rule.purpose, pl.String).alias("purpose")
-        lines = self._as_sent(part, valid).with_columns(purpose, *part.select(self._currency))
+        texts = self._as_sent(part, valid)
         if not valid.all():
             at = (~valid).arg_true()
-            as_written = [*shown_as_written(self.rule), pl.col("purpose")]
-            written = part.select(_roots(as_written))[at].select(as_written)
-            lines = lines.with_columns(lines[text.name].scatter(at, text) for text in written)
-        return _Part(lines.with_columns(valid), unsound, self._asked(part, self.warnings, among=valid)[1])
+            as_written = [*self._as_written, pl.col("purpose")]
+            for text in part.select(_roots(as_written))[at].select(as_written):
+                texts[text.name] = texts[text.name].scatter(at, text)
+        return _Part(pl.DataFrame([*texts.values(), valid]), unsound, self._asked(part, self.warnings, among=valid)[1])
+
+    @property
+    def _as_written(self) -> list[pl.Expr]:
+        return shown_as_written(self.rule)
 
     @property
     def _currency(self) -> pl.Expr:
@@ -215,34 +217,39 @@ class _CountryJudge:
         own = self.rule.currency if self.rule is not None else None
         return pl.coalesce("currency", pl.lit(own, pl.String)).alias("currency")
 
-    def _as_sent(self, part: pl.DataFrame, valid: pl.Series) -> pl.DataFrame:
-        """Return `SHOWN_COLUMNS` of valid rows; elsewhere they mean nothing."""
-        plain = part.select(column.is_plain.alias(column.name) for column in self.shown)
-        texts = part.select(column.plain_value.alias(column.name) for column in self.shown)
+    def _as_sent(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
+        """Return `SHOWN_COLUMNS`, purpose and currency of valid rows; elsewhere they mean nothing."""
+        purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String).alias("purpose")
+        texts = [column.text.alias(column.name) for column in self.shown]
+        plain = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
+        made = {text.name: text for text in part.select(*texts, *plain, purpose, self._currency)}
         for column in self.shown:
-            at = (valid & ~plain[column.name]).arg_true()
-            if at.len():
-                made = part.select(_roots([column.value]))[at].select(column.value).to_series()
-                texts = texts.with_columns(texts[column.name].scatter(at, made))
-        return texts
+            if column.is_plain is None or column.other is None:
+                continue
+            is_other = valid & ~made.pop(f"{column.name}:plain")
+            if is_other.any():
+                at = is_other.arg_true()
+                others = part.select(_roots([column.other]))[at].select(column.other).to_series()
+                made[column.name] = made[column.name].scatter(at, others)
+        return made
 
     def _asked(
         self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...], *, among: pl.Series | None = None
     ) -> tuple[pl.Series, list[Unsound]]:
         """Return which rows are sound in all columns, and column by column those `among` them that are not."""
-        sound = part.select(column.asked_first.alias(column.column) for column in columns)
-        if among is not None and not among.all():
-            sound = sound.select(pl.all() | ~among)
+        every = pl.Series([True]).new_from_index(0, part.height)
         unsound = []
-        for column in columns:
-            at = (~sound[column.column]).arg_true()
-            if not at.len():
+        for column, asked in zip(columns, part.select(c.asked_first.alias(c.column) for c in columns), strict=True):
+            sound = asked if among is None else asked | ~among
+            if sound.all():
                 continue
+            at = (~sound).arg_true()
             rows = part.select(column.needs)[at]
             if column.plainly_sound is not None:
                 is_sound = rows.select(column.sound).to_series()
-                sound = sound.with_columns(sound[column.column].scatter(at, is_sound))
-                rows = rows_of(rows, ~is_sound)
+                sound = sound.scatter(at, is_sound)
+                rows = rows if not is_sound.any() else rows_of(rows, ~is_sound)
             if rows.height:
                 unsound.append(Unsound(self.code, column, rows))
-        return sound.select(pl.all_horizontal(pl.all())).to_series(), unsound
+                every &= sound
+        return every, unsound

@@ -1,20 +1,36 @@
 """Sheets that were given to the wrong command: people to pay and customers to collect from are told apart."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.columns import COLUMNS_OF
 from paygw_batch.sheet.headers import fold
-from paygw_batch.sheet.result import Sheet
 
 
-def refuse_misdirected(sheet: Sheet, commands: Mapping[str, str]) -> None:
+class Headed(Protocol):
+    """What is known of a sheet by its header: `name`, `operation` and `headers` as in `Sheet`."""
+
+    @property
+    def name(self) -> str:
+        """As in `Sheet`."""
+
+    @property
+    def operation(self) -> str:
+        """As in `Sheet`."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """As in `Sheet`."""
+
+
+def refuse_misdirected(sheet: Headed, commands: Mapping[str, str]) -> None:
     """Raise `SheetError` for a sheet whose columns are another operation's. `commands`: operation -> its command."""
     own = set(COLUMNS_OF[sheet.operation])
     headings = {fold(heading) for heading in sheet.headers.values()}
     for operation, columns in COLUMNS_OF.items():
         alien = [name for name in columns if name not in own and fold(name) in headings]
-        has_own = any(name in sheet.frame.columns for name in own.difference(columns))
+        has_own = any(name in sheet.headers for name in own.difference(columns))
         if operation != sheet.operation and not has_own and alien:
             raise SheetError(
                 f"{sheet.name} has columns of a sheet for `{commands[operation]}` ({', '.join(alien)}), and none that "

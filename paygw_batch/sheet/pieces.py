@@ -1,7 +1,7 @@
 """Sheets in pieces: so that memory for what lies between a file and its figures does not grow with the file."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,23 +25,41 @@ class Piece:
     defects: pl.DataFrame
 
 
+class NotPlain(Exception):
+    """A file cannot be gone through piece by piece: it has to be read as a whole."""
+
+
 class Source(Protocol):
     """A sheet that can be gone through piece by piece, as often as need be."""
 
     @property
-    def operation(self) -> str:
-        """What its rows are for."""
+    def name(self) -> str:
+        """As in `Sheet`."""
 
     @property
-    def columns(self) -> Sequence[str]:
-        """The columns of its frame, beside `row`."""
+    def operation(self) -> str:
+        """As in `Sheet`."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """As in `Sheet`, with all of the `nameless`."""
 
     @property
     def unknown(self) -> Sequence[str]:
-        """Those that mean nothing to us, in its order."""
+        """As in `Sheet`, with all of the `nameless`."""
+
+    @property
+    def nameless(self) -> Collection[str]:
+        """Columns without a heading, which count for nothing unless they hold something."""
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
-        """Yield what makes each piece, in order."""
+        """Yield what makes each piece, in order. Yielding and making may raise `NotPlain`."""
+
+    def sheet(self, held: Collection[str]) -> Sheet:
+        """Return the sheet, when it has been gone through and these columns were found to hold something."""
+
+    def whole(self) -> Sheet:
+        """Return the sheet read as a whole. Raises `SheetError`."""
 
 
 def each(source: Source, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
@@ -62,30 +80,48 @@ def each(source: Source, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """A sheet whose frame is there already."""
+    """A `Source` whose frame is there already."""
 
-    sheet: Sheet
+    whole_sheet: Sheet
+
+    @property
+    def name(self) -> str:
+        """As in `Source`."""
+        return self.whole_sheet.name
 
     @property
     def operation(self) -> str:
         """As in `Source`."""
-        return self.sheet.operation
+        return self.whole_sheet.operation
 
     @property
-    def columns(self) -> Sequence[str]:
+    def headers(self) -> Mapping[str, str]:
         """As in `Source`."""
-        return self.sheet.frame.columns[1:]
+        return self.whole_sheet.headers
 
     @property
     def unknown(self) -> Sequence[str]:
         """As in `Source`."""
-        return self.sheet.unknown
+        return self.whole_sheet.unknown
+
+    @property
+    def nameless(self) -> Collection[str]:
+        """As in `Source`: those that hold nothing have been dropped."""
+        return ()
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
         """As in `Source`."""
-        for frame in self.sheet.frame.iter_slices(ROWS_AT_ONCE):
+        for frame in self.whole_sheet.frame.iter_slices(ROWS_AT_ONCE):
             yield partial(self._piece, frame)
+
+    def sheet(self, held: Collection[str]) -> Sheet:  # noqa: ARG002 (as in `Source`)
+        """As in `Source`."""
+        return self.whole_sheet
+
+    def whole(self) -> Sheet:
+        """As in `Source`."""
+        return self.whole_sheet
 
     def _piece(self, frame: pl.DataFrame) -> Piece:
         of_piece = pl.col("row").is_between(frame["row"][0], frame["row"][-1])
-        return Piece(frame, self.sheet.defects.filter(of_piece))
+        return Piece(frame, self.whole_sheet.defects.filter(of_piece))

@@ -5,55 +5,24 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import polars as pl
 
 from paygw_batch.errors import SheetError
+from paygw_batch.sheet import stream
 from paygw_batch.sheet.delimited import read_delimited
 from paygw_batch.sheet.encoding import has_further_controls, to_utf8
 from paygw_batch.sheet.headers import Vocabulary
+from paygw_batch.sheet.kinds import Kind, check_first_bytes, kind_of
 from paygw_batch.sheet.parquet import read_parquet, table_of
+from paygw_batch.sheet.pieces import InMemory, NotPlain, Source
 from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.stream import TextStream
 from paygw_batch.sheet.table import Table, refuse_control_characters, to_sheet
 from paygw_batch.sheet.workbook import read_workbook
-
-
-class Kind(StrEnum):
-    """What a file is."""
-
-    DELIMITED = "delimited text"
-    PARQUET = "Parquet"
-    WORKBOOK = "a workbook (.xlsx)"
-
-
-_KINDS = {
-    ".csv": Kind.DELIMITED,
-    ".txt": Kind.DELIMITED,
-    ".tsv": Kind.DELIMITED,
-    ".parquet": Kind.PARQUET,
-    ".xlsx": Kind.WORKBOOK,
-}
-_FIRST_BYTES = (
-    (b"PAR1", Kind.PARQUET),
-    (b"PK\x03\x04", Kind.WORKBOOK),
-    (b"\xd0\xcf\x11\xe0", "an old or an encrypted workbook"),
-    (b"PK\x05\x06", "a zip archive"),
-    (b"PK\x07\x08", "a zip archive"),
-    (b"\x1f\x8b", "compressed (gzip)"),
-    (b"BZh", "compressed (bzip2)"),
-    (b"\xfd7zXZ", "compressed (xz)"),
-    (b"(\xb5/\xfd", "compressed (zstd)"),
-    (b"7z\xbc\xaf", "a 7z archive"),
-    (b"%PDF", "a PDF"),
-    (b"{\\rtf", "a text document (RTF)"),
-    (b"SQLite format 3", "a database"),
-    (b"ARROW1", "an Arrow file"),
-    (b"<", "HTML or XML"),
-)
-"""How the files begin that people take for a sheet, or name like one. Delimited text begins with none of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +53,9 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
     file = path.name
-    kind = _KINDS.get(path.suffix.lower())
-    if kind is None:
-        raise SheetError(f"{file} ends in none of {', '.join(_KINDS)}.", hint="The ending says what a file is.")
+    kind = kind_of(file)
     data = _bytes_of(path, options.max_sheet_bytes)
-    _check_first_bytes(data, kind, file)
+    check_first_bytes(data, kind, file)
     if options.sheet_name is not None and kind is not Kind.WORKBOOK:
         raise SheetError(
             f"{file} is {kind} and has no worksheets, so none is called {options.sheet_name!r}.",
@@ -116,6 +83,21 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     return to_sheet(table, operation=options.operation, file=file, sha256=sha256, max_rows=options.max_rows)
 
 
+def open_sheet(path: Path, options: ReadOptions) -> Source:
+    """Return the sheet in a file as something that `validate` goes through: a large text is then read block by block.
+
+    Raises `SheetError` as `read_sheet`; of a large text, what `read_sheet` would refuse is refused in going through it.
+    """
+    try:
+        is_large = stream.BLOCK_BYTES < path.stat().st_size <= options.max_sheet_bytes
+        if is_large and options.sheet_name is None and kind_of(path.name) is Kind.DELIMITED:
+            whole = partial(read_sheet, path, options)
+            return TextStream(path, options.vocabulary, max_rows=options.max_rows, whole=whole)
+    except (OSError, NotPlain):
+        pass
+    return InMemory(read_sheet(path, options))
+
+
 def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
     """Return the very bytes that `sheet` was read from. Raises `SheetError` when the file has others by now."""
     data = _bytes_of(path, options.max_sheet_bytes)
@@ -141,15 +123,6 @@ def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
     if has_further_controls(text):  # to_utf8 has looked for those of ASCII
         refuse_control_characters(table, file)
     return table
-
-
-def _check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
-    """Raise `SheetError` for a file that is not what its name says."""
-    head = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    found = next((what for mark, what in _FIRST_BYTES if head.startswith(mark)), Kind.DELIMITED)
-    if found is not kind:
-        hint = "Rename it." if found in set(_KINDS.values()) else "Save it as .csv or .xlsx from the spreadsheet."
-        raise SheetError(f"{file} is named like {kind}, and is {found}.", hint=hint)
 
 
 def _bytes_of(path: Path, max_bytes: int) -> bytes:

@@ -66,6 +66,7 @@ def no_defects() -> pl.DataFrame:
 class Sheet:
     """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
 
+    The frame of a large file is made when it is first asked for, from the same bytes, or `SheetError` is raised.
     `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read stands
     behind it: `pay.xlsx [October]`. Known columns carry their canonical names; `headers` maps each back to the sender's
     own heading. `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of
@@ -78,7 +79,7 @@ class Sheet:
 
     name: str
     sha256: str
-    frame: pl.DataFrame
+    content: "Deferred"
     headers: Mapping[str, str]
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -86,12 +87,22 @@ class Sheet:
     warnings: pl.DataFrame = field(default_factory=no_defects)
     operation: str = "payout"
 
+    @property
+    def frame(self) -> pl.DataFrame:
+        """Every row as received."""
+        return self.content.frame
+
 
 class Deferred:
-    """A frame that is made when it is first asked for: a sheet that is only looked at needs neither rows nor all."""
+    """A frame that is made when it is first asked for: a sheet that is only looked at needs most of them never."""
 
     def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
         self._make = make
+
+    @classmethod
+    def of(cls, frame: pl.DataFrame) -> "Deferred":
+        """Return a frame that is there already."""
+        return cls(lambda: frame)
 
     @cached_property
     def frame(self) -> pl.DataFrame:

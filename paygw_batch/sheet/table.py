@@ -7,7 +7,7 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.headers import Headings
-from paygw_batch.sheet.result import Sheet, no_defects
+from paygw_batch.sheet.result import Deferred, Sheet, no_defects
 
 _OURS_DROPPED = f"The columns {' and '.join(REJECTS_COLUMNS)} are those of a rejects file, and are left out."
 _SEEN = r"[^\p{C}\p{Z}]"
@@ -34,11 +34,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     Raises `SheetError` for a sheet without a row or with more than `max_rows`.
     """
     headings = table.headings
-    frame = table.frame.drop(headings.ours)
-    frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
-    blank = _blank_rows(frame)
-    if blank.any():  # a copy of every text, so only where it must be
-        frame = rows_of(frame, ~blank)
+    frame = rows_said(table)
     if not frame.height:
         raise SheetError(f"{file} has a header and no row below it.", hint="Nothing was sent: there is nobody to pay.")
     if frame.height > max_rows:
@@ -51,17 +47,31 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     return Sheet(
         name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
         sha256=sha256,
-        frame=frame,
+        content=Deferred.of(frame),
         headers={name: headings.sender[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
-        notes=(*table.notes, _OURS_DROPPED) if headings.ours else table.notes,
-        defects=_of_rows(table.defects, frame),
-        warnings=_of_rows(table.warnings, frame),
+        notes=(*table.notes, *notes_of(headings)),
+        defects=found_in(table.defects, frame),
+        warnings=found_in(table.warnings, frame),
         operation=operation,
     )
 
 
-def _of_rows(found: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
+def notes_of(headings: Headings) -> tuple[str, ...]:
+    """Return what a person should know about the columns of a sheet."""
+    return (_OURS_DROPPED,) if headings.ours else ()
+
+
+def rows_said(table: Table) -> pl.DataFrame:
+    """Return the table's frame without blank rows and the columns of a rejects file; blank texts as nulls."""
+    frame = table.frame.drop(table.headings.ours)
+    frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
+    blank = _blank_rows(frame)
+    return rows_of(frame, ~blank) if blank.any() else frame  # a copy of every text, so only where it must be
+
+
+def found_in(found: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the defects or warnings that were `found` in the rows of a frame."""
     return found.filter(pl.col("row").is_in(frame["row"].implode())) if found.height else found
 
 

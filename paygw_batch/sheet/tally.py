@@ -63,9 +63,8 @@ class Tally:
     Where they are not told, the first piece stands for all, and `batch` is None if that was wrong.
     """
 
-    def __init__(self, operation: str, unknown: Sequence[str], held: Collection[str] | None) -> None:
-        self._operation = operation
-        self._unknown = unknown
+    def __init__(self, source: Source, held: Collection[str] | None) -> None:
+        self._source = source
         self._assumed = None if held is None else frozenset(held)
         self._digest: BatchDigest | None = None
         self._held: set[str] = set()
@@ -79,7 +78,9 @@ class Tally:
         self._held |= {column.name for column in frame if column.null_count() < frame.height}
         if self._digest is None:
             self._assumed = frozenset(self._held) if self._assumed is None else self._assumed
-            self._digest = BatchDigest(self._operation, self._unknown, self._assumed)
+            hollow = set(self._source.nameless) - self._assumed
+            unknown = [name for name in self._source.unknown if name not in hollow]
+            self._digest = BatchDigest(self._source.operation, unknown, self._assumed)
         self._digest.add(piece.lines, frame)
         self.lines = None if self._pieces else piece.lines
         self._pieces.append(piece.without_rows())
@@ -92,8 +93,8 @@ class Tally:
     @property
     def batch(self) -> str | None:
         """The batch's id, or None when it has to be counted again, with `held`."""
-        known = KNOWN_COLUMNS
-        if self._digest is None or self._assumed is None or (self._assumed ^ self._held).intersection(known):
+        counted = {*KNOWN_COLUMNS, *self._source.nameless}
+        if self._digest is None or self._assumed is None or (self._assumed ^ self._held) & counted:
             return None
         return self._digest.batch
 
@@ -129,7 +130,7 @@ class Tally:
 
 def tallied(source: Source, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> Tally:
     """Return what the pieces of a sheet come to, as they are judged. `held` as in `Tally`."""
-    tally = Tally(source.operation, source.unknown, held)
+    tally = Tally(source, held)
     for piece in each(source, lambda piece: _PieceTally.of(piece, judge(piece))):
         tally.add(piece)
     return tally

@@ -21,7 +21,7 @@ from paygw_batch.sheet.batch_id import BatchDigest
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.judge import Judge, Judged
 from paygw_batch.sheet.order_ids import content_digests, derived_ids
-from paygw_batch.sheet.pieces import InMemory, Piece, Source, each
+from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, Source, each
 from paygw_batch.sheet.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
 from paygw_batch.sheet.table import rows_of
@@ -36,16 +36,27 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
     part of an order id.
     """
-    source = InMemory(sheet)
-    derive = "client_orderid" not in source.columns
+    return _validate(InMemory(sheet), rules, reference)
+
+
+def validate_opened(source: Source, rules: Rules, *, reference: str | None = None) -> Validated:
+    """Hold what `read.open_sheet` returned against `rules`, as `validate` does. Raises `SheetError` as reading does."""
+    try:
+        return _validate(source, rules, reference)
+    except NotPlain:
+        return _validate(InMemory(source.whole()), rules, reference)
+
+
+def _validate(source: Source, rules: Rules, reference: str | None) -> Validated:
+    derive = "client_orderid" not in source.headers
     if derive and reference is None:
         raise SheetError(
-            f"{sheet.name} has no column client_orderid.",
+            f"{source.name} has no column client_orderid.",
             hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",
         )
-    passing = _Passing(Judge(sheet.operation, rules, derive=derive), no_defects()["row"], None)
+    passing = _Passing(Judge(source.operation, rules, derive=derive), no_defects()["row"], None)
     tally = tallied(source, passing.judged)
-    _demand_columns(sheet, rules, tally.counts["country"].unique())
+    _demand_columns(source, rules, tally.counts["country"].unique())
     repeated = no_defects()
     if derive:
         passing = replace(passing, ids=_derived(source, passing, reference or ""))
@@ -54,12 +65,11 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
         passing = replace(passing, refused=repeated["row"])
     if derive or repeated.height or tally.batch is None:
         tally = tallied(source, passing.judged, tally.held)
-    return _validated(sheet, rules, source, passing, tally, repeated)
+    return _validated(source, rules, passing, tally, repeated)
 
 
-def _validated(
-    sheet: Sheet, rules: Rules, source: Source, passing: "_Passing", tally: Tally, repeated: pl.DataFrame
-) -> Validated:
+def _validated(source: Source, rules: Rules, passing: "_Passing", tally: Tally, repeated: pl.DataFrame) -> Validated:
+    sheet = source.sheet(tally.held)
     defects = _ordered(pl.concat([repeated, tally.defects()]))
     if tally.batch is None or not defects["row"].unique().sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")
@@ -69,7 +79,7 @@ def _validated(
     payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
 
     def shown() -> pl.DataFrame:
-        lines = tally.lines if tally.lines is not None else passing.lines_of(source)
+        lines = tally.lines if tally.lines is not None else passing.lines_of(InMemory(sheet))
         return _rows(lines, defects, sheet)
 
     lines = Deferred(shown)
@@ -77,7 +87,7 @@ def _validated(
         sheet=sheet,
         batch=tally.batch,
         lines=lines,
-        made=Deferred(partial(_instructions, source, passing, lines)),
+        made=Deferred(partial(_instructions, sheet, passing, lines)),
         defects=defects,
         warnings=_ordered(pl.concat([of_file, tally.warnings(), payees])),
         totals=_totals(tally.counts, rules),
@@ -124,14 +134,14 @@ def _derived(source: Source, passing: _Passing, reference: str) -> pl.DataFrame:
     return found.select("row").with_columns(client_orderid=derived_ids(found["digest"], reference))
 
 
-def _instructions(source: Source, passing: _Passing, rows: Deferred) -> pl.DataFrame:
+def _instructions(sheet: Sheet, passing: _Passing, rows: Deferred) -> pl.DataFrame:
     lines = rows.frame.select(LINE_COLUMNS)
 
     def instructions(piece: Piece) -> pl.DataFrame:
         start = lines["row"].search_sorted(piece.frame["row"][0])
         return passing.judge.instructions(piece.frame, lines.slice(start, piece.frame.height))
 
-    return pl.concat(each(source, instructions))
+    return pl.concat(each(InMemory(sheet), instructions))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
@@ -172,9 +182,9 @@ def warnings_as_defects(validated: Validated) -> Validated:
     return with_defects(validated, validated.warnings) if validated.warnings.height else validated
 
 
-def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
+def _demand_columns(source: Source, rules: Rules, countries: pl.Series) -> None:
     """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
-    have = {*sheet.frame.columns, "client_orderid"}
+    have = {*source.headers, "client_orderid"}
     needed_by: dict[str, list[str]] = defaultdict(list)
     for code in countries.drop_nulls().sort():
         rule = rules.get(code)
@@ -186,7 +196,7 @@ def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
                 needed_by[field.name].append(rule.name)
     if needed_by:
         said = "; ".join(f"{column} (needed for {', '.join(names)})" for column, names in needed_by.items())
-        raise SheetError(f"{sheet.name} lacks columns: {said}.", hint="Add them, or correct their headings.")
+        raise SheetError(f"{source.name} lacks columns: {said}.", hint="Add them, or correct their headings.")
 
 
 def _ordered(defects: pl.DataFrame) -> pl.DataFrame:

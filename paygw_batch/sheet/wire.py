@@ -50,17 +50,15 @@ _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """One of `SHOWN_COLUMNS` of valid, prepared rows: `value`, or the cheaper `plain_value` where `is_plain`."""
+    """One of `SHOWN_COLUMNS` of valid, prepared rows.
+
+    `text` is made for all rows; where `is_plain` does not hold, `other` takes its place (None: everywhere plain).
+    """
 
     name: str
-    value: pl.Expr
-    plain_value: pl.Expr
-    is_plain: pl.Expr
-
-    @classmethod
-    def of(cls, name: str, value: pl.Expr) -> "ShownColumn":
-        """Return a column that costs nothing to make."""
-        return cls(name, value, value, pl.lit(value=True))
+    text: pl.Expr
+    is_plain: pl.Expr | None = None
+    other: pl.Expr | None = None
 
 
 def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
@@ -73,9 +71,9 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
             number = NumberColumn.of(rule, name, field.kind)
-            shown.append(ShownColumn(name, number.wire, pl.col(bare(name)), number.is_as_sent))
+            shown.append(ShownColumn(name, pl.col(bare(name)), number.is_as_sent, number.wire))
         else:
-            shown.append(ShownColumn.of(name, _value(rule, field) if field is not None else _joined(values)))
+            shown.append(ShownColumn(name, _value(rule, field) if field is not None else _joined(values)))
     return shown
 
 

@@ -19,7 +19,7 @@ from paygw_batch.run.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.pages import from_pages, to_pages
 from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.result import Deferred, Validated
 from paygw_batch.sheet.validate import validate
 
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
@@ -90,7 +90,7 @@ def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_do
         monkeypatch.setenv(name, value)
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     spoilt = planned.validated.sheet.frame.with_columns(amount=pl.lit("1e3"))
-    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=Deferred.of(spoilt)))
     with pytest.raises(InternalError, match="amount"):
         submit(replace(planned, validated=validated), journal)
     assert journal.batches() == []

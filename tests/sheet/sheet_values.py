@@ -5,7 +5,7 @@ from collections.abc import Callable
 import polars as pl
 
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.result import Deferred, Sheet
 
 MakeSheet = Callable[..., Sheet]
 """Writes bytes or text to a file and reads it as a sheet: (content, name, **ReadOptions)."""
@@ -48,7 +48,7 @@ def of_rows(*rows: dict[str, str | None]) -> Sheet:
     return Sheet(
         name="made.csv",
         sha256="0" * 64,
-        frame=frame,
+        content=Deferred.of(frame),
         headers={name: name for name in names},
         unknown=tuple(name for name in names if name not in KNOWN_COLUMNS),
     )

@@ -14,7 +14,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
 from paygw_batch.sheet.pages import ROWS_A_PAGE, from_pages, to_pages
 from paygw_batch.sheet.repeats import repeated_ids
-from paygw_batch.sheet.result import DEFECT_SCHEMA, Sheet
+from paygw_batch.sheet.result import DEFECT_SCHEMA, Deferred, Sheet
 from paygw_batch.sheet.validate import validate, with_defects, with_warnings
 
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}
@@ -207,7 +207,7 @@ def many(count: int) -> Sheet:
         .with_row_index("row", offset=2)
     )
     names = frame.columns[1:]
-    return Sheet("many.csv", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
+    return Sheet("many.csv", "0" * 64, Deferred.of(frame), dict(zip(names, names, strict=True)), ())
 
 
 def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,7 @@ from sheet_values import GOOD, HEADER, lines
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.result import Deferred, Sheet
 from paygw_batch.sheet.validate import validate
 
 BODY = lines(*(GOOD.replace("A-1", f"A-{n}") for n in range(6))).encode()
@@ -130,7 +130,7 @@ def test_what_another_program_writes_is_read_to_the_letter(
 def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]):
     names = HEADER.split(",")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String)).with_row_index("row", offset=2)
-    sheet = Sheet("made.parquet", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
+    sheet = Sheet("made.parquet", "0" * 64, Deferred.of(frame), dict(zip(names, names, strict=True)), ())
     assert validate(sheet, rules).rows.height == len(rows)
 
 

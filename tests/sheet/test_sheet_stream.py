@@ -1,0 +1,179 @@
+"""Large texts, gone through block by block: they come to the same as read as a whole, and every refusal is the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hostile import hostile_sheet
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sheet_values import GOOD, HEADER, lines
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read import ReadOptions, open_sheet, read_sheet
+from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.stream import TextStream
+from paygw_batch.sheet.validate import validate, validate_opened, warnings_as_defects
+
+RECEIVER = "country,client_orderid,amount,receiver_first_name,receiver_last_name,receiver_phone,receiver_email"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block is a few rows."""
+    monkeypatch.setattr("paygw_batch.sheet.stream.BLOCK_BYTES", 400)
+
+
+def rows(count: int, first: int = 1) -> list[str]:
+    """Return good rows, each with an order id and a phone of its own."""
+    return [GOOD.replace("A-1", f"A-{n}").replace("712345678", f"7123{n:05}") for n in range(first, first + count)]
+
+
+def told(found: Validated) -> tuple[object, ...]:
+    """Return all that a sheet comes to."""
+    sheet = found.sheet
+    return (
+        (sheet.name, sheet.sha256, dict(sheet.headers), sheet.unknown, sheet.notes, sheet.defects.rows()),
+        (found.batch, found.totals, sorted(map(str, found.counts.rows())), found.height),
+        (found.defects.rows(), found.warnings.rows()),
+        (found.rows.columns, found.rows.rows(), found.instructions.rows()),
+        sheet.frame.rows(),
+    )
+
+
+def outcome(work: Callable[[], Validated]) -> tuple[object, ...]:
+    """Return all that a sheet comes to, or the sentences that refuse it."""
+    try:
+        return told(work())
+    except SheetError as error:
+        return ("refused", error.message, error.hint)
+
+
+def both_ways(path: Path, content: bytes, rules: Rules, reference: str | None = None) -> tuple[object, ...]:
+    """Return what a text comes to, and hold it against what it comes to as a whole."""
+    path.write_bytes(content)
+    options = ReadOptions()
+    in_blocks = outcome(lambda: validate_opened(open_sheet(path, options), rules, reference=reference))
+    assert in_blocks == outcome(lambda: validate(read_sheet(path, options), rules, reference=reference))
+    return in_blocks
+
+
+CASES = {
+    "good": lines(*rows(30)),
+    "CR LF, no end of the last line": "\r\n".join([HEADER, *rows(30)]),
+    "a mark": "\ufeff" + lines(*rows(30)),
+    "a title above the header": "Payroll\n\n" + lines(*rows(30)),
+    "sep=": "sep=;\n" + lines(*rows(30)).replace(",", ";"),
+    "an order id again at the end": lines(*rows(30), rows(1)[0].replace("71230", "71231")),
+    "paid again at the end": lines(*rows(30), rows(1)[0].replace("A-1", "B-1")),
+    "blank lines and rows": lines(*rows(12), "", ",,,,,", *rows(12, 20), "", ""),
+    "a field too many, a field too few": lines(*rows(12), rows(1, 50)[0] + ",1", *rows(12, 20), "KE,A-99,15"),
+    "quoted": lines(*(row.replace(",Wanjiru Kamau", ',"Kamau, ""W"""') for row in rows(30))),
+    "a quotation mark that does not close": lines(
+        *rows(25), rows(1, 60)[0].replace("Wanjiru", '"Wanjiru'), *rows(9, 70)
+    ),
+    "a total": lines(*rows(20), "Total,,30000,,,", *rows(3, 40)),
+    "bad rows": lines(*(row.replace(",1500.50", ",1e3") if n % 3 else row for n, row in enumerate(rows(30)))),
+    "nameless columns": lines(*(f"{row},,{'x' * (n == 28)}" for n, row in enumerate(rows(30))), header=HEADER + ",,"),
+    "nameless columns that hold nothing": lines(*(row + ",," for row in rows(30)), header=HEADER + ",,"),
+    "an unknown column, first filled at the end": lines(
+        *(f"{row},{'late' * (n > 25)}" for n, row in enumerate(rows(30))), header=HEADER + ",note"
+    ),
+    "a known column, first filled at the end": lines(
+        *(f"{row},{'Salary' * (n > 25)}" for n, row in enumerate(rows(30))), header=HEADER + ",order_desc"
+    ),
+    "a control character at the end": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\x07au")),
+    "U+2028 at the end": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
+    "a lone CR": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\rau")),
+    "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in rows(30))),
+    "no row": HEADER + "\n" * 500,
+    "no header": "\n".join(rows(30)),
+    "another country at the end": lines(*rows(20), *(row.replace("KE,", "XX,") for row in rows(5, 40))),
+    "lines longer than a block": lines(*(row.replace("Wanjiru", "W" * 900) for row in rows(3))),
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("case", CASES)
+def test_a_text_in_blocks_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str):
+    both_ways(tmp_path / "pay.csv", CASES[case].encode(), rules)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe" + lines(*rows(9)).encode("utf-16-le"), lines(*rows(9)).encode() + b"\xff"]
+)
+def test_other_encodings_come_to_the_same(tmp_path: Path, rules: Rules, content: bytes):
+    both_ways(tmp_path / "pay.csv", content, rules)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_derived_order_ids_are_the_same(tmp_path: Path, rules: Rules):
+    header = HEADER.replace("client_orderid,", "")
+    content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(rows(30), 1)), header=header)
+    found = both_ways(tmp_path / "pay.csv", (content + content.splitlines()[1] + "\n").encode(), rules, "R")
+    assert found[0] != "refused"
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_column_that_is_missing_is_told_at_the_end(tmp_path: Path, rules: Rules):
+    header, cut = HEADER.rsplit(",", 1)[0], [row.rsplit(",", 1)[0] for row in rows(30)]
+    assert both_ways(tmp_path / "pay.csv", lines(*cut, header=header).encode(), rules)[0] == "refused"
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_warnings_can_be_made_defects_of_a_streamed_sheet(tmp_path: Path, rules: Rules):
+    path = tmp_path / "pay.csv"
+    path.write_text(CASES["paid again at the end"], encoding="utf-8")
+    streamed = warnings_as_defects(validate_opened(open_sheet(path, ReadOptions()), rules))
+    assert told(streamed) == told(warnings_as_defects(validate(read_sheet(path, ReadOptions()), rules)))
+    assert streamed.defects.height == 2
+
+
+@pytest.mark.usefixtures("small_blocks")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=120)
+@given(seed=st.integers(0, 10**6))
+def test_hostile_texts_come_to_the_same(tmp_path: Path, rules: Rules, seed: int):
+    sheet = hostile_sheet(seed)
+    both_ways(tmp_path / f"pay{sheet.ending}", sheet.content, rules)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_large_text_is_streamed_in_several_pieces(tmp_path: Path):
+    path = tmp_path / "pay.csv"
+    path.write_text(CASES["good"], encoding="utf-8")
+    source = open_sheet(path, ReadOptions())
+    assert isinstance(source, TextStream)
+    pieces = [make() for make in source.pieces()]
+    assert len(pieces) > 3
+    assert [row for piece in pieces for row in piece.frame["row"]] == list(range(2, 32))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_file_that_is_changed_after_it_was_validated_gives_no_rows(tmp_path: Path, rules: Rules):
+    path = tmp_path / "pay.csv"
+    path.write_text(CASES["good"], encoding="utf-8")
+    validated = validate_opened(open_sheet(path, ReadOptions()), rules)
+    path.write_text(CASES["good"].replace("Wanjiru", "Mallory", 1), encoding="utf-8")
+    with pytest.raises(SheetError, match="changed since it was read"):
+        _ = validated.rows
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_file_that_is_changed_between_two_passings_is_refused(tmp_path: Path):
+    path = tmp_path / "pay.csv"
+    path.write_text(CASES["good"], encoding="utf-8")
+    source = open_sheet(path, ReadOptions())
+    assert all(make().frame.height for make in source.pieces())
+    path.write_text(CASES["good"].replace("Wanjiru", "Mallory", 1), encoding="utf-8")
+    with pytest.raises(SheetError, match="changed since it was read"):
+        _ = [make() for make in source.pieces()]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_text_with_too_many_rows_is_refused_in_the_same_words(tmp_path: Path, rules: Rules):
+    path, options = tmp_path / "pay.csv", ReadOptions(max_rows=20)
+    path.write_text(CASES["good"], encoding="utf-8")
+    with pytest.raises(SheetError, match="has 30 rows; at most 20 are allowed"):
+        validate_opened(open_sheet(path, options), rules)
