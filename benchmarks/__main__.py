@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.commands import ROOT, Ended, office, timed
+from benchmarks.commands_resumed import open_sent
 from benchmarks.figures import Figure, Ratio, Sample, apart, side_by_side, table
 from benchmarks.machine import machine
 from benchmarks.merchant import Merchant
@@ -188,6 +189,26 @@ def _command_line(rows: int, command: str, ended: Ended) -> str:
     return f"| {rows:,} | {command} | {wall} | {ended.peak_mib:,.0f} MiB |"
 
 
+def resumed(bench: Bench) -> str:
+    """Measure commands on a batch of which nearly all was sent."""
+    rows = bench.rows(1_000_000 if bench.full else 100_000)
+    parts = [
+        "### A batch of which 1 % is left",
+        "",
+        "What is left is sent by `resume`; every row before it was accepted.",
+        "",
+        "| rows | command | wall | a row | processor time a row | peak memory |",
+        "| ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
+        sheet = place.make_sheet(rows)
+        apart(open_sent, sheet, place.journal, place.environment())
+        for command in ("resume", "status"):
+            parts.append(_command_line(rows, command, place.call(command, str(sheet))))
+            tell(parts[-1])
+    return "\n".join([*parts, ""])
+
+
 def start(bench: Bench) -> str:
     """Measure how soon the program answers."""
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
@@ -213,6 +234,7 @@ SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "plain": plain,
     "latency": latency,
     "commands": commands,
+    "resumed": resumed,
     "start": start,
 }
 

@@ -41,6 +41,11 @@ class Office:
     connections: str = "reuse"
     concurrency: int = 64
 
+    @property
+    def journal(self) -> Path:
+        """Where its journal stands."""
+        return self.directory / JOURNAL
+
     def make_sheet(self, rows: int) -> Path:
         """Write a sheet of `rows` rows, and return its path."""
         sheet = self.directory / f"payroll-{rows}.csv"
@@ -50,15 +55,15 @@ class Office:
 
     def call(self, *words: str) -> Ended:
         """Run one command of the program. Raises `RuntimeError`, with its last words, unless it ends with 0."""
-        journal = self.directory / JOURNAL
-        before = ["--config", str(config_dir() / "sandbox.toml"), "--journal", str(journal), "--quiet"]
-        return timed([sys.executable, "-m", "paygw_batch", *before, *words], self._environment())
+        before = ["--config", str(config_dir() / "sandbox.toml"), "--journal", str(self.journal), "--quiet"]
+        return timed([sys.executable, "-m", "paygw_batch", *before, *words], self.environment())
 
     def journal_bytes(self) -> int:
         """Return how much room the journal takes, its log included."""
         return sum(file.stat().st_size for file in self.directory.glob(f"{JOURNAL}*"))
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return the environment of its commands."""
         return {
             "PATH": os.environ["PATH"],
             "XDG_STATE_HOME": str(self.directory / "state"),
