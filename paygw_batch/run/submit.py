@@ -1,6 +1,7 @@
 """Submitting: first a plan, made by looking; then the plan carried out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -96,7 +97,7 @@ def open_planned_batch(
 ) -> BatchRecord:
     """Make the planned batch durable, whole, or return it when the journal has it already.
 
-    Every row of a new batch is held to its country's contract once more before it is written down.
+    Every row of a new batch is held to its country's contract once more: it is written down whole, or not at all.
 
     `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there. `by` is
     who opens the batch, `approvals` a sentence for each person who prepared or approved it.
@@ -106,27 +107,38 @@ def open_planned_batch(
     validated = plan.validated
     if operation != validated.sheet.operation or any(rule.operation != operation for rule in rules.values()):
         raise InternalError(f"a sheet that was read for {validated.sheet.operation} was about to be opened otherwise")
-    hold_to_contract(validated, rules)
-    sheet = validated.sheet
+    sheet, rows = validated.sheet, validated.rows
     new = _without_rows(validated.instructions, (row.row for row in plan.known))
-    return journal.open_batch(
-        NewBatch(
-            batch=validated.batch,
-            operation=operation,
-            sheet_name=sheet.name,
-            sheet_sha256=sheet.sha256,
-            sheet_path=str(sheet_path.absolute()),
-            rows=validated.height,
-            defects=validated.defects["row"].n_unique(),
-            by=by,
-            approvals=tuple(approvals),
-        ),
-        pages=to_pages(validated.rows),
-        instructions=map(NewInstruction._make, new.iter_rows()),
-        known=plan.known,
-        amendments=plan.amendments,
-        at=timestamp(now()),
-    )
+    with ThreadPoolExecutor(1) as beside:
+        contract = beside.submit(hold_to_contract, validated, rules)
+        return journal.open_batch(
+            NewBatch(
+                batch=validated.batch,
+                operation=operation,
+                sheet_name=sheet.name,
+                sheet_sha256=sheet.sha256,
+                sheet_path=str(sheet_path.absolute()),
+                rows=validated.height,
+                defects=validated.defects["row"].n_unique(),
+                by=by,
+                approvals=tuple(approvals),
+            ),
+            pages=to_pages(rows),
+            instructions=_held(map(NewInstruction._make, new.iter_rows()), contract),
+            known=plan.known,
+            amendments=plan.amendments,
+            at=timestamp(now()),
+        )
+
+
+def _held(instructions: Iterable[NewInstruction], contract: Future[None]) -> Iterator[NewInstruction]:
+    """Yield instructions, and before they end hear whether all of them hold to the contract.
+
+    It is asked beside the journal's work, which takes as long. What it raises, it raises inside the journal's
+    transaction, and nothing of the batch is kept.
+    """
+    yield from instructions
+    contract.result()
 
 
 def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,9 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.memory import MemoryJournal
-from paygw_batch.journal.port import BatchRecord
+from paygw_batch.journal.port import BatchRecord, JournalReader
+from paygw_batch.journal.store import open_journal
+from paygw_batch.run.ports import timestamp
 from paygw_batch.run.preview import preview
 from paygw_batch.run.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
@@ -37,7 +40,7 @@ def sheet(tmp_path: Path, *rows: str) -> Validated:
     return validate(read_sheet(path, ReadOptions()), RULES)
 
 
-def plan(validated: Validated, journal: MemoryJournal, *, amend: bool = False, days: int = 0) -> Plan:
+def plan(validated: Validated, journal: JournalReader, *, amend: bool = False, days: int = 0) -> Plan:
     later = NOW + timedelta(days=days)
     return plan_submission(validated, journal, operation="payout", amend=amend, now=lambda: later)
 
@@ -203,6 +206,27 @@ def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: Mem
     assert first.equals(second)
     assert first.columns[-1] == "note"
     assert first["note"].to_list() == ["n-A", "n-B"]
+
+
+def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    held = open_journal(
+        tmp_path / "journal.sqlite3", witness_dir=tmp_path, endpoint="e", now=timestamp(NOW), holder="a test"
+    )
+    planned = plan(sheet(tmp_path, *(f"ID-{n} {n} {n:03}" for n in range(100, 900))), held)
+    spoilt = planned.validated.sheet.frame.with_columns(
+        amount=pl.when(pl.col("row") == 500).then(pl.lit("1e3")).otherwise("amount")
+    )
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=Deferred.of(spoilt)))
+    opened = partial(
+        open_planned_batch, journal=held, rules=RULES, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW
+    )
+    with pytest.raises(InternalError, match="row 500, amount"):
+        opened(replace(planned, validated=validated))
+    assert (held.batches(), held.head().seq) == ([], 0)
+    opened(planned)
+    assert held.verify()["instructions"] == 800
+    held.close()
 
 
 def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Path):
