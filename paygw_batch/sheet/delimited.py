@@ -52,13 +52,21 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     Raises `SheetError` where the file as a whole cannot be trusted; a row with too many or too few fields is a defect
     of that row (`row.fields`).
     """
-    return read_rows(data, find_header(data, vocabulary, file), file)
+    start = find_header(data, vocabulary, file)
+    return read_rows(data, start, count_lines(data, start.offset, len(data)), file)
 
 
-def read_rows(data: bytes, start: Start, file: str) -> Table:
-    """Return the rows of `data` below its header, which stands where `start` says. Raises as `read_delimited`."""
+def count_lines(data: bytes, begin: int, end: int) -> int:
+    """Return how many lines stand between two places, the last one with an end or without."""
+    return data.count(b"\n", begin, end) + (end > begin and data[end - 1 : end] != b"\n")
+
+
+def read_rows(data: bytes, start: Start, lines: int, file: str) -> Table:
+    """Return the rows of `data` below its header: `lines` of them, from where `start` says.
+
+    Raises `SheetError` as `read_delimited` does.
+    """
     headings = start.headings
-    lines = data.count(b"\n", start.offset) + (len(data) > start.offset and not data.endswith(b"\n"))
     ragged = None
     frame = _parse(data, start, headings) if _counts_agree(data, start, lines) else None
     if frame is None:

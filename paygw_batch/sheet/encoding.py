@@ -15,8 +15,8 @@ _MARKS = (
 )
 _CONTROL_BYTES = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 _FIND_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_FURTHER_CONTROLS = (re.compile(rb"\xc2[\x80-\x9f]"), re.compile(rb"\xe2\x80[\xa8\xa9]"))
-"""U+0080 to U+009F, and U+2028 and U+2029. Two patterns, since each is looked for by its first byte."""
+_FURTHER_CONTROLS = ((b"\xc2", re.compile(rb"\xc2[\x80-\x9f]")), (b"\xe2", re.compile(rb"\xe2\x80[\xa8\xa9]")))
+"""U+0080 to U+009F, and U+2028 and U+2029: their first byte, which is found at once or not at all, and all of them."""
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
@@ -56,7 +56,7 @@ def _near_control(text: bytes) -> int | None:
 
 def has_further_controls(text: bytes) -> bool:
     """Return whether UTF-8 holds a control character or a line break that is not one of ASCII."""
-    return not text.isascii() and any(pattern.search(text) for pattern in _FURTHER_CONTROLS)
+    return not text.isascii() and any(first in text and found.search(text) for first, found in _FURTHER_CONTROLS)
 
 
 def _decoded(data: bytes, code_page: str | None, file: str) -> bytes:

@@ -128,9 +128,12 @@ class Judge:
             (self._country(codes[place] if place < len(codes) else NO_COUNTRY), start, height)
             for place, start, height in zip(runs["value"], starts, runs["len"], strict=True)
         ]
+        rows = raw.select("row", *(name for name in self._columns if name in raw.columns))
         if order is None:
-            return _Grouped(raw, parts, None)
-        return _Grouped(raw[order], parts, order.arg_sort())
+            return _Grouped(rows, parts, None)
+        places = pl.zeros(order.len(), pl.UInt32, eager=True)
+        places = places.scatter(order, pl.int_range(order.len(), dtype=pl.UInt32, eager=True))
+        return _Grouped(rows[order], parts, places)
 
     def _country(self, code: str) -> "_CountryJudge":
         if code not in self._countries:
@@ -151,7 +154,7 @@ class _Grouped:
 
     def put_back(self, column: pl.Series, raw: pl.DataFrame) -> pl.Series:
         """Return a column of the grouped rows in the order of `raw`; one that is as in `raw` shares its memory."""
-        if column.name in raw.columns and column.equals(self.rows[column.name], null_equal=True):
+        if column.name in self.rows.columns and column.equals(self.rows[column.name], null_equal=True):
             return raw[column.name]
         return column if self.places is None else column[self.places]
 

@@ -12,7 +12,9 @@ import polars as pl
 from paygw_batch.sheet.result import Sheet
 
 ROWS_AT_ONCE = 250_000
-_THREADS = 4
+_CORES_A_PIECE = 2
+"""How many cores polars keeps busy with one piece, more or less: what is worked at beside each other costs memory."""
+_MOST_AT_ONCE = 4
 
 _Made = TypeVar("_Made")
 
@@ -67,7 +69,7 @@ def each(source: Source, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
 
     Some are worked at beside each other (polars lets go of the interpreter's lock); no more are begun than that.
     """
-    threads = min(pl.thread_pool_size(), _THREADS)
+    threads = max(1, min(pl.thread_pool_size() // _CORES_A_PIECE, _MOST_AT_ONCE))
     begun: deque[Future[_Made]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for make in source.pieces():

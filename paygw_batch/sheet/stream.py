@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.delimited import Start, find_header, read_rows
+from paygw_batch.sheet.delimited import Start, count_lines, find_header, read_rows
 from paygw_batch.sheet.encoding import UTF8_MARK, is_plain_utf8
 from paygw_batch.sheet.headers import Vocabulary
 from paygw_batch.sheet.kinds import Kind, check_first_bytes
@@ -25,7 +25,7 @@ from paygw_batch.sheet.pieces import NotPlain, Piece
 from paygw_batch.sheet.result import Deferred, Sheet
 from paygw_batch.sheet.table import found_in, notes_of, rows_said
 
-BLOCK_BYTES = 16 * 1024 * 1024
+BLOCK_BYTES = 8 * 1024 * 1024
 """How much of a file is looked at at a time. A file of one block is read as a whole."""
 
 
@@ -45,7 +45,8 @@ class TextStream:
         self.operation = vocabulary.operation
         self.name = path.name
         with self._opened() as file:
-            self._start, self._header = _header(next(self._blocks(file)), vocabulary, path.name)
+            block, end = next(_blocks(file))
+            self._start, self._header = _header(block[:end], vocabulary, path.name)
         self._headings = self._start.headings
         kept = [name for name in self._headings.names if name not in self._headings.ours]
         self.headers: Mapping[str, str] = {name: self._headings.sender[name] for name in kept}
@@ -58,13 +59,14 @@ class TextStream:
         lines_before = 0
         with self._opened() as file:
             before = os.fstat(file.fileno())
-            for number, block in enumerate(self._blocks(file)):
-                digest.update(block)
-                lines = block[self._start.offset :] if number == 0 else block
-                if not lines:
-                    continue
-                yield partial(self._piece, lines, lines_before)
-                lines_before += lines.count(b"\n") + (not lines.endswith(b"\n"))
+            begin = self._start.offset
+            for block, end in _blocks(file):
+                digest.update(memoryview(block)[:end])
+                if lines := count_lines(block, begin, end):
+                    text = b"".join((self._header, memoryview(block)[begin:end]))
+                    yield partial(self._piece, text, lines, lines_before)
+                lines_before += lines
+                begin = 0
                 if lines_before > self._max_rows:
                     raise NotPlain
             after = os.fstat(file.fileno())
@@ -98,12 +100,12 @@ class TextStream:
             raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
         return sheet.frame
 
-    def _piece(self, lines: bytes, lines_before: int) -> Piece:
-        if not is_plain_utf8(lines):
+    def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
+        if not is_plain_utf8(text):
             raise NotPlain
         start = self._start.of_part(self._header, lines_before)
         try:
-            table = read_rows(self._header + lines, start, self.name)
+            table = read_rows(text, start, lines, self.name)
         except SheetError as error:
             raise NotPlain from error
         frame = rows_said(table).rechunk()
@@ -118,17 +120,17 @@ class TextStream:
         except OSError as error:
             raise NotPlain from error
 
-    def _blocks(self, file: io.FileIO) -> Iterator[bytes]:
-        """Yield the file in blocks of whole lines."""
-        rest = b""
-        while data := file.read(BLOCK_BYTES):
-            end = data.rfind(b"\n") + 1
-            if not end:
-                raise NotPlain
-            yield rest + data[:end]
-            rest = data[end:]
-        if rest:
-            yield rest
+
+def _blocks(file: io.FileIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the file in blocks of whole lines: bytes, and how many of them are the block."""
+    at = 0
+    while block := os.pread(file.fileno(), BLOCK_BYTES, at):
+        is_last = not os.pread(file.fileno(), 1, at + len(block))
+        end = len(block) if is_last else block.rfind(b"\n") + 1
+        if not end:
+            raise NotPlain
+        yield block, end
+        at += end
 
 
 def _header(block: bytes, vocabulary: Vocabulary, file: str) -> tuple[Start, bytes]:

@@ -104,8 +104,9 @@ def refuse_control_characters(table: Table, file: str) -> None:
 
 def _blank_rows(frame: pl.DataFrame) -> pl.Series:
     """Return which rows hold nothing that can be seen. Only rows without a country are looked at closely."""
-    blank = ~frame["country"].str.contains(_SEEN).fill_null(value=False)
-    if not blank.any():
-        return blank
+    country = frame["country"]
+    if country.unique().str.contains(_SEEN).fill_null(value=False).all():
+        return pl.Series([False]).new_from_index(0, frame.height)
+    blank = ~country.str.contains(_SEEN).fill_null(value=False)
     suspects = frame.filter(blank).select(pl.exclude("row").str.contains(_SEEN).fill_null(value=False))
     return blank.scatter(blank.arg_true(), ~suspects.select(pl.any_horizontal(pl.all())).to_series())

@@ -138,7 +138,12 @@ def tallied(source: Source, judge: Callable[[Piece], Judged], held: Collection[s
 
 def counted(lines: pl.DataFrame) -> pl.DataFrame:
     """Return how many lines share `COUNT_KEYS`, and the sum of whatever can be read as an amount, as `Validated`."""
-    return lines.group_by(COUNT_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+    is_valid, shown = lines["valid"], lines.select(*COUNT_KEYS, "amount")
+    if lines.height and is_valid.all():  # then every amount can be read, and is not asked
+        return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("amount").cast(pl.Decimal(38, 4)).sum())
+    if is_valid.any():
+        return pl.concat([counted(shown.filter(is_valid)), counted(shown.filter(~is_valid))])
+    return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
 
 
 def _total_rows(frame: pl.DataFrame, unsound: Sequence[Unsound]) -> pl.DataFrame:
