@@ -15,7 +15,7 @@ import polars as pl
 
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import Operation, Rules
-from paygw_batch.errors import ConfigurationError, JournalHeld, SpoolDamaged, UsageError
+from paygw_batch.errors import ConfigurationError, JournalHeld, SheetError, SpoolDamaged, UsageError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.spool import SpoolEnd, SpoolReader, spool_path
@@ -80,7 +80,11 @@ def validated_frame(
 
 
 def _validated(source: Source, rules: Rules, reference: str | None) -> Validated:
-    refuse_misdirected(source, {name: load_operation(name).command for name in operation_names()})
+    try:
+        refuse_misdirected(source, {name: load_operation(name).command for name in operation_names()})
+    except SheetError:
+        source.whole()  # what is wrong with the file itself is told first
+        raise
     return validate_opened(source, rules, reference=reference)
 
 

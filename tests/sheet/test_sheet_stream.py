@@ -87,6 +87,11 @@ CASES = {
     "U+2028 at the end": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
     "a lone CR": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\rau")),
     "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in rows(30))),
+    "no order ids and a quotation mark that does not close": lines(
+        *(row.replace(f"A-{n},", "") for n, row in enumerate(rows(30), 1)),
+        'KE,15,KES,"W,254712345678,+254712345678',
+        header=HEADER.replace("client_orderid,", ""),
+    ),
     "no row": HEADER + "\n" * 500,
     "no header": "\n".join(rows(30)),
     "another country at the end": lines(*rows(20), *(row.replace("KE,", "XX,") for row in rows(5, 40))),
