@@ -10,19 +10,31 @@ AppendAway = Callable[[Sequence[Entry]], Awaitable[Sequence[bool]]]
 
 
 LONGEST_REST_S = 0.002
-"""A commit is followed by a rest as long as itself, but never longer than this: the next one carries more, for less."""
+"""At leisure, a commit is followed by a rest as long as itself, but never longer than this."""
 
 
 class Committer:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
+    A commit costs nearly the same whatever it carries, so at leisure one takes all that waits, and the next one lets
+    more come together. Under pressure, while requests wait for a place in flight, commits are small and follow each
+    other at once: the rows of a large one would leave together, be answered together and wait for each other again.
+
     Facts are committed in the order they were submitted. After the first failure every further one fails with it: a
     process whose journal failed once never writes to it again.
     """
 
-    def __init__(self, append_away: AppendAway, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        append_away: AppendAway,
+        on_failure: Callable[[Exception], None],
+        is_pressed: Callable[[], bool] = lambda: False,
+        facts_under_pressure: int = 16,
+    ) -> None:
         self._append_away = append_away
         self._on_failure = on_failure
+        self._is_pressed = is_pressed
+        self._facts_under_pressure = facts_under_pressure
         self._waiting: list[tuple[Entry, asyncio.Future[bool]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -47,10 +59,12 @@ class Committer:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                group, self._waiting = self._waiting, []
+                most = self._facts_under_pressure if self._is_pressed() else len(self._waiting)
+                group, self._waiting = self._waiting[:most], self._waiting[most:]
                 started_s = loop.time()
                 await self._commit_group(group)
-                await asyncio.sleep(min(loop.time() - started_s, LONGEST_REST_S))
+                if not self._is_pressed():
+                    await asyncio.sleep(min(loop.time() - started_s, LONGEST_REST_S))
         finally:
             self._commit = None
 

@@ -23,8 +23,8 @@ from paygw_batch.run.pacing import TRIES, Breaker, Rhythm, Window, wait_before_t
 from paygw_batch.run.ports import Gateway, Prepare, Progress, World, timestamp
 from paygw_batch.run.threads import Away
 
-PAGE_ROWS = 512
-"""How many due instructions are read from the journal at a time."""
+PAGE_ROWS = 64
+"""How many due instructions are read from the journal at a time: no more than commits can wait for."""
 SIGN_AT_ONCE = 32
 """How many requests are prepared at a time."""
 SIGNED_AHEAD = 512
@@ -114,7 +114,12 @@ class Engine:
         self._halted = asyncio.Event()
         self._next_launch: asyncio.TimerHandle | None = None
         self._senders: set[asyncio.Task[None]] = set()
-        self._committer = Committer(partial(away.append, journal), on_failure=self._give_up)
+        self._committer = Committer(
+            partial(away.append, journal),
+            on_failure=self._give_up,
+            is_pressed=lambda: bool(self._signed),
+            facts_under_pressure=max(16, pace.concurrency // 4),
+        )
 
     async def run(self, batch: int) -> RunEnd:
         """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""

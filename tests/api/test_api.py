@@ -206,12 +206,12 @@ def test_a_row_in_doubt_is_told_as_such(payouts: Payouts):
 def test_a_journal_that_fails_is_raised_with_what_it_could_not_take(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
 ):
-    stage, calls = SqliteJournal.stage, 0
+    stage, facts = SqliteJournal.stage, 0
 
     def fail_later(self: SqliteJournal, entries: Sequence[Entry]):
-        nonlocal calls
-        calls += 1
-        if calls > 5:
+        nonlocal facts
+        facts += len(entries)
+        if facts > 20:
             raise JournalUnwritable
         return stage(self, entries)
 

@@ -65,3 +65,30 @@ def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again():
         assert len(told) == 1
 
     asyncio.run(story())
+
+
+def test_under_pressure_commits_are_small_and_in_order():
+    async def story():
+        journal = SlowJournal()
+        journal.gate.set()
+        committer = Committer(journal.append, lambda _: None, is_pressed=lambda: True, facts_under_pressure=3)
+        await asyncio.gather(*(committer.append(entry(number)) for number in range(1, 9)))
+        assert journal.commits == [[1, 2, 3], [4, 5, 6], [7, 8]]
+
+    asyncio.run(story())
+
+
+def test_at_leisure_a_commit_is_followed_by_a_rest_in_which_more_comes_together():
+    async def story():
+        journal = SlowJournal()
+        committer = Committer(journal.append, lambda _: None)
+        first = committer.submit(entry(1))
+        asyncio.get_running_loop().call_later(0.05, journal.gate.set)
+        await first
+        second = committer.submit(entry(2))
+        await asyncio.sleep(0)
+        third = committer.submit(entry(3))
+        await asyncio.gather(second, third)
+        assert journal.commits == [[1], [2, 3]]
+
+    asyncio.run(story())
