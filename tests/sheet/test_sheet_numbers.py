@@ -1,5 +1,6 @@
 """Phone and wallet numbers: many ways to write one, one way on the wire, and no guess where two could be meant."""
 
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
-from paygw_batch.sheet.clean import bare_number, prepared
+from paygw_batch.sheet.clean import bare, bare_number, is_clean, prepared
 from paygw_batch.sheet.numbers import NumberColumn
 from paygw_batch.sheet.validate import validate
 
@@ -173,3 +174,17 @@ def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str):
         "".join(c for c in text.replace("(0)", "") if c.isdigit()),
         "".join(c for c in text.lower().split("e")[0].removesuffix(".0") if c.isdigit()),
     }
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    text=st.one_of(
+        st.text("0123456789+- .(\t\u0663\uff15'e", max_size=24), st.from_regex(r"\A\+?[0-9]{1,3}([ -][0-9]{1,4})*\Z")
+    )
+)
+def test_numbers_of_a_sheet_are_freed_of_separators_however_they_are_told_to_be_clean(text: str):
+    frame = prepared(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
+    assert frame[bare("phone")].item() == bare_number(frame["phone"]).item()
+    if frame[is_clean("phone")].item():
+        assert re.fullmatch(r"\+?[0-9]+", text)
+        assert frame["phone"].item() == frame[bare("phone")].item() == text
