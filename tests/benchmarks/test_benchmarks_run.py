@@ -50,3 +50,10 @@ def test_contenders_take_turns():
 def test_a_table_shows_median_spread_and_processor_time():
     figure = Figure("payouts", "/s", (1000.0, 3000.0, 2000.0), (250.0, 260.0, 270.0))
     assert "| payouts | 2,000 /s | 1,000 to 3,000 | 260 us |" in table("Title", [figure], [])
+
+
+def test_a_table_is_followed_by_a_plot_of_its_medians():
+    figures = [Figure("ours", "/s", (1500.5, 1.0, 9000.0)), Figure("theirs", "/s", (0.05, 0.05, 0.05))]
+    text = table("Payouts", figures, [])
+    assert '    title "Payouts (medians, /s)"\n    x-axis ["ours", "theirs"]\n    bar [1500.5, 0.05]\n' in text
+    assert "mermaid" not in table("Payouts", [], [])
