@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 
 from .canary import PASSPHRASE, leaks, sheet_line
 from .judge import orders_of
-from .machine import HEADING, ROOT, GatewayProcess, Machine, Spawner, gateway
+from .machine import HEADINGS, ROOT, GatewayProcess, Machine, Spawner, gateway
 from .test_campaign_processes import wait_for_orders
 from .tracing import traced, why_not
 
@@ -54,7 +54,7 @@ def canary(tmp_path: Path, spawner: Spawner, faulty_gateway: GatewayProcess) -> 
     )
     (machine.home / "tmp").mkdir()
     lines = [sheet_line(f"{machine.prefix}-{n}", amount) for n, amount in enumerate(AMOUNTS)]
-    (machine.home / "payroll.csv").write_text("\n".join([HEADING, *lines]) + "\n")
+    (machine.home / "payroll.csv").write_text("\n".join([HEADINGS["payout"], *lines]) + "\n")
     return machine
 
 
