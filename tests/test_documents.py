@@ -41,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_readmes_commands_run_as_they_stand(checkout: Path):
+def test_the_readmes_commands_run_as_they_stand(checkout: Path) -> None:
     environ = {"HOME": str(checkout), "XDG_STATE_HOME": str(checkout / "state"), "PATH": "/usr/bin:/bin"}
     ran = 0
     for line in shell_lines(README):
@@ -59,7 +59,7 @@ def test_the_readmes_commands_run_as_they_stand(checkout: Path):
     assert ran >= 5
 
 
-def test_the_readmes_picture_of_a_run_is_what_a_run_shows(checkout: Path):
+def test_the_readmes_picture_of_a_run_is_what_a_run_shows(checkout: Path) -> None:
     picture = re.search(r"```text\n(Sending.*?)```", README, flags=re.DOTALL)
     assert picture
     environ = {"HOME": str(checkout), "PATH": "/usr/bin:/bin"}
@@ -78,25 +78,25 @@ def test_the_readmes_picture_of_a_run_is_what_a_run_shows(checkout: Path):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path):
+def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
         if not target.startswith("http"):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
-def test_every_command_is_documented():
+def test_every_command_is_documented() -> None:
     interface = (ROOT / "docs" / "interface.md").read_text()
     for command in COMMANDS:
         assert re.search(rf"\| `{command}[ `]", interface), command
 
 
-def test_every_exit_code_is_documented():
+def test_every_exit_code_is_documented() -> None:
     interface = (ROOT / "docs" / "interface.md").read_text()
     for code in ExitCode:
         assert f"\n| {int(code)} |" in interface
 
 
-def test_the_reconciliations_columns_are_documented_in_order():
+def test_the_reconciliations_columns_are_documented_in_order() -> None:
     interface = " ".join((ROOT / "docs" / "interface.md").read_text().split())
     assert ", ".join(RECONCILIATION_COLUMNS) in interface
 
@@ -114,7 +114,7 @@ def test_the_reconciliations_columns_are_documented_in_order():
         ("status_enquiry", StatusEnquirySection),
     ],
 )
-def test_every_key_is_documented_with_its_default(section: str, model: type[GatewaySection]):
+def test_every_key_is_documented_with_its_default(section: str, model: type[GatewaySection]) -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     for key, field in model.model_fields.items():
         line = re.search(rf"^\| `{section}\.{key}` \| (.*?) \|", text, flags=re.MULTILINE)

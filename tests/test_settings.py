@@ -74,7 +74,7 @@ def refusal(tmp_path: Path, text: str, **environ: str) -> str:
     return caught.value.message
 
 
-def test_every_documented_key_is_read(file: Path):
+def test_every_documented_key_is_read(file: Path) -> None:
     settings = load_settings(file, environ={})
     assert settings.gateway.endpoint_id == "1234"
     assert settings.submission.quarantine_h == 24
@@ -88,7 +88,7 @@ def test_every_documented_key_is_read(file: Path):
     assert settings.missing_to_send() == []
 
 
-def test_paths_are_relative_to_the_file_itself(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_paths_are_relative_to_the_file_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     settings = load_settings(file, environ={})
     assert settings.gateway.private_key == file.parent / "keys/merchant.pem"
@@ -96,20 +96,20 @@ def test_paths_are_relative_to_the_file_itself(file: Path, monkeypatch: pytest.M
     assert settings.journal_path() == file.parent / "paygw-journal.sqlite3"
 
 
-def test_the_environment_beats_the_file_and_a_flag_beats_the_environment(file: Path):
+def test_the_environment_beats_the_file_and_a_flag_beats_the_environment(file: Path) -> None:
     environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
     settings = load_settings(file, environ=environ, flags={("submission", "concurrency"): 7})
     assert settings.submission.concurrency == 7
     assert settings.submission.rate_per_s == 2.5
 
 
-def test_the_environment_names_the_journal(file: Path, tmp_path: Path):
+def test_the_environment_names_the_journal(file: Path, tmp_path: Path) -> None:
     settings = load_settings(file, environ={"PAYGW_JOURNAL": str(tmp_path / "other.sqlite3")})
     assert settings.journal_path() == tmp_path / "other.sqlite3"
 
 
 @pytest.mark.parametrize("name", sorted(environment_keys()))
-def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path):
+def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) -> None:
     section, key = environment_keys()[name]
     good = {
         "signature_profile": "raw-body",
@@ -127,17 +127,17 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path):
     assert str(getattr(getattr(settings, section), key)) in {text, f"{text}.0"}
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path):
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
     message = refusal(tmp_path, "[submission]\nconcurency = 3\n")
     assert "submission.concurency is not a known key" in message
     assert "concurrency" in message.replace("concurency", "")
 
 
-def test_an_unknown_key_below_a_country_is_refused(tmp_path: Path):
+def test_an_unknown_key_below_a_country_is_refused(tmp_path: Path) -> None:
     assert "countries.KE.payout.purpse" in refusal(tmp_path, '[countries.KE.payout]\npurpse = "x"\n')
 
 
-def test_all_wrong_keys_are_told_at_once(tmp_path: Path):
+def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
     message = refusal(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
     assert all(key in message for key in ("gateway.host", "limits.max_rows", "nonsense"))
 
@@ -159,26 +159,26 @@ def test_all_wrong_keys_are_told_at_once(tmp_path: Path):
         ("not toml", "not TOML"),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str):
+def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
 
 
-def test_a_number_in_the_environment_that_is_none_is_refused(tmp_path: Path):
+def test_a_number_in_the_environment_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "PAYGW_CONCURRENCY is 'many'" in refusal(tmp_path, "", PAYGW_CONCURRENCY="many")
 
 
-def test_a_missing_file_and_a_directory_are_refused_plainly(tmp_path: Path):
+def test_a_missing_file_and_a_directory_are_refused_plainly(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(ConfigurationError, match=str(path)):
             load_settings(path, environ={})
 
 
-def test_what_the_interface_leaves_open_has_no_default():
+def test_what_the_interface_leaves_open_has_no_default() -> None:
     missing = load_settings(None, environ={}).missing_to_send()
     assert {"gateway.signature_profile", "outcomes", "gateway.base_url"} <= set(missing)
 
 
-def test_misspelt_variables_are_found_and_the_passphrase_is_not_one(file: Path):
+def test_misspelt_variables_are_found_and_the_passphrase_is_not_one(file: Path) -> None:
     settings = load_settings(file, environ={})
     environ = {"PAYGW_KEY_PASSPHRASE": "x", "PAYGW_CONCURENCY": "2", "PAYGW_CONFIG": "c", "HOME": "/"}
     assert unknown_variables(environ, settings) == ["PAYGW_CONCURENCY"]
@@ -186,7 +186,7 @@ def test_misspelt_variables_are_found_and_the_passphrase_is_not_one(file: Path):
 
 def test_the_default_journal_is_one_per_endpoint_under_the_state_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     places = {
         load_settings(None, environ={"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint}).journal_path()
@@ -198,7 +198,7 @@ def test_the_default_journal_is_one_per_endpoint_under_the_state_directory(
     assert state_directory().is_relative_to(tmp_path)
 
 
-def test_a_gateway_that_moves_to_another_port_is_the_same_endpoint():
+def test_a_gateway_that_moves_to_another_port_is_the_same_endpoint() -> None:
     ports = {
         load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"}).endpoint()
         for port in ("", ":8443", ":9443")
@@ -206,12 +206,12 @@ def test_a_gateway_that_moves_to_another_port_is_the_same_endpoint():
     assert ports == {"a.example/1"}
 
 
-def test_the_witness_is_never_beside_the_journal(file: Path):
+def test_the_witness_is_never_beside_the_journal(file: Path) -> None:
     settings = load_settings(file, environ={})
     assert settings.witness_directory() != settings.journal_path().parent
 
 
-def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path: Path):
+def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path: Path) -> None:
     settings = load_settings(file, environ={})
     assert passphrase(settings.gateway, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
     assert passphrase(settings.gateway, {}) is None

@@ -1,15 +1,11 @@
 """A fresh machine for every test, set up for the sandbox, and the API upon it."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
-
-from program import Program, sandbox_toml
-
 from paygw_batch.api import Payouts
+from tests.cli.program import Program, sandbox_toml
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 import polars as pl
 import pytest
-from program import HEADING, Program, kenyan_rows, sandbox_toml
 
 from paygw_batch.api import (
     Conclusion,
@@ -34,6 +33,7 @@ from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.port import Entry
 from paygw_batch.journal.store import SqliteJournal
 from paygw_batch.run import engine
+from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 NAME = "payroll-2026-11"
 
@@ -64,7 +64,7 @@ def sent_once(program: Program, count: int) -> bool:
 # A whole run.
 
 
-def test_a_frame_is_paid_and_every_row_has_its_outcome(payouts: Payouts, program: Program):
+def test_a_frame_is_paid_and_every_row_has_its_outcome(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(30), name=NAME) as run:
         outcomes = list(run)
     result = finished(run.result)
@@ -76,7 +76,7 @@ def test_a_frame_is_paid_and_every_row_has_its_outcome(payouts: Payouts, program
     assert sent_once(program, 30)
 
 
-def test_an_outcome_names_its_row_and_not_its_payee(payouts: Payouts):
+def test_an_outcome_names_its_row_and_not_its_payee(payouts: Payouts) -> None:
     with payouts.submit(people(1), name=NAME) as run:
         (one,) = run
     assert (one.row, one.client_orderid, one.order_id) == (2, "PAY-1", "PAY-1")
@@ -84,7 +84,7 @@ def test_an_outcome_names_its_row_and_not_its_payee(payouts: Payouts):
     assert "approved" not in repr(one)
 
 
-def test_the_same_frame_again_sends_nothing(payouts: Payouts, program: Program):
+def test_the_same_frame_again_sends_nothing(payouts: Payouts, program: Program) -> None:
     for known in (0, 5):
         with payouts.submit(people(5), name=NAME) as run:
             assert len(list(run)) == 5 - known
@@ -93,7 +93,7 @@ def test_the_same_frame_again_sends_nothing(payouts: Payouts, program: Program):
     assert sent_once(program, 5)
 
 
-def test_a_file_and_a_frame_of_the_same_rows_are_one_batch(payouts: Payouts, program: Program):
+def test_a_file_and_a_frame_of_the_same_rows_are_one_batch(payouts: Payouts, program: Program) -> None:
     first = program.json("submit", program.sheet(kenyan_rows(4)))
     with payouts.submit(people(4), name="payroll.csv") as run:
         assert list(run) == []
@@ -102,12 +102,12 @@ def test_a_file_and_a_frame_of_the_same_rows_are_one_batch(payouts: Payouts, pro
         assert finished(run.wait()).batch == first["batch"]
 
 
-def test_wait_takes_no_outcomes_and_returns_the_result(payouts: Payouts):
+def test_wait_takes_no_outcomes_and_returns_the_result(payouts: Payouts) -> None:
     with payouts.submit(people(10), name=NAME) as run:
         assert finished(run.wait()).states == {"paid": 10}
 
 
-def test_reconcile_and_batches_tell_what_the_journal_knows(payouts: Payouts):
+def test_reconcile_and_batches_tell_what_the_journal_knows(payouts: Payouts) -> None:
     with payouts.submit(people(3), name=NAME) as run:
         result = finished(run.wait())
     later = payouts.reconcile(result.batch[:6])
@@ -115,7 +115,7 @@ def test_reconcile_and_batches_tell_what_the_journal_knows(payouts: Payouts):
     assert [(one.batch, one.sheet_name) for one in payouts.batches()] == [(result.batch, NAME)]
 
 
-def test_the_command_tells_the_same(payouts: Payouts, program: Program):
+def test_the_command_tells_the_same(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3), name=NAME) as run:
         result = finished(run.wait())
     told = program.json("status", result.batch)
@@ -126,7 +126,7 @@ def test_the_command_tells_the_same(payouts: Payouts, program: Program):
 # What is refused.
 
 
-def test_a_frame_with_defects_is_refused_and_nothing_is_sent(payouts: Payouts, program: Program):
+def test_a_frame_with_defects_is_refused_and_nothing_is_sent(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
         assert list(run) == []
     assert isinstance(run.result, Refused)
@@ -135,7 +135,7 @@ def test_a_frame_with_defects_is_refused_and_nothing_is_sent(payouts: Payouts, p
     assert payouts.batches() == []
 
 
-def test_a_binary_fraction_is_a_defect(payouts: Payouts):
+def test_a_binary_fraction_is_a_defect(payouts: Payouts) -> None:
     frame = people(1).with_columns(amount=pl.lit(10.1))
     with payouts.submit(frame, name=NAME) as run:
         pass
@@ -143,7 +143,7 @@ def test_a_binary_fraction_is_a_defect(payouts: Payouts):
     assert run.result.defects["code"].to_list() == ["amount.float"]
 
 
-def test_rows_with_defects_can_be_left_out(payouts: Payouts):
+def test_rows_with_defects_can_be_left_out(payouts: Payouts) -> None:
     frame = pl.concat([people(2), people(3)[2:].with_columns(currency=pl.lit("USD"))])
     with payouts.submit(frame, name=NAME, skip_invalid=True) as run:
         assert len(list(run)) == 2
@@ -151,7 +151,7 @@ def test_rows_with_defects_can_be_left_out(payouts: Payouts):
     assert (result.conclusion, result.states) == (Conclusion.SOME_REJECTED, {"invalid": 1, "paid": 2})
 
 
-def test_control_totals_that_do_not_hold_stop_everything(payouts: Payouts, program: Program):
+def test_control_totals_that_do_not_hold_stop_everything(payouts: Payouts, program: Program) -> None:
     wrong = ControlTotals(3, {"KES": Decimal(1)})
     with pytest.raises(SheetError, match="KES 1 was stated"), payouts.submit(people(3), name=NAME, expected=wrong):
         pytest.fail("entered")
@@ -159,12 +159,12 @@ def test_control_totals_that_do_not_hold_stop_everything(payouts: Payouts, progr
 
 
 @pytest.mark.parametrize("name", [None, "", "a/b", "two\nlines"])
-def test_a_frame_needs_a_name_as_of_a_file(payouts: Payouts, name: str | None):
+def test_a_frame_needs_a_name_as_of_a_file(payouts: Payouts, name: str | None) -> None:
     with pytest.raises(UsageError):
         payouts.submit(people(1), name=name)
 
 
-def test_an_incomplete_configuration_is_refused_before_anything(program: Program):
+def test_an_incomplete_configuration_is_refused_before_anything(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("signature_profile", "# signature_profile"))
     payouts = Payouts(program.config, environ=program.environ)
     with pytest.raises(ConfigurationError, match="signature_profile"), payouts.submit(people(1), name=NAME):
@@ -173,7 +173,7 @@ def test_an_incomplete_configuration_is_refused_before_anything(program: Program
 
 
 @pytest.mark.usefixtures("held_up")
-def test_two_runs_never_hold_one_journal(payouts: Payouts, program: Program):
+def test_two_runs_never_hold_one_journal(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         with pytest.raises(JournalHeld), payouts.submit(people(41), name="other"):
             pytest.fail("entered")
@@ -182,7 +182,7 @@ def test_two_runs_never_hold_one_journal(payouts: Payouts, program: Program):
     assert sent_once(program, 400)
 
 
-def test_a_result_before_the_end_is_refused(payouts: Payouts):
+def test_a_result_before_the_end_is_refused(payouts: Payouts) -> None:
     run = payouts.submit(people(1), name=NAME)
     with pytest.raises(UsageError, match="not ended"):
         _ = run.result
@@ -191,7 +191,7 @@ def test_a_result_before_the_end_is_refused(payouts: Payouts):
 # Rows that need a person.
 
 
-def test_a_row_in_doubt_is_told_as_such(payouts: Payouts):
+def test_a_row_in_doubt_is_told_as_such(payouts: Payouts) -> None:
     frame = pl.concat([people(1), people(2, amount="9007")[1:]])
     with payouts.submit(frame, name=NAME) as run:
         kinds = {one.row: one.kind for one in run}
@@ -205,10 +205,10 @@ def test_a_row_in_doubt_is_told_as_such(payouts: Payouts):
 
 def test_a_journal_that_fails_is_raised_with_what_it_could_not_take(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     stage, facts = SqliteJournal.stage, 0
 
-    def fail_later(self: SqliteJournal, entries: Sequence[Entry]):
+    def fail_later(self: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
         nonlocal facts
         facts += len(entries)
         if facts > 20:
@@ -238,7 +238,7 @@ def continued(payouts: Payouts, batch: str) -> Finished:
 
 
 @pytest.mark.usefixtures("held_up")
-def test_leaving_the_loop_stops_the_run_and_resume_continues_it(payouts: Payouts, program: Program):
+def test_leaving_the_loop_stops_the_run_and_resume_continues_it(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         for _ in run:
             break
@@ -249,10 +249,10 @@ def test_leaving_the_loop_stops_the_run_and_resume_continues_it(payouts: Payouts
     assert sent_once(program, 400)
 
 
-def test_an_error_of_the_program_stops_the_run_and_goes_on_its_way(payouts: Payouts, program: Program):
+def test_an_error_of_the_program_stops_the_run_and_goes_on_its_way(payouts: Payouts, program: Program) -> None:
     run = payouts.submit(people(400), name=NAME)
 
-    def taking():
+    def taking() -> None:
         with run:
             for _ in run:
                 raise ZeroDivisionError
@@ -265,7 +265,7 @@ def test_an_error_of_the_program_stops_the_run_and_goes_on_its_way(payouts: Payo
     assert sent_once(program, 400)
 
 
-def test_stop_can_be_called_from_another_thread(payouts: Payouts):
+def test_stop_can_be_called_from_another_thread(payouts: Payouts) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         threading.Timer(0, run.stop).start()
         taken = len(list(run))
@@ -273,7 +273,7 @@ def test_stop_can_be_called_from_another_thread(payouts: Payouts):
     assert result.states.get("paid", 0) == taken == result.sent
 
 
-def test_no_signal_handler_is_taken(payouts: Payouts):
+def test_no_signal_handler_is_taken(payouts: Payouts) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with payouts.submit(people(20), name=NAME) as run:
         for _ in run:
@@ -281,7 +281,7 @@ def test_no_signal_handler_is_taken(payouts: Payouts):
 
 
 @pytest.mark.usefixtures("held_up")
-def test_a_signal_that_was_asked_for_stops_the_run_and_its_handler_is_put_back(payouts: Payouts):
+def test_a_signal_that_was_asked_for_stops_the_run_and_its_handler_is_put_back(payouts: Payouts) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with payouts.submit(people(400), name=NAME, stop_on=[signal.SIGTERM]) as run:
         for number, _ in enumerate(run):
@@ -292,10 +292,10 @@ def test_a_signal_that_was_asked_for_stops_the_run_and_its_handler_is_put_back(p
 
 
 @pytest.mark.usefixtures("held_up")
-def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program):
+def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program) -> None:
     run = payouts.submit(people(400), name=NAME)
 
-    def taking():
+    def taking() -> None:
         with run:
             for _ in run:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -314,7 +314,7 @@ def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program):
 
 def test_a_program_that_takes_no_outcomes_holds_the_run_up_and_not_the_memory(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(running, "OUTCOMES_WAITING", 10)
     with payouts.submit(people(999), name=NAME) as run:
         outcomes = iter(run)
@@ -331,7 +331,7 @@ def test_a_program_that_takes_no_outcomes_holds_the_run_up_and_not_the_memory(
 # Threads and event loops.
 
 
-def test_it_works_from_a_plain_thread(payouts: Payouts):
+def test_it_works_from_a_plain_thread(payouts: Payouts) -> None:
     results: list[Finished] = []
 
     def pay() -> None:
@@ -345,7 +345,7 @@ def test_it_works_from_a_plain_thread(payouts: Payouts):
     assert results[0].conclusion is Conclusion.DONE
 
 
-def test_signals_are_refused_outside_the_main_thread(payouts: Payouts):
+def test_signals_are_refused_outside_the_main_thread(payouts: Payouts) -> None:
     errors: list[PaygwError] = []
 
     def pay() -> None:
@@ -361,7 +361,7 @@ def test_signals_are_refused_outside_the_main_thread(payouts: Payouts):
     assert "main thread" in errors[0].message
 
 
-def test_it_works_inside_asyncio_and_leaves_the_loop_free(payouts: Payouts, program: Program):
+def test_it_works_inside_asyncio_and_leaves_the_loop_free(payouts: Payouts, program: Program) -> None:
     async def pay() -> tuple[list[RowOutcome], int]:
         turns = 0
 
@@ -386,7 +386,7 @@ def test_it_works_inside_asyncio_and_leaves_the_loop_free(payouts: Payouts, prog
     assert sent_once(program, 200)
 
 
-def test_wait_async_returns_the_result(payouts: Payouts):
+def test_wait_async_returns_the_result(payouts: Payouts) -> None:
     async def pay() -> Finished:
         async with payouts.submit(people(10), name=NAME) as run:
             return finished(await run.wait_async())
@@ -394,7 +394,7 @@ def test_wait_async_returns_the_result(payouts: Payouts):
     assert asyncio.run(pay()).states == {"paid": 10}
 
 
-def test_cancelling_the_task_stops_the_run(payouts: Payouts, program: Program):
+def test_cancelling_the_task_stops_the_run(payouts: Payouts, program: Program) -> None:
     async def pay() -> str:
         run = payouts.submit(people(400), name=NAME)
         begun = asyncio.Event()
@@ -417,7 +417,7 @@ def test_cancelling_the_task_stops_the_run(payouts: Payouts, program: Program):
     assert sent_once(program, 400)
 
 
-def test_what_speaks_against_a_run_is_raised_inside_asyncio_too(payouts: Payouts):
+def test_what_speaks_against_a_run_is_raised_inside_asyncio_too(payouts: Payouts) -> None:
     async def pay() -> None:
         async with payouts.submit("nowhere.csv"):
             pytest.fail("entered")
@@ -429,7 +429,7 @@ def test_what_speaks_against_a_run_is_raised_inside_asyncio_too(payouts: Payouts
 # The house it runs in.
 
 
-def test_files_are_private_whatever_the_umask_and_the_umask_stays(payouts: Payouts, program: Program):
+def test_files_are_private_whatever_the_umask_and_the_umask_stays(payouts: Payouts, program: Program) -> None:
     former = os.umask(0)
     try:
         with payouts.submit(people(2), name=NAME) as run:
@@ -449,9 +449,9 @@ def loaded_by(module: str) -> set[str]:
     return {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
-def test_importing_the_package_alone_loads_nothing_heavy():
+def test_importing_the_package_alone_loads_nothing_heavy() -> None:
     assert loaded_by("paygw_batch") == {"paygw_batch"}
 
 
-def test_the_api_loads_nothing_of_the_commands():
+def test_the_api_loads_nothing_of_the_commands() -> None:
     assert not any(name.startswith("paygw_batch.cli") for name in loaded_by("paygw_batch.api"))

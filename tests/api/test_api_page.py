@@ -17,7 +17,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_a_program_of_the_page_runs_as_it_stands(number: int, tmp_path: Path):
+def test_a_program_of_the_page_runs_as_it_stands(number: int, tmp_path: Path) -> None:
     for folder in ("config", "samples"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.reconciliation.csv"))
     (tmp_path / "program.py").write_text(PROGRAMS[number])
@@ -30,22 +30,22 @@ def test_a_program_of_the_page_runs_as_it_stands(number: int, tmp_path: Path):
     assert shown in done.stdout
 
 
-def test_there_are_programs_on_the_page():
+def test_there_are_programs_on_the_page() -> None:
     assert len(PROGRAMS) == 2
 
 
-def test_the_programs_of_the_page_are_typed(tmp_path: Path):
+def test_the_programs_of_the_page_are_typed(tmp_path: Path) -> None:
     for number, text in enumerate(PROGRAMS):
         (tmp_path / f"program_{number}.py").write_text(text)
     config = ROOT / "pyproject.toml"
-    command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path / "cache"]
+    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(tmp_path / "cache")]
     done = subprocess.run([*command, *tmp_path.glob("*.py")], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-def test_every_conclusion_is_on_the_page_in_its_order():
+def test_every_conclusion_is_on_the_page_in_its_order() -> None:
     assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, flags=re.MULTILINE) == [one.name for one in Conclusion]
 
 
-def test_everything_public_is_there():
+def test_everything_public_is_there() -> None:
     assert all(hasattr(api, name) for name in api.__all__)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import time
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator
@@ -67,7 +68,7 @@ def parts_by_a_known_name() -> None:
         name = str(Path(dir) / f"{prefix}known{suffix}")
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), name
 
-    _put(write.tempfile, "mkstemp", mkstemp)
+    _put(tempfile, "mkstemp", mkstemp)
 
 
 def wake_ups_by_write() -> None:

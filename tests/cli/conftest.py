@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from program import Program, sandbox_toml
+
+from tests.cli.program import Program, sandbox_toml
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from program import Program, sandbox_toml
+from tests.cli.program import Program, sandbox_toml
 
 TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
 PATIENCE_S = 90.0

@@ -68,7 +68,7 @@ class Program:
 
     def json(self, *arguments: str | Path, **environ: str) -> dict[str, Any]:
         """Run with --json, and return the one object that standard output is."""
-        result = self.run("--json", *arguments, **environ)
+        result = self.run("--json", *arguments, config=True, **environ)
         summary: dict[str, Any] = json.loads(result.stdout)
         assert summary["exit_code"] == result.exit_code, result.stderr
         return summary

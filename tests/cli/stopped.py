@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from program import Program
+from tests.cli.program import Program
 
 
 def wait_for_first_payment(program: Program, process: "subprocess.Popen[str]", prefix: str = "") -> None:

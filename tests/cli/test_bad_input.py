@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from program import HEADING, SAMPLES, Program, kenyan_rows, sandbox_toml
+
+from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, sandbox_toml
 
 
 def refused(program: Program, code: int, *arguments: str | Path, **environ: str) -> Result:
     before = {path: path.read_bytes() for path in program.home.rglob("*") if path.is_file()}
-    result = program.run(*arguments, **environ)
+    result = program.run(*arguments, config=True, **environ)
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     assert "Trace," not in result.output
@@ -41,37 +42,37 @@ def refused(program: Program, code: int, *arguments: str | Path, **environ: str)
         ("nul.csv", HEADING.encode() + b"\nKE,A\x00,1,KES,J,254712345678,+254712345678\n"),
     ],
 )
-def test_a_sheet_that_is_none_is_refused_by_name(program: Program, name: str, content: bytes):
+def test_a_sheet_that_is_none_is_refused_by_name(program: Program, name: str, content: bytes) -> None:
     path = program.home / name
     path.write_bytes(content)
     result = refused(program, 3, "submit", path)
     assert name in result.stderr
 
 
-def test_a_wrong_delimiter_that_can_be_told_apart_is_read(program: Program):
+def test_a_wrong_delimiter_that_can_be_told_apart_is_read(program: Program) -> None:
     rows = [row.replace(",", ";") for row in kenyan_rows(2)]
     assert program.json("validate", program.sheet(rows, heading=HEADING.replace(",", ";")))["exit_code"] == 0
 
 
-def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(program: Program):
+def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(program: Program) -> None:
     good = kenyan_rows(2)
     summary = program.json("validate", program.sheet([good[0], "KE,A,1", f"{good[1]},1,2"]))
     assert (summary["exit_code"], summary["states"]) == (3, {"invalid": 2, "ready": 1})
     assert {defect["row"] for defect in summary["defect_list"]} == {3, 4}
 
 
-def test_a_missing_sheet_and_a_directory_are_refused(program: Program):
+def test_a_missing_sheet_and_a_directory_are_refused(program: Program) -> None:
     assert "absent.csv" in refused(program, 3, "submit", program.home / "absent.csv").stderr
     refused(program, 3, "submit", program.home)
     refused(program, 3, "validate", program.home / "absent.csv")
 
 
-def test_a_missing_configuration_is_refused(program: Program):
+def test_a_missing_configuration_is_refused(program: Program) -> None:
     program.config.unlink()
     refused(program, 2, "doctor")
 
 
-def test_a_missing_column_is_named(program: Program):
+def test_a_missing_column_is_named(program: Program) -> None:
     heading = HEADING.replace(",phone", "")
     rows = [row.rpartition(",")[0] for row in kenyan_rows(1)]
     assert "phone" in refused(program, 3, "submit", program.sheet(rows, heading=heading)).stderr
@@ -81,18 +82,18 @@ def test_a_missing_column_is_named(program: Program):
 def merchant_key(program: Program) -> Path:
     """A real key with a passphrase."""
     path = program.home / "merchant.pem"
-    command = ["openssl", "genrsa", "-aes256", "-passout", "pass:correct horse", "-out", path, "2048"]
+    command = ["openssl", "genrsa", "-aes256", "-passout", "pass:correct horse", "-out", str(path), "2048"]
     subprocess.run(command, check=True, capture_output=True)
     path.chmod(0o600)
     return path
 
 
-def test_a_key_without_its_passphrase_is_refused(program: Program, merchant_key: Path):
+def test_a_key_without_its_passphrase_is_refused(program: Program, merchant_key: Path) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert "passphrase" in refused(program, 2, "submit", sheet, PAYGW_PRIVATE_KEY=str(merchant_key)).stderr
 
 
-def test_a_wrong_passphrase_is_refused_and_never_shown(program: Program, merchant_key: Path):
+def test_a_wrong_passphrase_is_refused_and_never_shown(program: Program, merchant_key: Path) -> None:
     secret = program.home / "secret"
     secret.write_text("battery staple")
     environ = {"PAYGW_PRIVATE_KEY": str(merchant_key), "PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret)}
@@ -100,27 +101,29 @@ def test_a_wrong_passphrase_is_refused_and_never_shown(program: Program, merchan
     assert "battery" not in result.output
 
 
-def test_the_right_passphrase_opens_the_key(program: Program, merchant_key: Path):
+def test_the_right_passphrase_opens_the_key(program: Program, merchant_key: Path) -> None:
     secret = program.home / "secret"
     secret.write_text("correct horse\n")
     environ = {"PAYGW_PRIVATE_KEY": str(merchant_key), "PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret)}
     assert program.json("submit", program.sheet(kenyan_rows(1)), **environ)["states"] == {"paid": 1}
 
 
-def test_a_key_that_others_may_read_is_refused_with_the_chmod_that_mends_it(program: Program, merchant_key: Path):
+def test_a_key_that_others_may_read_is_refused_with_the_chmod_that_mends_it(
+    program: Program, merchant_key: Path
+) -> None:
     merchant_key.chmod(0o644)
     result = refused(program, 2, "submit", program.sheet(kenyan_rows(1)), PAYGW_PRIVATE_KEY=str(merchant_key))
     assert f"chmod 600 {merchant_key}" in result.stderr
 
 
-def test_a_journal_that_is_none_is_refused(program: Program):
+def test_a_journal_that_is_none_is_refused(program: Program) -> None:
     program.journal.write_text("these are my notes, not a database\n" * 50)
     program.journal.chmod(0o600)
     refused(program, 7, "submit", program.sheet(kenyan_rows(1)))
     refused(program, 7, "verify")
 
 
-def test_a_journal_of_another_endpoint_is_refused(program: Program):
+def test_a_journal_of_another_endpoint_is_refused(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)
     shutil.copy(program.config, program.home / "other.toml")
@@ -130,19 +133,19 @@ def test_a_journal_of_another_endpoint_is_refused(program: Program):
     assert len(program.record()) == 1
 
 
-def test_commands_that_only_read_make_no_journal(program: Program):
+def test_commands_that_only_read_make_no_journal(program: Program) -> None:
     for command in (["status"], ["verify"], ["status", "abc"], ["reconcile", "abc", "--out", program.home / "x.csv"]):
         refused(program, 7, *command)
         assert not program.journal.exists()
 
 
-def test_resume_without_a_batch_says_what_to_do(program: Program):
+def test_resume_without_a_batch_says_what_to_do(program: Program) -> None:
     result = program.run("resume")
     assert result.exit_code == 2
     assert "submit" in result.stderr
 
 
-def test_an_unexpected_error_shows_where_and_never_what(program: Program, monkeypatch: pytest.MonkeyPatch):
+def test_an_unexpected_error_shows_where_and_never_what(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("Jane Wanjiku 254712345678")
 
@@ -155,7 +158,7 @@ def test_an_unexpected_error_shows_where_and_never_what(program: Program, monkey
     assert "2547" not in result.output
 
 
-def test_every_kind_of_defect_is_told_at_once(program: Program):
+def test_every_kind_of_defect_is_told_at_once(program: Program) -> None:
     summary = program.json("validate", SAMPLES / "every-defect.csv")
     assert summary["exit_code"] == 3
     assert summary["states"] == {"invalid": 63, "ready": 13}

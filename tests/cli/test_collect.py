@@ -7,13 +7,13 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from program import SAMPLES, Program, kenyan_rows, kill, read_csv
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.gateway import control
 from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
+from tests.cli.program import SAMPLES, Program, kenyan_rows, kill, read_csv
 
 COUNTRIES = sorted(load_rules("payin", {}))
 MIXED = SAMPLES / "collections-mixed.csv"
@@ -46,7 +46,7 @@ def changed(program: Program, **values: str) -> None:
     program.config.write_text(program.config.read_text().replace("[payin]", "[payin]\n" + further + "#", 1))
 
 
-def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_the_sandbox(program: Program):
+def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_the_sandbox(program: Program) -> None:
     out = program.home / "out.csv"
     process = program.start("collect", str(MIXED), "--out", str(out))
     try:
@@ -64,7 +64,7 @@ def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_t
 
 
 @pytest.mark.parametrize("country", COUNTRIES)
-def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(program: Program, country: str):
+def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(program: Program, country: str) -> None:
     out = program.home / "out.csv"
     assert program.json("collect", SAMPLES / "collections" / f"{country}.csv", "--out", out)["states"] == {"paid": 5}
     rows = read_csv(out)
@@ -78,12 +78,14 @@ def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(p
 
 @pytest.mark.parametrize("amount", ["number", "two-decimals"])
 @pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
-def test_every_way_to_write_the_amount_is_verified_by_the_sandbox(program: Program, amount: str, control_amount: str):
+def test_every_way_to_write_the_amount_is_verified_by_the_sandbox(
+    program: Program, amount: str, control_amount: str
+) -> None:
     changed(program, amount=f'"{amount}"', control_amount=f'"{control_amount}"', control_separator='""')
     assert program.json("collect", MIXED, "--out", program.home / "out.csv")["states"] == {"paid": 100}
 
 
-def test_a_secret_is_mixed_in_where_the_order_says_so(program: Program):
+def test_a_secret_is_mixed_in_where_the_order_says_so(program: Program) -> None:
     changed(
         program,
         control_order='["secret", "currency", "client_orderid", "amount"]',
@@ -96,7 +98,7 @@ def test_a_secret_is_mixed_in_where_the_order_says_so(program: Program):
     assert b"between us" not in b"".join(path.read_bytes() for path in program.home.rglob("*") if path.is_file())
 
 
-def test_a_secret_in_a_file_is_its_owners_alone(program: Program):
+def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
     secret = program.home / "control.secret"
     secret.write_text("between us\n")
     changed(
@@ -112,7 +114,7 @@ def test_a_secret_in_a_file_is_its_owners_alone(program: Program):
     assert program.json("collect", sheet)["states"] == {"paid": 1}
 
 
-def test_a_planted_wrong_control_is_refused_by_the_sandbox(program: Program, monkeypatch: pytest.MonkeyPatch):
+def test_a_planted_wrong_control_is_refused_by_the_sandbox(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     right = control.ControlProfile.control
 
     def wrong(profile: control.ControlProfile, *, order_id: str, **rest: object) -> str:
@@ -130,7 +132,7 @@ REQUIRED = ("site_url", "redirect_url", "amount", "control_order", "control_sepa
 
 
 @pytest.mark.parametrize("key", REQUIRED)
-def test_what_is_left_open_has_no_default_and_doctor_lists_it(program: Program, key: str):
+def test_what_is_left_open_has_no_default_and_doctor_lists_it(program: Program, key: str) -> None:
     without(program, key)
     sheet = program.sheet(customers(1), "c.csv", HEADING)
     result = program.run("collect", sheet)
@@ -141,7 +143,7 @@ def test_what_is_left_open_has_no_default_and_doctor_lists_it(program: Program, 
     assert program.json("submit", program.sheet(kenyan_rows(1)))["states"] == {"paid": 1}
 
 
-def test_a_country_without_its_code_is_named(program: Program):
+def test_a_country_without_its_code_is_named(program: Program) -> None:
     text = program.config.read_text()
     program.config.write_text(re.sub(r"\[countries\.KE\.payin\]\npurpose = .*\n", "", text))
     result = program.run("collect", program.sheet(customers(1), "c.csv", HEADING))
@@ -152,7 +154,7 @@ def test_a_country_without_its_code_is_named(program: Program):
 @pytest.mark.parametrize("further", [[], ["--skip-invalid"], ["--dry-run"]])
 def test_a_sheet_for_the_other_command_is_refused_with_a_plain_message(
     program: Program, command: str, sheet: Path, further: list[str]
-):
+) -> None:
     other = "collect" if command == "submit" else "submit"
     result = program.run(command, sheet, *further, "--out", program.home / "out.csv")
     assert result.exit_code == 3
@@ -162,12 +164,12 @@ def test_a_sheet_for_the_other_command_is_refused_with_a_plain_message(
     assert not (program.home / "out.csv").exists()
 
 
-def test_a_plain_sheet_of_people_is_told_from_one_of_customers(program: Program):
+def test_a_plain_sheet_of_people_is_told_from_one_of_customers(program: Program) -> None:
     result = program.run("collect", program.sheet(kenyan_rows(2)))
     assert (result.exit_code, "columns of a sheet for `submit` (account_number)" in result.stderr) == (3, True)
 
 
-def test_a_file_that_was_run_both_ways_is_ambiguous_by_its_path(program: Program):
+def test_a_file_that_was_run_both_ways_is_ambiguous_by_its_path(program: Program) -> None:
     """A sheet that has the columns of both: each command makes a batch of its own of it."""
     heading = (
         "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
@@ -187,7 +189,7 @@ def test_a_file_that_was_run_both_ways_is_ambiguous_by_its_path(program: Program
     assert [len(program.record()), len(collected(program))] == [1, 1]
 
 
-def test_the_same_order_id_may_be_used_once_in_each_direction(program: Program):
+def test_the_same_order_id_may_be_used_once_in_each_direction(program: Program) -> None:
     payout = program.json("submit", program.sheet(kenyan_rows(3, prefix="ID")))
     collection = program.json("collect", program.sheet(customers(3, prefix="ID"), "c.csv", HEADING))
     assert payout["batch"] != collection["batch"]
@@ -212,7 +214,7 @@ def settled(program: Program, batch: str, line: str) -> dict[str, object]:
     return program.json("resolve", batch, "--from", file, "--yes")
 
 
-def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_neither(program: Program):
+def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_neither(program: Program) -> None:
     batches = both_accepted(program, amount="9002")
     for batch in batches:
         summary = settled(program, batch, "ID-1,9002,KES,declined")
@@ -223,14 +225,14 @@ def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_
     assert program.json("status", batches[1])["states"] == {"accepted": 1}
 
 
-def test_a_statement_about_the_amount_of_one_operation_settles_that_one_and_leaves_the_other(program: Program):
+def test_a_statement_about_the_amount_of_one_operation_settles_that_one_and_leaves_the_other(program: Program) -> None:
     payout, collection = both_accepted(program, amount="9002.50")
     assert settled(program, payout, "ID-1,9002.50,KES,declined")["resolved"] == 0
     assert settled(program, collection, "ID-1,9002.50,KES,declined")["states"] == {"rejected": 1}
     assert program.json("status", payout)["states"] == {"accepted": 1}
 
 
-def test_an_order_id_is_never_collected_twice_under_other_content(program: Program):
+def test_an_order_id_is_never_collected_twice_under_other_content(program: Program) -> None:
     program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
     result = program.json("collect", program.sheet(customers(1, amount="99"), "c2.csv", HEADING))
     assert result["exit_code"] == 3
@@ -256,7 +258,9 @@ def interrupted(program: Program) -> tuple[Program, str]:
     return program, batch
 
 
-def test_a_killed_collection_is_resumed_as_one_and_its_unanswered_row_is_in_doubt(interrupted: tuple[Program, str]):
+def test_a_killed_collection_is_resumed_as_one_and_its_unanswered_row_is_in_doubt(
+    interrupted: tuple[Program, str],
+) -> None:
     program, batch = interrupted
     summary = program.json("resume", batch)
     assert summary["states"] == {"in_doubt": 1, "paid": 3}
@@ -271,7 +275,7 @@ def test_a_killed_collection_is_resumed_as_one_and_its_unanswered_row_is_in_doub
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_a_rejected_collection_is_retried_as_one(program: Program):
+def test_a_rejected_collection_is_retried_as_one(program: Program) -> None:
     summary = program.json(
         "collect", program.sheet([*customers(1), *customers(1, amount="9001", prefix="NO")], "c.csv", HEADING)
     )
@@ -282,13 +286,13 @@ def test_a_rejected_collection_is_retried_as_one(program: Program):
     assert program.record() == []
 
 
-def test_a_batch_is_of_one_operation_in_the_journal(program: Program):
+def test_a_batch_is_of_one_operation_in_the_journal(program: Program) -> None:
     program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
     with sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True) as journal:
         assert journal.execute("SELECT operation FROM batch").fetchall() == [("payin",)]
 
 
-def test_status_tells_payouts_from_collections(program: Program):
+def test_status_tells_payouts_from_collections(program: Program) -> None:
     collect, submit = program.sheet(customers(1), heading=HEADING, name="in.csv"), program.sheet(kenyan_rows(1))
     program.json("collect", collect)
     program.json("submit", submit)
@@ -298,7 +302,7 @@ def test_status_tells_payouts_from_collections(program: Program):
     assert {"payin", "payout"} <= set(program.run("status").stdout.split())
 
 
-def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: Program):
+def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", HEADING)
     refused = program.json("collect", sheet)["message"]
     assert "`paygw-batch validate --collect --rejects FILE`" in refused
@@ -308,7 +312,7 @@ def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: P
     assert row["next"].startswith("Do not collect it by other means.")
 
 
-def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Program):
+def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Program) -> None:
     behaviour = program.home / "once.toml"
     behaviour.write_text('[default]\nstatus = "declined"\n')
     fast = program.config.read_text()
@@ -322,14 +326,14 @@ def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Progra
     assert first["customer_url"] != second["customer_url"]
 
 
-def test_a_dry_run_and_a_validation_of_a_collection_send_nothing(program: Program):
+def test_a_dry_run_and_a_validation_of_a_collection_send_nothing(program: Program) -> None:
     assert program.json("collect", MIXED, "--dry-run")["states"] == {"ready": 100}
     assert program.json("validate", MIXED, "--collect")["states"] == {"ready": 100}
     assert program.run("validate", MIXED).exit_code == 3
     assert not (program.home / "sandbox-record-payin.csv").exists()
 
 
-def test_a_drop_folder_is_of_collections_where_it_is_said_so(program: Program):
+def test_a_drop_folder_is_of_collections_where_it_is_said_so(program: Program) -> None:
     folder = program.home / "drop"
     folder.mkdir()
     for name, sheet in (("c.csv", MIXED), ("p.csv", SAMPLES / "payroll-mixed.csv")):
@@ -339,7 +343,7 @@ def test_a_drop_folder_is_of_collections_where_it_is_said_so(program: Program):
     assert program.record() == []
 
 
-def test_a_collection_is_explained_with_its_control(program: Program):
+def test_a_collection_is_explained_with_its_control(program: Program) -> None:
     sheet = program.sheet(customers(1, amount="1500.5"), "c.csv", HEADING)
     signed = program.json("sign", sheet, "--collect")["signed"]
     values = {one["name"]: one["value"] for one in signed["parameters"]}
@@ -349,7 +353,7 @@ def test_a_collection_is_explained_with_its_control(program: Program):
     assert program.record() == []
 
 
-def test_a_template_for_collections_is_valid_once_filled_in(program: Program):
+def test_a_template_for_collections_is_valid_once_filled_in(program: Program) -> None:
     program.json("template", "KE", "RW", "--collect", "--out", program.home / "t.csv")
     columns = (program.home / "t.csv").read_text().strip().split(",")
     assert {"first_name", "last_name", "phone", "email", "address1", "zip_code", "ipaddress"} <= set(columns)

@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from program import Program, kenyan_rows, kill, read_csv
 
 from paygw_batch.gateway.signers import LONG_RUN_PAYOUTS, SIGNERS
+from tests.cli.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 120
 LONG = LONG_RUN_PAYOUTS + 100
@@ -38,7 +38,9 @@ def paid(program: Program) -> Counter[str]:
     return Counter(line["client_orderid"] for line in program.record() if line["committed"] == "yes")
 
 
-def test_killed_again_and_again_every_row_ends_once_in_the_reconciliation_and_none_is_paid_twice(slow_sandbox: Program):
+def test_killed_again_and_again_every_row_ends_once_in_the_reconciliation_and_none_is_paid_twice(
+    slow_sandbox: Program,
+) -> None:
     program = slow_sandbox
     sheet = program.sheet(kenyan_rows(ROWS))
     for lines in (0, 1, 2, 20, 40, 41, 75):
@@ -46,11 +48,11 @@ def test_killed_again_and_again_every_row_ends_once_in_the_reconciliation_and_no
         wait_for_record(program, lines, process)
         kill(process)
     summary = program.json("submit", sheet)
-    lines = read_csv(summary["reconciliation"])
-    assert [line["client_orderid"] for line in lines] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
-    assert {line["state"] for line in lines} <= {"paid", "in_doubt"}
+    reconciled = read_csv(summary["reconciliation"])
+    assert [line["client_orderid"] for line in reconciled] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
+    assert {line["state"] for line in reconciled} <= {"paid", "in_doubt"}
     assert max(paid(program).values()) == 1
-    for line in lines:
+    for line in reconciled:
         if line["state"] == "paid":
             assert paid(program)[line["client_orderid"]] == 1
     assert summary["exit_code"] == (5 if summary["states"].get("in_doubt") else 0)
@@ -58,7 +60,7 @@ def test_killed_again_and_again_every_row_ends_once_in_the_reconciliation_and_no
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_drains_and_exits_130(slow_sandbox: Program, number: signal.Signals):
+def test_the_first_signal_drains_and_exits_130(slow_sandbox: Program, number: signal.Signals) -> None:
     program = slow_sandbox
     sheet = program.sheet(kenyan_rows(ROWS))
     process = program.start("--json", "submit", sheet)
@@ -87,7 +89,9 @@ def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
     return [pid for pid in pids if b"signing_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resumed(program: Program, long_sheet: Path):
+def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resumed(
+    program: Program, long_sheet: Path
+) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     signing = signing_processes(process)
@@ -103,7 +107,7 @@ def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resu
     assert set(paid(program).values()) == {1}
 
 
-def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, long_sheet: Path):
+def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, long_sheet: Path) -> None:
     """As a service manager stops a unit: all of its processes are told at once."""
     process = program.start("--json", "submit", long_sheet)
     wait_for_record(program, 100, process)
@@ -116,7 +120,7 @@ def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, lon
     assert set(paid(program).values()) == {1}
 
 
-def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program, long_sheet: Path):
+def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     for pid in signing_processes(process):
@@ -130,7 +134,7 @@ def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program,
     assert set(paid(program).values()) == {1}
 
 
-def test_the_second_signal_leaves_at_once_and_what_was_in_flight_is_in_doubt(program: Program):
+def test_the_second_signal_leaves_at_once_and_what_was_in_flight_is_in_doubt(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3, amount="9005"))
     process = program.start("submit", sheet)
     wait_for_record(program, 1, process)
@@ -145,7 +149,7 @@ def test_the_second_signal_leaves_at_once_and_what_was_in_flight_is_in_doubt(pro
     assert summary["states"] == {"ready": 2, "in_doubt": 1}
 
 
-def test_a_second_run_is_refused_at_once_and_names_the_holder(program: Program):
+def test_a_second_run_is_refused_at_once_and_names_the_holder(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1, amount="9005"))
     process = program.start("submit", sheet)
     wait_for_record(program, 1, process)
@@ -157,7 +161,7 @@ def test_a_second_run_is_refused_at_once_and_names_the_holder(program: Program):
     assert len(program.record()) == 1
 
 
-def test_a_journal_put_back_from_an_older_copy_is_refused(program: Program):
+def test_a_journal_put_back_from_an_older_copy_is_refused(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     files = [path for path in program.home.glob("journal.sqlite3*") if path.suffix != ".lock"]
     older = {path: path.read_bytes() for path in files}
@@ -172,7 +176,7 @@ def test_a_journal_put_back_from_an_older_copy_is_refused(program: Program):
     assert len(program.record()) == 4
 
 
-def test_a_deleted_journal_is_missed(program: Program):
+def test_a_deleted_journal_is_missed(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.json("submit", sheet)
     for path in program.home.glob("journal.sqlite3*"):
@@ -181,7 +185,7 @@ def test_a_deleted_journal_is_missed(program: Program):
     assert len(program.record()) == 2
 
 
-def test_a_sheet_edited_between_runs_is_found(program: Program):
+def test_a_sheet_edited_between_runs_is_found(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.json("submit", sheet)
     Path(sheet).write_text(sheet.read_text().replace("1500.50", "2500.50", 1))

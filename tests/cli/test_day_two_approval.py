@@ -5,7 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from program import Program, kenyan_rows, sandbox_toml
+
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
 
 
 def key(home: Path, name: str) -> str:
@@ -66,13 +67,13 @@ def refused(program: Program, *arguments: str | Path) -> str:
     return result.stderr
 
 
-def test_what_another_person_approved_is_sent(careful: Program):
+def test_what_another_person_approved_is_sent(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     summary = careful.json("submit", sheet)
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
 
 
-def test_the_journal_tells_who_prepared_and_who_approved(careful: Program):
+def test_the_journal_tells_who_prepared_and_who_approved(careful: Program) -> None:
     batch = careful.json("submit", prepared(careful, "cleo"))["batch"]
     said = [deed["said"] for deed in careful.json("status", batch, "--history")["history"]]
     assert said[1].startswith("prepared by ada at ")
@@ -80,12 +81,12 @@ def test_the_journal_tells_who_prepared_and_who_approved(careful: Program):
     assert careful.json("verify")["exit_code"] == 0
 
 
-def test_what_nobody_planned_is_not_sent(careful: Program):
+def test_what_nobody_planned_is_not_sent(careful: Program) -> None:
     careful.sheet(kenyan_rows(3))
     assert "there is no plan" in refused(careful)
 
 
-def test_what_nobody_approved_is_not_sent(careful: Program):
+def test_what_nobody_approved_is_not_sent(careful: Program) -> None:
     prepared(careful)
     assert "not enough approvals: 1 is needed, 0 valid" in refused(careful)
 
@@ -113,7 +114,7 @@ def plan_of_collections(program: Program) -> dict[str, object]:
     return made
 
 
-def test_a_collection_is_planned_approved_and_sent(careful: Program):
+def test_a_collection_is_planned_approved_and_sent(careful: Program) -> None:
     made = plan_of_collections(careful)
     assert (made["rows"], made["totals"]) == (2, {"KES": {"ready": "3001.00"}})
     looked_at = careful.run("approve", plan_of(careful))
@@ -125,7 +126,7 @@ def test_a_collection_is_planned_approved_and_sent(careful: Program):
     assert [sentence.split(" at ")[0] for sentence in said[1:]] == ["prepared by ada", "approved by cleo"]
 
 
-def test_a_collection_that_nobody_approved_or_that_changed_since_is_not_sent(careful: Program):
+def test_a_collection_that_nobody_approved_or_that_changed_since_is_not_sent(careful: Program) -> None:
     sheet = customers(careful)
     assert careful.run("collect", sheet).exit_code == 8
     plan_of_collections(careful)
@@ -134,7 +135,7 @@ def test_a_collection_that_nobody_approved_or_that_changed_since_is_not_sent(car
     assert (result.exit_code, careful.json("status")["batches"]) == (8, [])
 
 
-def test_an_approval_of_payouts_is_none_of_collections(careful: Program):
+def test_an_approval_of_payouts_is_none_of_collections(careful: Program) -> None:
     """A sheet that can be read both ways: what was approved as a payout is not collected."""
     heading = (
         "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
@@ -151,12 +152,12 @@ def test_an_approval_of_payouts_is_none_of_collections(careful: Program):
     assert careful.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_a_small_batch_needs_no_approval(careful: Program):
+def test_a_small_batch_needs_no_approval(careful: Program) -> None:
     sheet = careful.sheet(kenyan_rows(3, amount="333"))
     assert careful.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_a_currency_without_a_limit_needs_approval_from_the_first_cent(careful: Program):
+def test_a_currency_without_a_limit_needs_approval_from_the_first_cent(careful: Program) -> None:
     sheet = careful.home / "payroll.csv"
     sheet.write_text(
         "country,client_orderid,amount,currency,account_name,account_number,phone\n"
@@ -165,7 +166,7 @@ def test_a_currency_without_a_limit_needs_approval_from_the_first_cent(careful: 
     refused(careful)
 
 
-def test_the_maker_cannot_approve(careful: Program):
+def test_the_maker_cannot_approve(careful: Program) -> None:
     prepared(careful)
     before = plan_of(careful).read_bytes()
     result = careful.run("approve", plan_of(careful), "--key", careful.home / "ada.pem")
@@ -174,7 +175,7 @@ def test_the_maker_cannot_approve(careful: Program):
     assert plan_of(careful).read_bytes() == before
 
 
-def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program):
+def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program) -> None:
     prepared(careful)
     stranger = careful.home / "stranger.pem"
     assert careful.run("approve", plan_of(careful), "--key", stranger).exit_code == 8
@@ -194,13 +195,15 @@ def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program
         ([row.replace("Jane", "John") for row in kenyan_rows(3)], "a row, a payee"),
     ],
 )
-def test_an_approval_holds_for_exactly_the_content_that_was_approved(careful: Program, rows: list[str], why: str):
+def test_an_approval_holds_for_exactly_the_content_that_was_approved(
+    careful: Program, rows: list[str], why: str
+) -> None:
     prepared(careful, "cleo")
     careful.sheet(rows)
     assert why in refused(careful)
 
 
-def test_an_approval_for_another_endpoint_does_not_count(careful: Program):
+def test_an_approval_for_another_endpoint_does_not_count(careful: Program) -> None:
     prepared(careful, "cleo")
     text = careful.config.read_text().replace('endpoint_id = "1000"', 'endpoint_id = "1001"')
     careful.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
@@ -214,20 +217,20 @@ def edited(program: Program, change: "dict[str, object]") -> None:
     plan_of(program).write_text(json.dumps({**document, **change}))
 
 
-def test_a_plan_that_was_edited_after_it_was_signed_is_refused(careful: Program):
+def test_a_plan_that_was_edited_after_it_was_signed_is_refused(careful: Program) -> None:
     prepared(careful, "cleo")
     edited(careful, {"findings": []})
     assert "changed after its maker signed it" in refused(careful)
 
 
-def test_a_maker_put_in_the_place_of_another_is_found(careful: Program):
+def test_a_maker_put_in_the_place_of_another_is_found(careful: Program) -> None:
     prepared(careful, "ben")
     ben = json.loads(plan_of(careful).read_text())["approvals"][0]["key"]
     edited(careful, {"maker": ben})
     assert "changed after its maker signed it" in refused(careful)
 
 
-def test_an_approval_carried_over_from_another_plan_is_found(careful: Program):
+def test_an_approval_carried_over_from_another_plan_is_found(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     prepared(careful, rows=2)
@@ -235,20 +238,20 @@ def test_an_approval_carried_over_from_another_plan_is_found(careful: Program):
     assert "that of cleo is over other content, or was changed" in refused(careful)
 
 
-def test_an_approval_cannot_be_made_younger(careful: Program):
+def test_an_approval_cannot_be_made_younger(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     edited(careful, {"approvals": [{**approvals[0], "approved_at": "2030-01-01T00:00:00.000Z"}]})
     assert "that of cleo is over other content, or was changed" in refused(careful)
 
 
-def test_an_approval_expires(program: Program):
+def test_an_approval_expires(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home, expires_h=0.000001))
     prepared(program, "cleo")
     assert "that of cleo expired at 20" in refused(program)
 
 
-def test_two_approvals_are_those_of_two_people(program: Program):
+def test_two_approvals_are_those_of_two_people(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home, needed=2))
     sheet = prepared(program, "cleo", "cleo")
     assert "2 are needed, 1 valid" in refused(program)
@@ -256,7 +259,7 @@ def test_two_approvals_are_those_of_two_people(program: Program):
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_the_same_approval_listed_twice_counts_once(program: Program):
+def test_the_same_approval_listed_twice_counts_once(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home, needed=2))
     prepared(program, "cleo")
     approvals = json.loads(plan_of(program).read_text())["approvals"]
@@ -264,21 +267,21 @@ def test_the_same_approval_listed_twice_counts_once(program: Program):
     assert "2 are needed, 1 valid" in refused(program)
 
 
-def test_an_approver_who_is_no_longer_listed_does_not_count(careful: Program):
+def test_an_approver_who_is_no_longer_listed_does_not_count(careful: Program) -> None:
     prepared(careful, "cleo")
     lines = [line for line in careful.config.read_text().splitlines() if not line.startswith("cleo")]
     careful.config.write_text("\n".join(lines))
     assert "by a key that [approval.approvers] does not list" in refused(careful)
 
 
-def test_a_batch_that_was_approved_once_is_continued_without_asking_again(careful: Program):
+def test_a_batch_that_was_approved_once_is_continued_without_asking_again(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     careful.json("submit", sheet)
     plan_of(careful).unlink()
     assert careful.json("submit", sheet)["exit_code"] == 0
 
 
-def test_approve_without_a_key_only_shows_the_plan(careful: Program):
+def test_approve_without_a_key_only_shows_the_plan(careful: Program) -> None:
     prepared(careful)
     before = plan_of(careful).read_bytes()
     result = careful.run("approve", plan_of(careful))
@@ -288,7 +291,7 @@ def test_approve_without_a_key_only_shows_the_plan(careful: Program):
     assert plan_of(careful).read_bytes() == before
 
 
-def test_a_plan_tells_what_differs_from_the_last_run(careful: Program):
+def test_a_plan_tells_what_differs_from_the_last_run(careful: Program) -> None:
     careful.json("submit", careful.sheet(kenyan_rows(3, amount="100"), name="before.csv"))
     rows = [
         "KE,NEW-1,100,KES,Jane Wanjiku,254712345001,+254712345001",
@@ -308,14 +311,14 @@ def test_a_plan_tells_what_differs_from_the_last_run(careful: Program):
     assert "254712345888" not in text
 
 
-def test_a_plan_never_takes_the_place_of_the_sheet(careful: Program):
+def test_a_plan_never_takes_the_place_of_the_sheet(careful: Program) -> None:
     sheet = careful.sheet(kenyan_rows(2))
     before = sheet.read_bytes()
     assert careful.run("plan", sheet, "--out", sheet, "--key", careful.home / "ada.pem").exit_code == 2
     assert sheet.read_bytes() == before
 
 
-def test_a_sheet_with_defects_gets_no_plan(careful: Program):
+def test_a_sheet_with_defects_gets_no_plan(careful: Program) -> None:
     sheet = careful.sheet([*kenyan_rows(2), "KE,X,1e3,KES,Jane,254712345678,+254712345678"])
     summary = careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem")
     assert summary["exit_code"] == 3
@@ -323,13 +326,13 @@ def test_a_sheet_with_defects_gets_no_plan(careful: Program):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "not json", '{"content": 1}'])
-def test_what_does_not_read_as_a_plan_is_refused(careful: Program, content: str):
+def test_what_does_not_read_as_a_plan_is_refused(careful: Program, content: str) -> None:
     careful.sheet(kenyan_rows(3))
     plan_of(careful).write_text(content)
     assert "does not read as a plan" in refused(careful)
 
 
-def test_a_key_that_others_can_read_is_refused_with_the_chmod_that_mends_it(careful: Program):
+def test_a_key_that_others_can_read_is_refused_with_the_chmod_that_mends_it(careful: Program) -> None:
     prepared(careful)
     (careful.home / "cleo.pem").chmod(0o644)
     result = careful.run("approve", plan_of(careful), "--key", careful.home / "cleo.pem")
@@ -337,7 +340,7 @@ def test_a_key_that_others_can_read_is_refused_with_the_chmod_that_mends_it(care
     assert "chmod 600" in result.stderr
 
 
-def test_an_encrypted_key_is_opened_by_a_passphrase_from_the_environment(careful: Program):
+def test_an_encrypted_key_is_opened_by_a_passphrase_from_the_environment(careful: Program) -> None:
     prepared(careful)
     locked = careful.home / "locked.pem"
     subprocess.run(
@@ -358,7 +361,7 @@ def test_an_encrypted_key_is_opened_by_a_passphrase_from_the_environment(careful
         ('[approval.makers]\na = "x"\n[approval.approvers]\nb = "y"\n', "is no Ed25519 public key"),
     ],
 )
-def test_a_policy_without_usable_keys_is_refused(program: Program, toml: str, why: str):
+def test_a_policy_without_usable_keys_is_refused(program: Program, toml: str, why: str) -> None:
     program.config.write_text(f"{sandbox_toml()}\n{toml}")
     result = program.run("submit", program.sheet(kenyan_rows(3)))
     assert result.exit_code == 2
@@ -366,7 +369,7 @@ def test_a_policy_without_usable_keys_is_refused(program: Program, toml: str, wh
     assert program.record() == []
 
 
-def test_doctor_looks_at_the_approvers_keys(careful: Program):
+def test_doctor_looks_at_the_approvers_keys(careful: Program) -> None:
     checks = {one["check"]: one for one in careful.json("doctor")["checks"]}
     assert checks["approval"]["state"] == "ok"
     text = careful.config.read_text()
@@ -377,6 +380,6 @@ def test_doctor_looks_at_the_approvers_keys(careful: Program):
     assert "needs 9 approvals" in checks["approval"]["found"]
 
 
-def test_doctor_says_that_no_approval_is_asked_for(program: Program):
+def test_doctor_says_that_no_approval_is_asked_for(program: Program) -> None:
     checks = {one["check"]: one for one in program.json("doctor")["checks"]}
     assert checks["approval"]["found"] == "none is asked for"

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from program import Program, kenyan_rows, read_csv, sandbox_toml
-from stopped import stopped, wait_for_first_payment
 
 from paygw_batch.cli.runlog import masked
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.stopped import stopped, wait_for_first_payment
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def slow(program: Program, delay_s: float) -> None:
 # The drop folder
 
 
-def test_a_settled_sheet_is_paid_and_moved_with_its_reports(program: Program, folder: Path):
+def test_a_settled_sheet_is_paid_and_moved_with_its_reports(program: Program, folder: Path) -> None:
     sheet = dropped(program, kenyan_rows(3))
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
@@ -59,39 +59,41 @@ def test_a_settled_sheet_is_paid_and_moved_with_its_reports(program: Program, fo
     assert [line["state"] for line in read_csv(reconciliation)] == ["paid"] * 3
 
 
-def test_an_empty_folder_is_no_failure(program: Program, folder: Path):
+def test_an_empty_folder_is_no_failure(program: Program, folder: Path) -> None:
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sheets"]) == (0, [])
 
 
-def test_a_folder_that_is_not_there_is_a_usage_error(program: Program):
+def test_a_folder_that_is_not_there_is_a_usage_error(program: Program) -> None:
     assert program.run("run-folder", program.home / "nowhere").exit_code == 2
 
 
 @pytest.mark.parametrize(
     "name", [".payroll.csv", "~$payroll.xlsx", "payroll.csv.part", "notes.pdf", "payroll.reconciliation.csv"]
 )
-def test_what_is_no_finished_sheet_is_left_alone(program: Program, folder: Path, name: str):
+def test_what_is_no_finished_sheet_is_left_alone(program: Program, folder: Path, name: str) -> None:
     path = dropped(program, kenyan_rows(1), name)
     assert program.json("run-folder", folder)["sheets"] == []
     assert path.exists()
 
 
-def test_a_sheet_that_someone_may_still_be_writing_is_left_alone(program: Program, folder: Path):
+def test_a_sheet_that_someone_may_still_be_writing_is_left_alone(program: Program, folder: Path) -> None:
     young = dropped(program, kenyan_rows(1), age_s=5)
     assert program.json("run-folder", folder)["sheets"] == []
     assert young.exists()
     assert program.json("run-folder", folder, "--settle-s", "1")["exit_code"] == 0
 
 
-def test_a_link_is_not_followed(program: Program, folder: Path):
+def test_a_link_is_not_followed(program: Program, folder: Path) -> None:
     outside = program.sheet(kenyan_rows(1))
     (folder / "payroll.csv").symlink_to(outside)
     assert program.json("run-folder", folder, "--settle-s", "0")["sheets"] == []
     assert outside.exists()
 
 
-def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_paid(program: Program, folder: Path):
+def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_paid(
+    program: Program, folder: Path
+) -> None:
     dropped(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
     dropped(program, kenyan_rows(2, prefix="GOOD"), "good.csv")
     (folder / "torn.csv").write_text('country,amount\n"KE,1\n')
@@ -115,14 +117,14 @@ def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_p
     assert {line["client_orderid"] for line in program.record()} == {"GOOD-1", "GOOD-2"}
 
 
-def test_the_same_sheet_dropped_again_pays_nobody_twice(program: Program, folder: Path):
+def test_the_same_sheet_dropped_again_pays_nobody_twice(program: Program, folder: Path) -> None:
     for _ in range(2):
         dropped(program, kenyan_rows(3))
         assert program.json("run-folder", folder)["exit_code"] == 0
     assert len(program.record()) == 3
 
 
-def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: Path):
+def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: Path) -> None:
     slow(program, 0.2)
     dropped(program, kenyan_rows(60), "first.csv")
     process = program.start("run-folder", folder)
@@ -138,7 +140,7 @@ def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: 
     assert len(program.record()) == 60
 
 
-def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Program, folder: Path):
+def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Program, folder: Path) -> None:
     slow(program, 0.2)
     dropped(program, kenyan_rows(40), "first.csv")
     process = program.start("run-folder", folder)
@@ -150,7 +152,7 @@ def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Pro
     assert len(program.record()) == 41
 
 
-def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(program: Program, folder: Path):
+def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(program: Program, folder: Path) -> None:
     slow(program, 0.2)
     dropped(program, kenyan_rows(60), "first.csv")
     process = program.start("run-folder", folder)
@@ -165,7 +167,7 @@ def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(prog
     assert len(program.record()) == 61
 
 
-def test_a_sheet_begun_at_one_endpoint_is_never_continued_at_another(program: Program, folder: Path):
+def test_a_sheet_begun_at_one_endpoint_is_never_continued_at_another(program: Program, folder: Path) -> None:
     slow(program, 0.2)
     dropped(program, kenyan_rows(60))
     process = program.start("run-folder", folder)
@@ -194,7 +196,7 @@ def log_lines(program: Program) -> list[dict[str, object]]:
     return [json.loads(line) for line in (program.home / "run.log").read_text().splitlines()]
 
 
-def test_a_run_is_logged_measured_and_told(program: Program):
+def test_a_run_is_logged_measured_and_told(program: Program) -> None:
     house(program)
     rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO")]
     summary = program.json("submit", program.sheet(rows), PAYGW_KEY_PASSPHRASE="a secret")
@@ -213,14 +215,14 @@ def test_a_run_is_logged_measured_and_told(program: Program):
     assert "a secret" not in (program.home / "hook.env").read_text()
 
 
-def test_a_run_that_fails_is_told_too(program: Program):
+def test_a_run_that_fails_is_told_too(program: Program) -> None:
     house(program)
     program.run("submit", program.home / "absent.csv")
     assert json.loads((program.home / "hook.json").read_text())["exit_code"] == 3
     assert log_lines(program)[-1]["exit_code"] == 3
 
 
-def test_no_name_and_no_number_of_a_payee_is_logged_measured_or_told(program: Program):
+def test_no_name_and_no_number_of_a_payee_is_logged_measured_or_told(program: Program) -> None:
     house(program)
     rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9007", prefix="LOST"), *kenyan_rows(1, prefix="TWIN")]
     program.json("submit", program.sheet(rows))
@@ -234,14 +236,14 @@ def test_no_name_and_no_number_of_a_payee_is_logged_measured_or_told(program: Pr
     ("command", "why"),
     [(["/bin/false"], "exit code 1"), (["/no/such/hook"], "cannot be run"), (["/bin/sleep", "60"], "took longer")],
 )
-def test_a_hook_that_fails_is_said_and_changes_nothing(program: Program, command: list[str], why: str):
+def test_a_hook_that_fails_is_said_and_changes_nothing(program: Program, command: list[str], why: str) -> None:
     program.config.write_text(f"{sandbox_toml()}\n[reporting]\nhook = {json.dumps(command)}\nhook_timeout_s = 0.2\n")
     result = program.run("submit", program.sheet(kenyan_rows(1)))
     assert result.exit_code == 0
     assert why in result.stderr
 
 
-def test_a_log_that_cannot_be_written_is_said_and_changes_nothing(program: Program):
+def test_a_log_that_cannot_be_written_is_said_and_changes_nothing(program: Program) -> None:
     program.config.write_text(
         f'{sandbox_toml()}\n[reporting]\nlog = "no/such/run.log"\nmetrics = "no/such/paygw.prom"\n'
     )
@@ -258,11 +260,11 @@ def test_a_log_that_cannot_be_written_is_said_and_changes_nothing(program: Progr
         ("1,234 rows, row 123456 of 2026-11-21", "1,234 rows, row 123456 of 2026-11-21"),
     ],
 )
-def test_long_numbers_are_masked(sentence: str, shown: str):
+def test_long_numbers_are_masked(sentence: str, shown: str) -> None:
     assert masked(sentence) == shown
 
 
-def test_a_run_that_waits_for_the_journal_says_for_whom(program: Program):
+def test_a_run_that_waits_for_the_journal_says_for_whom(program: Program) -> None:
     slow(program, 0.2)
     sheet = program.sheet(kenyan_rows(40))
     first = program.start("submit", sheet)

@@ -4,8 +4,9 @@ import csv
 from pathlib import Path
 
 import pytest
-from program import Program, kenyan_rows, read_csv, sandbox_toml
-from stopped import stopped, wait_for_first_payment
+
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.stopped import stopped, wait_for_first_payment
 
 EVIDENCE = "Ticket 4711, answered by support on the phone"
 
@@ -47,7 +48,7 @@ def statement(program: Program, *lines: str, heading: str = "Order ID;Amount;Cur
 # What a person is told
 
 
-def test_status_says_for_each_row_what_to_do_next(doubtful: Program):
+def test_status_says_for_each_row_what_to_do_next(doubtful: Program) -> None:
     result = doubtful.run("status", doubtful.home / "payroll.csv")
     assert "Ask the gateway what became of order TAKEN-1" in result.stdout
     assert "Do not pay it by other means" in result.stdout
@@ -56,7 +57,7 @@ def test_status_says_for_each_row_what_to_do_next(doubtful: Program):
     assert result.stdout.index("TAKEN-1") < result.stdout.index("Row 6, rejected")
 
 
-def test_the_question_list_names_orders_and_no_people(doubtful: Program):
+def test_the_question_list_names_orders_and_no_people(doubtful: Program) -> None:
     out = doubtful.home / "questions.csv"
     summary = doubtful.json("status", doubtful.home / "payroll.csv", "--in-doubt", "--out", out)
     assert summary["exit_code"] == 5
@@ -68,7 +69,7 @@ def test_the_question_list_names_orders_and_no_people(doubtful: Program):
     assert "254712" not in out.read_text()
 
 
-def test_the_answered_question_list_settles_the_rows(doubtful: Program):
+def test_the_answered_question_list_settles_the_rows(doubtful: Program) -> None:
     without_quarantine(doubtful)
     out = doubtful.home / "questions.csv"
     doubtful.json("status", doubtful.home / "payroll.csv", "--in-doubt", "--out", out)
@@ -87,7 +88,7 @@ def test_the_answered_question_list_settles_the_rows(doubtful: Program):
 
 
 @pytest.mark.parametrize(("word", "state"), [("paid", "paid"), ("rejected", "rejected")])
-def test_a_person_settles_a_row_in_doubt(doubtful: Program, word: str, state: str):
+def test_a_person_settles_a_row_in_doubt(doubtful: Program, word: str, state: str) -> None:
     before = states(doubtful)
     summary = resolve(doubtful, "--row", "3", "--as", word, "--evidence", EVIDENCE)
     assert summary["states"] == {**before, "in_doubt": 2, state: before[state] + 1}
@@ -97,12 +98,12 @@ def test_a_person_settles_a_row_in_doubt(doubtful: Program, word: str, state: st
     assert line["state"] == state
 
 
-def test_an_accepted_row_without_an_answer_can_be_settled_too(doubtful: Program):
+def test_an_accepted_row_without_an_answer_can_be_settled_too(doubtful: Program) -> None:
     resolve(doubtful, "--row", "7", "--as", "paid", "--evidence", EVIDENCE)
     assert states(doubtful) == {"in_doubt": 3, "paid": 2, "rejected": 1}
 
 
-def test_not_received_is_refused_within_the_quarantine_with_the_time_from_which_it_may(doubtful: Program):
+def test_not_received_is_refused_within_the_quarantine_with_the_time_from_which_it_may(doubtful: Program) -> None:
     result = doubtful.run(
         "resolve", doubtful.home / "payroll.csv", "--row", "5", "--as", "not-received", "--evidence", EVIDENCE
     )
@@ -112,7 +113,7 @@ def test_not_received_is_refused_within_the_quarantine_with_the_time_from_which_
     assert states(doubtful)["in_doubt"] == 3
 
 
-def test_not_received_is_sent_again_under_its_own_order_id_and_marked_for_ever(doubtful: Program):
+def test_not_received_is_sent_again_under_its_own_order_id_and_marked_for_ever(doubtful: Program) -> None:
     without_quarantine(doubtful)
     summary = resolve(doubtful, "--row", "5", "--as", "not-received", "--evidence", EVIDENCE)
     assert summary["exit_code"] == 5
@@ -135,7 +136,7 @@ def test_not_received_is_sent_again_under_its_own_order_id_and_marked_for_ever(d
         (["--row", "3", "--row", "2", "--as", "paid", "--evidence", "x"], "Row 2 is paid"),
     ],
 )
-def test_what_may_not_be_resolved_is_refused_whole(doubtful: Program, arguments: list[str], why: str):
+def test_what_may_not_be_resolved_is_refused_whole(doubtful: Program, arguments: list[str], why: str) -> None:
     before = states(doubtful)
     result = doubtful.run("resolve", doubtful.home / "payroll.csv", *arguments)
     assert result.exit_code == 2
@@ -143,7 +144,7 @@ def test_what_may_not_be_resolved_is_refused_whole(doubtful: Program, arguments:
     assert states(doubtful) == before
 
 
-def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Program):
+def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Program) -> None:
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.3\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
     sheet = program.sheet(kenyan_rows(30))
@@ -160,7 +161,7 @@ def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Pro
 # By statement
 
 
-def test_a_statement_is_only_previewed_until_a_person_says_yes(doubtful: Program):
+def test_a_statement_is_only_previewed_until_a_person_says_yes(doubtful: Program) -> None:
     before = states(doubtful)
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "TAKEN-2;9007.00;KES;declined", "LATER-1;9002;KES;approved")
     preview = resolve(doubtful, "--from", file)
@@ -177,7 +178,7 @@ def test_a_statement_is_only_previewed_until_a_person_says_yes(doubtful: Program
     assert states(doubtful) == {"in_doubt": 1, "paid": 3, "rejected": 2}
 
 
-def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program):
+def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program) -> None:
     file = statement(doubtful, "TAKEN-1;9007;KES;approved")
     resolve(doubtful, "--from", file, "--yes")
     again = resolve(doubtful, "--from", file, "--yes")
@@ -198,10 +199,10 @@ def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program)
         (";9007;KES;approved", "names no order"),
     ],
 )
-def test_a_line_that_does_not_fit_is_listed_and_nothing_is_changed(doubtful: Program, line: str, why: str):
+def test_a_line_that_does_not_fit_is_listed_and_nothing_is_changed(doubtful: Program, line: str, why: str) -> None:
     before = states(doubtful)
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", line)
-    for arguments in (["--from", file], ["--from", file, "--yes"]):
+    for arguments in (("--from", file), ("--from", file, "--yes")):
         summary = resolve(doubtful, *arguments)
         assert summary["exit_code"] == 3
         differences = summary["differences"]
@@ -210,14 +211,14 @@ def test_a_line_that_does_not_fit_is_listed_and_nothing_is_changed(doubtful: Pro
     assert states(doubtful) == before
 
 
-def test_what_fits_can_be_settled_though_other_lines_do_not(doubtful: Program):
+def test_what_fits_can_be_settled_though_other_lines_do_not(doubtful: Program) -> None:
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "NOBODY-1;9007;KES;approved")
     summary = resolve(doubtful, "--from", file, "--yes", "--matching-only")
     assert (summary["resolved"], summary["exit_code"]) == (1, 5)
     assert states(doubtful)["paid"] == 2
 
 
-def test_orders_of_other_batches_are_counted_and_left_alone(doubtful: Program):
+def test_orders_of_other_batches_are_counted_and_left_alone(doubtful: Program) -> None:
     doubtful.json("submit", doubtful.sheet(kenyan_rows(1, amount="9007", prefix="OTHER"), name="other.csv"))
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "OTHER-1;9007;KES;approved")
     summary = resolve(doubtful, "--from", file, "--yes")
@@ -225,7 +226,7 @@ def test_orders_of_other_batches_are_counted_and_left_alone(doubtful: Program):
     assert doubtful.json("status", doubtful.home / "other.csv")["states"] == {"in_doubt": 1}
 
 
-def test_an_earlier_attempt_that_was_paid_after_all_is_shown_as_a_double_payment(doubtful: Program):
+def test_an_earlier_attempt_that_was_paid_after_all_is_shown_as_a_double_payment(doubtful: Program) -> None:
     doubtful.json("retry", doubtful.home / "payroll.csv")
     file = statement(doubtful, "NO-1;9001;KES;approved")
     differences = resolve(doubtful, "--from", file)["differences"]
@@ -255,7 +256,7 @@ def resumed(program: Program) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize("option", [(), ("--matching-only",)])
 def test_a_ready_row_that_a_statement_calls_paid_or_under_way_is_held_until_a_person_says(
     cleared: Program, answer: str, option: tuple[str, ...]
-):
+) -> None:
     file = statement(cleared, f"LOST-1;9008;KES;{answer}", "TAKEN-1;9007;KES;approved")
     preview = resolve(cleared, "--from", file)
     assert (preview["would_hold"], preview["held"]) == (["LOST-1"], 0)
@@ -280,26 +281,26 @@ def test_a_ready_row_that_a_statement_calls_paid_or_under_way_is_held_until_a_pe
 
 
 @pytest.mark.parametrize(("word", "state"), [("paid", "paid"), ("rejected", "rejected")])
-def test_a_held_row_is_settled_as_what_became_of_it(cleared: Program, word: str, state: str):
+def test_a_held_row_is_settled_as_what_became_of_it(cleared: Program, word: str, state: str) -> None:
     resolve(cleared, "--from", statement(cleared, "LOST-1;9008;KES;approved"), "--yes")
     resolve(cleared, "--row", "5", "--as", word, "--evidence", EVIDENCE)
     assert resumed(cleared)["LOST-1"]["state"] == state
 
 
-def test_a_ready_row_that_nothing_holds_is_not_resolved(cleared: Program):
+def test_a_ready_row_that_nothing_holds_is_not_resolved(cleared: Program) -> None:
     result = cleared.run("resolve", cleared.home / "payroll.csv", "--row", "5", "--as", "paid", "--evidence", EVIDENCE)
     assert result.exit_code == 2
     assert "Row 5 is ready" in result.stderr
 
 
-def test_a_rejected_row_that_a_statement_calls_paid_is_not_sent_after_its_release(doubtful: Program):
+def test_a_rejected_row_that_a_statement_calls_paid_is_not_sent_after_its_release(doubtful: Program) -> None:
     assert resolve(doubtful, "--from", statement(doubtful, "NO-1;9001;KES;approved"), "--yes")["held"] == 1
     doubtful.json("retry", doubtful.home / "payroll.csv", "--row", "6")
     line = resumed(doubtful)["NO-1"]
     assert (line["state"], line["attempts"], line["sent_orderid"]) == ("ready", "1", "NO-1")
 
 
-def test_a_row_of_another_batch_that_a_statement_calls_paid_is_held_too(cleared: Program):
+def test_a_row_of_another_batch_that_a_statement_calls_paid_is_held_too(cleared: Program) -> None:
     other = cleared.sheet(kenyan_rows(1, prefix="OTHER"), name="other.csv")
     cleared.json("submit", other)
     file = statement(cleared, "LOST-1;9008;KES;approved", "LOST-1;9008;KES;approved")
@@ -308,25 +309,25 @@ def test_a_row_of_another_batch_that_a_statement_calls_paid_is_held_too(cleared:
     assert resumed(cleared)["LOST-1"]["attempts"] == "1"
 
 
-def test_a_statement_with_other_money_holds_nothing(cleared: Program):
+def test_a_statement_with_other_money_holds_nothing(cleared: Program) -> None:
     summary = resolve(cleared, "--from", statement(cleared, "LOST-1;9009;KES;approved"), "--yes")
     assert (summary["held"], summary["exit_code"]) == (0, 3)
 
 
-def test_an_earlier_attempt_that_the_statement_calls_declined_agrees(doubtful: Program):
+def test_an_earlier_attempt_that_the_statement_calls_declined_agrees(doubtful: Program) -> None:
     doubtful.json("retry", doubtful.home / "payroll.csv")
     summary = resolve(doubtful, "--from", statement(doubtful, "NO-1;9001;KES;declined"))
     assert (summary["differences"], summary["agreeing"]) == ([], 1)
 
 
-def test_not_received_in_an_answer_list_waits_for_the_quarantine_too(doubtful: Program):
+def test_not_received_in_an_answer_list_waits_for_the_quarantine_too(doubtful: Program) -> None:
     file = statement(doubtful, "LOST-1,9008,KES,not-received", heading="order_id,amount,currency,answer")
     differences = resolve(doubtful, "--from", file, "--yes")["differences"]
     assert isinstance(differences, list)
     assert "may be called not received from 20" in differences[0]["message"]
 
 
-def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Program):
+def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Program) -> None:
     names = '"Merchant ref" = "order_id"\nBetrag = "amount"\nCcy = "currency"\nResult = "status"\n'
     doubtful.config.write_text(f"{doubtful.config.read_text()}\n[statement.columns]\n{names}")
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", heading="Merchant Ref;Betrag;CCY;Result")
@@ -342,14 +343,14 @@ def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Prog
         ("Amount;Currency;Status", "has no column order_id"),
     ],
 )
-def test_a_statement_without_the_columns_it_needs_is_refused(doubtful: Program, heading: str, why: str):
+def test_a_statement_without_the_columns_it_needs_is_refused(doubtful: Program, heading: str, why: str) -> None:
     file = statement(doubtful, ";".join("x" for _ in heading.split(";")), heading=heading)
     result = doubtful.run("resolve", doubtful.home / "payroll.csv", "--from", file)
     assert result.exit_code == 3
     assert why in result.stderr
 
 
-def test_a_statement_that_cannot_be_read_is_refused(doubtful: Program):
+def test_a_statement_that_cannot_be_read_is_refused(doubtful: Program) -> None:
     for content in (b"", b"order_id,amount,currency,status\n", b'order_id,amount,currency,status\n"x"y,1,KES,paid\n'):
         (doubtful.home / "statement.csv").write_bytes(content)
         result = doubtful.run("resolve", doubtful.home / "payroll.csv", "--from", doubtful.home / "statement.csv")

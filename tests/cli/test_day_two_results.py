@@ -8,7 +8,8 @@ from pathlib import Path
 
 import openpyxl
 import pytest
-from program import HEADING, Program, kenyan_rows, read_csv
+
+from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 HOSTILE = '<script>alert(1)</script> & "x"'
 SPAN = '<span class="state">x</span>'
@@ -35,7 +36,7 @@ def reconciled(program: Program, name: str = "out.xlsx") -> tuple[Path, Path]:
     return out, page
 
 
-def test_the_workbook_has_the_rows_of_the_csv_as_text(mixed: Program):
+def test_the_workbook_has_the_rows_of_the_csv_as_text(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     book = openpyxl.load_workbook(out)
     heading, *lines = book["Rows"].iter_rows(values_only=True)
@@ -48,7 +49,7 @@ def test_the_workbook_has_the_rows_of_the_csv_as_text(mixed: Program):
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
-def test_the_workbook_colours_states_filters_every_column_and_freezes_the_header(mixed: Program):
+def test_the_workbook_colours_states_filters_every_column_and_freezes_the_header(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     rows = openpyxl.load_workbook(out)["Rows"]
     (table,) = rows.tables.values()
@@ -60,7 +61,7 @@ def test_the_workbook_colours_states_filters_every_column_and_freezes_the_header
     assert len(set(coloured.values())) == len(coloured)
 
 
-def test_the_workbooks_totals_are_the_books(mixed: Program):
+def test_the_workbooks_totals_are_the_books(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     _, *lines = openpyxl.load_workbook(out)["Totals"].iter_rows(values_only=True)
     assert set(lines) == {
@@ -71,7 +72,7 @@ def test_the_workbooks_totals_are_the_books(mixed: Program):
     }
 
 
-def test_workbook_and_page_made_again_are_the_same_to_the_byte(mixed: Program):
+def test_workbook_and_page_made_again_are_the_same_to_the_byte(mixed: Program) -> None:
     first = [path.read_bytes() for path in reconciled(mixed)]
     assert [path.read_bytes() for path in reconciled(mixed)] == first
 
@@ -99,7 +100,7 @@ def page_of(path: Path) -> _Page:
     return page
 
 
-def test_the_page_stands_alone(mixed: Program):
+def test_the_page_stands_alone(mixed: Program) -> None:
     _, path = reconciled(mixed)
     page = page_of(path)
     assert page.loads == []
@@ -109,14 +110,14 @@ def test_the_page_stands_alone(mixed: Program):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_page_lists_what_needs_a_person_first_and_in_doubt_before_rejected(mixed: Program):
+def test_the_page_lists_what_needs_a_person_first_and_in_doubt_before_rejected(mixed: Program) -> None:
     _, path = reconciled(mixed)
     text = page_of(path).text
     assert "Rows that need a person: 2" in text
     assert text.index("LOST-1") < text.index("NO-1") < text.index("Totals by country and state")
 
 
-def test_the_page_draws_outcomes_over_time_and_latency(mixed: Program):
+def test_the_page_draws_outcomes_over_time_and_latency(mixed: Program) -> None:
     _, path = reconciled(mixed)
     content = path.read_text()
     charts = re.findall(r"<svg.*?</svg>", content, flags=re.DOTALL)
@@ -129,14 +130,14 @@ def test_the_page_draws_outcomes_over_time_and_latency(mixed: Program):
     assert "50% within" in content
 
 
-def test_a_page_with_nothing_sent_and_nothing_wrong_is_a_page_too(program: Program):
+def test_a_page_with_nothing_sent_and_nothing_wrong_is_a_page_too(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     out, path = program.home / "o.csv", program.home / "o.html"
     program.json("reconcile", program.home / "payroll.csv", "--out", out, "--report", path)
     assert "Rows that need a person" in page_of(path).text
 
 
-def test_what_a_sheet_says_is_shown_and_never_run(program: Program):
+def test_what_a_sheet_says_is_shown_and_never_run(program: Program) -> None:
     rows = []
     for number, name in enumerate([HOSTILE, SPAN, "=1+1"], start=1):
         rows.append(["KE", f"NO-{number}", "9001", "KES", name, f"25471234500{number}", f"+25471234500{number}"])
@@ -154,7 +155,7 @@ def test_what_a_sheet_says_is_shown_and_never_run(program: Program):
     assert all(cell.data_type != "f" for cell in cells)
 
 
-def test_a_report_that_cannot_be_written_is_an_error(mixed: Program):
+def test_a_report_that_cannot_be_written_is_an_error(mixed: Program) -> None:
     result = mixed.run(
         "reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "o.csv", "--report", mixed.home / "no" / "o.html"
     )

@@ -4,10 +4,10 @@ import json
 from datetime import timedelta
 
 import pytest
-from program import Program, kenyan_rows
-from stopped import wait_for_first_payment
 
 from paygw_batch.cli.status import age_text
+from tests.cli.program import Program, kenyan_rows
+from tests.cli.stopped import wait_for_first_payment
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def three_batches(program: Program) -> Program:
         ("person", ["declined.csv", "small.csv", "large.csv"]),
     ],
 )
-def test_all_batches_in_the_order_asked_for(three_batches: Program, order: str, sheets: list[str]):
+def test_all_batches_in_the_order_asked_for(three_batches: Program, order: str, sheets: list[str]) -> None:
     assert [batch["sheet"] for batch in three_batches.json("status", "--sort", order)["batches"]] == sheets
 
 
-def test_the_list_tells_age_totals_and_what_needs_a_person(three_batches: Program):
+def test_the_list_tells_age_totals_and_what_needs_a_person(three_batches: Program) -> None:
     summary = three_batches.json("status")
     assert summary["states"] == {"paid": 7, "rejected": 2}
     assert summary["totals"] == {"KES": {"paid": "10503.50", "rejected": "18002.00"}}
@@ -50,11 +50,11 @@ def test_the_list_tells_age_totals_and_what_needs_a_person(three_batches: Progra
         (timedelta(seconds=-5), "0 min"),
     ],
 )
-def test_an_age_is_told_in_its_two_largest_units(age: timedelta, text: str):
+def test_an_age_is_told_in_its_two_largest_units(age: timedelta, text: str) -> None:
     assert age_text(age) == text
 
 
-def test_rows_in_doubt_come_first_and_only_so_many_are_shown(program: Program):
+def test_rows_in_doubt_come_first_and_only_so_many_are_shown(program: Program) -> None:
     rows = [*kenyan_rows(30, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9010", prefix="WHAT")]
     sheet = program.sheet(rows)
     program.json("submit", sheet)
@@ -70,7 +70,7 @@ def test_rows_in_doubt_come_first_and_only_so_many_are_shown(program: Program):
     assert "What to do next (2 rows need a person):" in doubtful
 
 
-def test_watch_follows_a_running_batch_to_its_end(program: Program):
+def test_watch_follows_a_running_batch_to_its_end(program: Program) -> None:
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.3\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
     sheet = program.sheet(kenyan_rows(40))
@@ -82,6 +82,6 @@ def test_watch_follows_a_running_batch_to_its_end(program: Program):
     assert "ready" in result.stderr
 
 
-def test_options_that_do_not_go_together_are_refused(three_batches: Program):
+def test_options_that_do_not_go_together_are_refused(three_batches: Program) -> None:
     for arguments in (["--watch"], ["--in-doubt"], ["small.csv", "--out", "x.csv"]):
         assert three_batches.run("status", *arguments).exit_code == 2

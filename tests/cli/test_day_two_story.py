@@ -15,8 +15,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from program import Program, kenyan_rows, read_csv, sandbox_toml
-from stopped import stopped, wait_for_first_payment
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.stopped import stopped, wait_for_first_payment
 
 ROWS = 500
 
@@ -91,7 +91,7 @@ def payroll(program: Program) -> Path:
     return program.sheet(rows)
 
 
-def test_a_week_of_a_finance_office_ends_with_every_row_in_one_state_and_books_that_tie(program: Program):
+def test_a_week_of_a_finance_office_ends_with_every_row_in_one_state_and_books_that_tie(program: Program) -> None:
     office = Office(program)
     (program.home / "gateway.toml").write_text(GATEWAY)
     people = {name: office.person(name) for name in ("ada", "ben")}

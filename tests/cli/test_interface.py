@@ -9,7 +9,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from program import HEADING, SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
+
+from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
 COLUMNS = [
     "row",
@@ -52,14 +53,14 @@ SUMMARY = {
 # Program and configuration
 
 
-def test_the_module_and_the_console_script_are_the_same_program(program: Program):
+def test_the_module_and_the_console_script_are_the_same_program(program: Program) -> None:
     script = Path(sys.executable).with_name("paygw-batch")
     for command in ([sys.executable, "-m", "paygw_batch"], [script]):
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=program.home)
         assert "Usage: paygw-batch" in done.stdout
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_nothing_heavy() -> None:
     code = """
 import sys
 from paygw_batch.cli.root import cli
@@ -73,7 +74,7 @@ except SystemExit:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(program: Program):
+def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     other, third = program.home / "other.sqlite3", program.home / "third.sqlite3"
     program.json("submit", sheet, PAYGW_JOURNAL=str(other))
@@ -83,13 +84,13 @@ def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(program
     assert third.exists()
 
 
-def test_the_configuration_can_come_from_the_environment(program: Program):
+def test_the_configuration_can_come_from_the_environment(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     result = program.run("--json", "submit", sheet, config=False, PAYGW_CONFIG=str(program.config))
     assert result.exit_code == 0, result.stderr
 
 
-def test_an_unknown_key_is_refused_with_the_nearest(program: Program):
+def test_an_unknown_key_is_refused_with_the_nearest(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("concurrency =", "concurency ="))
     result = program.run("doctor")
     assert result.exit_code == 2
@@ -98,7 +99,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(program: Program):
 
 
 @pytest.mark.parametrize("key", ["signature_profile", "approved", "endpoint_id"])
-def test_what_the_interface_leaves_open_has_no_silent_default(program: Program, key: str):
+def test_what_the_interface_leaves_open_has_no_silent_default(program: Program, key: str) -> None:
     lines = [line for line in sandbox_toml().splitlines() if not line.startswith(f"{key} ")]
     if key == "approved":
         lines = [line for line in lines if line.split(" ")[0] not in {"processing", "declined", "filtered", "error"}]
@@ -110,7 +111,7 @@ def test_what_the_interface_leaves_open_has_no_silent_default(program: Program, 
     assert (key if key != "approved" else "outcomes") in program.run("doctor").output
 
 
-def test_a_used_countrys_purpose_must_be_configured_and_an_unused_ones_need_not(program: Program):
+def test_a_used_countrys_purpose_must_be_configured_and_an_unused_ones_need_not(program: Program) -> None:
     text = re.sub(r"\[countries\.KE\.payout\]\npurpose = .*\n", "", sandbox_toml())
     program.config.write_text(text)
     result = program.run("submit", program.sheet(kenyan_rows(1)))
@@ -120,7 +121,7 @@ def test_a_used_countrys_purpose_must_be_configured_and_an_unused_ones_need_not(
     assert program.json("submit", ghana, "--out", program.home / "out.csv")["exit_code"] == 0
 
 
-def test_plain_http_is_refused_beyond_loopback(program: Program):
+def test_plain_http_is_refused_beyond_loopback(program: Program) -> None:
     program.config.write_text(sandbox_toml(base_url='"http://gateway.example"'))
     key = program.home / "key.pem"
     key.write_text("")
@@ -131,7 +132,7 @@ def test_plain_http_is_refused_beyond_loopback(program: Program):
 # Commands
 
 
-def test_validate_sends_nothing_and_writes_no_journal(program: Program):
+def test_validate_sends_nothing_and_writes_no_journal(program: Program) -> None:
     summary = program.json("validate", program.sheet(kenyan_rows(3)))
     assert summary["exit_code"] == 0
     assert summary["states"] == {"ready": 3}
@@ -140,12 +141,12 @@ def test_validate_sends_nothing_and_writes_no_journal(program: Program):
     assert program.record() == []
 
 
-def test_validate_needs_no_configuration(program: Program):
+def test_validate_needs_no_configuration(program: Program) -> None:
     result = program.run("--json", "validate", program.sheet(kenyan_rows(2)), config=False)
     assert result.exit_code == 0, result.stderr
 
 
-def test_validate_lists_every_defect_of_every_row_with_code_and_sentence(program: Program):
+def test_validate_lists_every_defect_of_every_row_with_code_and_sentence(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-8,1e3,UGX,,0712,+254712345678"]
     summary = program.json("validate", program.sheet(rows))
     assert summary["exit_code"] == 3
@@ -158,7 +159,7 @@ def test_validate_lists_every_defect_of_every_row_with_code_and_sentence(program
         assert len(defect["message"]) > 10
 
 
-def test_validate_writes_the_rejects(program: Program):
+def test_validate_writes_the_rejects(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-8,1e3,KES,Jane,254712345678,+254712345678"]
     rejects = program.home / "rejects.csv"
     program.json("validate", program.sheet(rows), "--rejects", rejects)
@@ -167,7 +168,7 @@ def test_validate_writes_the_rejects(program: Program):
     assert stat.S_IMODE(rejects.stat().st_mode) == 0o600
 
 
-def test_submit_pays_every_row_once_and_says_so(program: Program):
+def test_submit_pays_every_row_once_and_says_so(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     summary = program.json("submit", sheet)
     assert set(summary) == SUMMARY
@@ -180,7 +181,7 @@ def test_submit_pays_every_row_once_and_says_so(program: Program):
     assert sorted(line["client_orderid"] for line in program.record()) == [f"PAY-{n}" for n in range(1, 6)]
 
 
-def test_submitting_again_is_safe(program: Program):
+def test_submitting_again_is_safe(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     first = program.json("submit", sheet)
     before = (program.home / "payroll.reconciliation.csv").read_bytes()
@@ -190,14 +191,14 @@ def test_submitting_again_is_safe(program: Program):
     assert len(program.record()) == 5
 
 
-def test_the_same_sheet_under_another_name_or_format_is_the_same_batch(program: Program):
+def test_the_same_sheet_under_another_name_or_format_is_the_same_batch(program: Program) -> None:
     first = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "a.csv")
     again = program.json("submit", SAMPLES / "payroll-mixed.parquet", "--out", program.home / "b.csv")
     assert (again["batch"], again["sent_this_run"]) == (first["batch"], 0)
     assert len(program.record()) == 200
 
 
-def test_only_the_new_rows_of_a_corrected_sheet_are_paid(program: Program):
+def test_only_the_new_rows_of_a_corrected_sheet_are_paid(program: Program) -> None:
     rows = kenyan_rows(4)
     program.json("submit", program.sheet(rows))
     summary = program.json("submit", program.sheet([*kenyan_rows(1, prefix="NEW"), *rows], name="corrected.csv"))
@@ -205,7 +206,7 @@ def test_only_the_new_rows_of_a_corrected_sheet_are_paid(program: Program):
     assert len(program.record()) == 5
 
 
-def test_an_order_id_used_for_other_content_is_a_defect(program: Program):
+def test_an_order_id_used_for_other_content_is_a_defect(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     summary = program.json("submit", program.sheet(kenyan_rows(2, amount="99"), name="other.csv"))
     assert summary["exit_code"] == 3
@@ -215,7 +216,7 @@ def test_an_order_id_used_for_other_content_is_a_defect(program: Program):
     assert len(program.record()) == 2
 
 
-def test_amend_replaces_what_was_rejected_and_never_what_was_paid(program: Program):
+def test_amend_replaces_what_was_rejected_and_never_what_was_paid(program: Program) -> None:
     rows = [*kenyan_rows(2, amount="9001"), *kenyan_rows(1, prefix="OK")]
     assert program.json("submit", program.sheet(rows))["exit_code"] == 4
     better = [*kenyan_rows(2, amount="20"), *kenyan_rows(1, prefix="OK")]
@@ -229,7 +230,7 @@ def test_amend_replaces_what_was_rejected_and_never_what_was_paid(program: Progr
     assert program.json("submit", program.sheet(worse, name="worse.csv"), "--amend")["exit_code"] == 3
 
 
-def test_a_sheet_with_a_defect_is_refused_whole(program: Program):
+def test_a_sheet_with_a_defect_is_refused_whole(program: Program) -> None:
     summary = program.json("submit", program.sheet([*kenyan_rows(3), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678"]))
     assert summary["exit_code"] == 3
     assert summary["sent_this_run"] == 0
@@ -237,7 +238,7 @@ def test_a_sheet_with_a_defect_is_refused_whole(program: Program):
     assert not (program.home / "payroll.reconciliation.csv").exists()
 
 
-def test_skip_invalid_pays_the_others_and_shows_the_invalid_rows(program: Program):
+def test_skip_invalid_pays_the_others_and_shows_the_invalid_rows(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678", *kenyan_rows(1, prefix="LAST")]
     summary = program.json("submit", program.sheet(rows), "--skip-invalid")
     assert (summary["exit_code"], summary["states"]) == (4, {"invalid": 1, "paid": 3})
@@ -248,7 +249,7 @@ def test_skip_invalid_pays_the_others_and_shows_the_invalid_rows(program: Progra
     assert lines[2]["error_code"] == "amount.format"
 
 
-def test_control_totals_that_do_not_hold_send_nothing(program: Program):
+def test_control_totals_that_do_not_hold_send_nothing(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     for wrong in (["--expect-rows", "3"], ["--expect-total", "KES=3000"], ["--expect-total", "UGX=1"]):
         assert program.json("submit", sheet, *wrong)["exit_code"] == 3
@@ -257,7 +258,7 @@ def test_control_totals_that_do_not_hold_send_nothing(program: Program):
     assert good["exit_code"] == 0
 
 
-def test_a_dry_run_sends_and_writes_nothing(program: Program):
+def test_a_dry_run_sends_and_writes_nothing(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     before = set(program.home.rglob("*"))
     summary = program.json("submit", sheet, "--dry-run")
@@ -269,7 +270,7 @@ def test_a_dry_run_sends_and_writes_nothing(program: Program):
     assert (known["known"], known["states"]) == (2, {"paid": 2})
 
 
-def test_ids_are_derived_from_the_reference_the_content_and_the_occurrence(program: Program):
+def test_ids_are_derived_from_the_reference_the_content_and_the_occurrence(program: Program) -> None:
     heading = "country,amount,currency,account_name,account_number,phone"
     rows = [row.replace(row.split(",")[1] + ",", "", 1) for row in kenyan_rows(3)]
     rows.append(rows[0])
@@ -285,7 +286,7 @@ def test_ids_are_derived_from_the_reference_the_content_and_the_occurrence(progr
     assert len(program.record()) == 4
 
 
-def test_resume_continues_from_the_journal_alone(program: Program):
+def test_resume_continues_from_the_journal_alone(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     first = program.json("submit", sheet)
     sheet.unlink()
@@ -294,7 +295,7 @@ def test_resume_continues_from_the_journal_alone(program: Program):
     assert resumed["reconciliation"] == first["reconciliation"]
 
 
-def test_a_batch_is_named_by_id_prefix_or_sheet(program: Program):
+def test_a_batch_is_named_by_id_prefix_or_sheet(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     batch = program.json("submit", sheet)["batch"]
     for name in (batch, batch[:5], sheet):
@@ -302,14 +303,14 @@ def test_a_batch_is_named_by_id_prefix_or_sheet(program: Program):
     assert program.json("status", "ffff" if not batch.startswith("ffff") else "0000")["exit_code"] == 2
 
 
-def test_status_lists_all_batches(program: Program):
+def test_status_lists_all_batches(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     program.json("submit", program.sheet(kenyan_rows(1, prefix="B"), name="second.csv"))
     summary = program.json("status")
     assert [batch["sheet"] for batch in summary["batches"]] == ["payroll.csv", "second.csv"]
 
 
-def test_reconcile_writes_the_same_bytes_again(program: Program):
+def test_reconcile_writes_the_same_bytes_again(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(3)))
     out = program.home / "again.csv"
     again = program.json("reconcile", summary["batch"], "--out", out)
@@ -317,17 +318,17 @@ def test_reconcile_writes_the_same_bytes_again(program: Program):
     assert out.read_bytes() == Path(summary["reconciliation"]).read_bytes()
 
 
-def test_reconcile_writes_parquet_by_its_ending(program: Program):
+def test_reconcile_writes_parquet_by_its_ending(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(3)), "--out", program.home / "out.parquet")
     assert pl.read_parquet(summary["reconciliation"]).columns[:19] == COLUMNS
 
 
-def test_verify_says_that_the_journal_is_sound(program: Program):
+def test_verify_says_that_the_journal_is_sound(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(3)))
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_a_backup_is_whole_and_no_run_sends_from_it(program: Program):
+def test_a_backup_is_whole_and_no_run_sends_from_it(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     copy = program.home / "copy.sqlite3"
@@ -338,14 +339,14 @@ def test_a_backup_is_whole_and_no_run_sends_from_it(program: Program):
     assert len(program.record()) == 3
 
 
-def test_doctor_shows_a_base_string_and_a_signature(program: Program):
+def test_doctor_shows_a_base_string_and_a_signature(program: Program) -> None:
     result = program.run("doctor")
     assert result.exit_code == 0, result.output
     assert "POST&http" in result.stdout
     assert program.record() == []
 
 
-def test_json_is_the_only_thing_on_standard_output(program: Program):
+def test_json_is_the_only_thing_on_standard_output(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678"])
     for arguments in (
         ["validate", sheet],
@@ -361,7 +362,7 @@ def test_json_is_the_only_thing_on_standard_output(program: Program):
         assert set(json.loads(result.stdout)) >= SUMMARY
 
 
-def test_quiet_says_only_what_went_wrong(program: Program):
+def test_quiet_says_only_what_went_wrong(program: Program) -> None:
     result = program.run("-q", "submit", program.sheet(kenyan_rows(1)))
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
@@ -369,7 +370,7 @@ def test_quiet_says_only_what_went_wrong(program: Program):
 # Exit codes
 
 
-def test_usage_errors_exit_2(program: Program):
+def test_usage_errors_exit_2(program: Program) -> None:
     for arguments in (["nonsense"], ["submit"], ["submit", "--no-such-option"], ["reconcile", "abc"]):
         assert program.run(*arguments).exit_code == 2
 
@@ -388,7 +389,9 @@ def test_usage_errors_exit_2(program: Program):
         ("9011", "in_doubt", 5),
     ],
 )
-def test_every_answer_of_the_gateway_has_its_state_and_exit_code(program: Program, amount: str, state: str, code: int):
+def test_every_answer_of_the_gateway_has_its_state_and_exit_code(
+    program: Program, amount: str, state: str, code: int
+) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1, amount=amount)))
     assert (summary["states"], summary["exit_code"]) == ({state: 1}, code)
     (line,) = read_csv(summary["reconciliation"])
@@ -397,7 +400,7 @@ def test_every_answer_of_the_gateway_has_its_state_and_exit_code(program: Progra
     assert again["sent_this_run"] == 0
 
 
-def test_a_gateway_that_is_not_there_leaves_rows_ready_and_exits_6(program: Program):
+def test_a_gateway_that_is_not_there_leaves_rows_ready_and_exits_6(program: Program) -> None:
     key = program.home / "merchant.pem"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     key.chmod(0o600)
@@ -411,7 +414,7 @@ def test_a_gateway_that_is_not_there_leaves_rows_ready_and_exits_6(program: Prog
 # Sheets
 
 
-def test_headings_match_whatever_their_case_blanks_hyphens_and_underscores(program: Program):
+def test_headings_match_whatever_their_case_blanks_hyphens_and_underscores(program: Program) -> None:
     heading = "Country, Client Order ID ,AMOUNT,currency,Account-Name,account number,Phone,Cost Centre"
     sheet = program.sheet([f"{row},C{n}" for n, row in enumerate(kenyan_rows(2))], heading=heading)
     summary = program.json("submit", sheet)
@@ -421,7 +424,7 @@ def test_headings_match_whatever_their_case_blanks_hyphens_and_underscores(progr
     assert [line["Cost Centre"] for line in lines] == ["C0", "C1"]
 
 
-def test_numbers_may_be_written_as_people_write_them(program: Program):
+def test_numbers_may_be_written_as_people_write_them(program: Program) -> None:
     rows = [
         'KE,A,100,KES,Jane,0712 345 678,"(0712) 345-678"',
         "KE,B,100,KES,Jane,+254712345679,00254712345679",
@@ -433,7 +436,7 @@ def test_numbers_may_be_written_as_people_write_them(program: Program):
     assert [line["phone"] for line in lines] == ["+254712345678", "+254712345679"]
 
 
-def test_one_sheet_may_mix_all_countries(program: Program):
+def test_one_sheet_may_mix_all_countries(program: Program) -> None:
     summary = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "out.csv")
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 200})
     record = {line["client_orderid"]: line for line in program.record()}
@@ -444,7 +447,7 @@ def test_one_sheet_may_mix_all_countries(program: Program):
     assert record == {}
 
 
-def test_the_same_account_and_amount_under_another_id_is_a_warning_that_names_both(program: Program):
+def test_the_same_account_and_amount_under_another_id_is_a_warning_that_names_both(program: Program) -> None:
     row = "KE,{id},100,KES,Jane,254712345678,+254712345678"
     twice = program.run("validate", program.sheet([row.format(id="A-1"), row.format(id="A-2")]))
     assert twice.exit_code == 0
@@ -460,7 +463,7 @@ def test_the_same_account_and_amount_under_another_id_is_a_warning_that_names_bo
 # Results
 
 
-def test_the_reconciliation_has_every_row_once_in_the_sheets_order(program: Program):
+def test_the_reconciliation_has_every_row_once_in_the_sheets_order(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(10)))
     lines = read_csv(summary["reconciliation"])
     assert list(lines[0]) == COLUMNS
@@ -478,7 +481,7 @@ def test_the_reconciliation_has_every_row_once_in_the_sheets_order(program: Prog
     assert stat.S_IMODE(Path(summary["reconciliation"]).stat().st_mode) == 0o600
 
 
-def test_receiver_rows_show_the_receivers_name_and_phone(program: Program):
+def test_receiver_rows_show_the_receivers_name_and_phone(program: Program) -> None:
     summary = program.json("submit", SAMPLES / "countries" / "TZ.csv", "--out", program.home / "tz.csv")
     lines = read_csv(summary["reconciliation"])
     sheet = read_csv(SAMPLES / "countries" / "TZ.csv")
@@ -488,7 +491,7 @@ def test_receiver_rows_show_the_receivers_name_and_phone(program: Program):
     assert all(re.fullmatch(r"0[0-9]{9}", line["phone"]) for line in lines)
 
 
-def test_text_that_a_spreadsheet_would_run_is_guarded(program: Program):
+def test_text_that_a_spreadsheet_would_run_is_guarded(program: Program) -> None:
     heading = f"{HEADING},note"
     notes = ["=1+1", "@SUM(A1)", "+cmd", "-x", "-5", "+5.5", "plain"]
     rows = [f"{row},{note}" for row, note in zip(kenyan_rows(len(notes)), notes, strict=True)]
@@ -497,7 +500,7 @@ def test_text_that_a_spreadsheet_would_run_is_guarded(program: Program):
     assert shown == ["'=1+1", "'@SUM(A1)", "'+cmd", "'-x", "-5", "+5.5", "plain"]
 
 
-def test_an_out_that_cannot_be_written_stops_before_anything_is_sent(program: Program):
+def test_an_out_that_cannot_be_written_stops_before_anything_is_sent(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1)), "--out", program.home / "no" / "such" / "out.csv")
     assert summary["exit_code"] == 2
     assert program.record() == []

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from listening import AUTHENTIC, TOKEN, answers, free_port, kept, started, until
-from program import Program, kenyan_rows, sandbox_toml
+
+from tests.cli.listening import AUTHENTIC, TOKEN, answers, free_port, kept, started, until
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
 
 PATH = f"/paygw/{TOKEN}"
 APPROVED = {"client_orderid": "PAY-1", "amount": "9002", "currency": "KES", "status": "approved"}
@@ -52,7 +53,7 @@ def log_of(program: Program) -> str:
     return (program.home / "listen.log").read_text()
 
 
-def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program):
+def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program) -> None:
     port = set_up(program, "max_body_kib = 8\nrate_per_s = 1000\n" + AUTHENTIC)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
@@ -94,7 +95,7 @@ def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program):
     assert "9 unreadable" in program.run("status").stdout
 
 
-def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(program: Program):
+def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(program: Program) -> None:
     port = set_up(program)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
@@ -114,7 +115,9 @@ def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(pro
     assert program.json("status", sheet)["exit_code"] == 0
 
 
-def test_what_was_answered_with_200_outlives_a_killed_listener_and_is_taken_in_by_the_next_command(program: Program):
+def test_what_was_answered_with_200_outlives_a_killed_listener_and_is_taken_in_by_the_next_command(
+    program: Program,
+) -> None:
     port = set_up(program)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     with started(program, "listen", config=program.config) as listener:
@@ -129,7 +132,7 @@ def test_what_was_answered_with_200_outlives_a_killed_listener_and_is_taken_in_b
     assert program.json("verify")["checked"]["notifications_waiting"] == 0
 
 
-def test_a_damaged_spool_stops_no_payout_and_verify_finds_it(program: Program):
+def test_a_damaged_spool_stops_no_payout_and_verify_finds_it(program: Program) -> None:
     port = set_up(program)
     first = program.sheet(kenyan_rows(1))
     program.json("submit", first)
@@ -148,7 +151,7 @@ def test_a_damaged_spool_stops_no_payout_and_verify_finds_it(program: Program):
     assert len(program.record()) == 2
 
 
-def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Program):
+def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Program) -> None:
     port = set_up(program)
     sheet = program.sheet(kenyan_rows(1, amount="9005"))  # never answered
     with started(program, "listen", config=program.config) as listener:
@@ -165,7 +168,7 @@ def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Progra
     assert program.json("status", sheet)["states"] == {"in_doubt": 1}
 
 
-def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program):
+def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program) -> None:
     port = set_up(program, "client_timeout_s = 1\n")
     with started(program, "listen", config=program.config) as listener:
         until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
@@ -178,7 +181,7 @@ def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program):
         assert listener.wait(30) == 0
 
 
-def test_more_than_the_rate_is_turned_away(program: Program):
+def test_more_than_the_rate_is_turned_away(program: Program) -> None:
     port = set_up(program, "rate_per_s = 0.5\n")
     with started(program, "listen", config=program.config) as listener:
         until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
@@ -187,7 +190,7 @@ def test_more_than_the_rate_is_turned_away(program: Program):
     assert 429 in codes
 
 
-def test_a_second_listener_is_refused(program: Program):
+def test_a_second_listener_is_refused(program: Program) -> None:
     port = set_up(program)
     with started(program, "listen", config=program.config) as listener:
         until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
@@ -209,7 +212,9 @@ def test_a_second_listener_is_refused(program: Program):
         (AUTHENTIC, lambda home: (home / "secret.txt").write_text("short"), "shorter"),
     ],
 )
-def test_what_is_not_configured_well_is_refused_by_name(program: Program, section: str, change: object, said: str):
+def test_what_is_not_configured_well_is_refused_by_name(
+    program: Program, section: str, change: object, said: str
+) -> None:
     set_up(program, section)
     if callable(change):
         change(program.home)
@@ -219,13 +224,13 @@ def test_what_is_not_configured_well_is_refused_by_name(program: Program, sectio
     assert TOKEN not in refused.stderr
 
 
-def test_an_address_without_a_place_for_the_token_is_refused(program: Program):
+def test_an_address_without_a_place_for_the_token_is_refused(program: Program) -> None:
     refused = program.run("listen")
     assert refused.exit_code == 2
     assert "{token}" in refused.stderr
 
 
-def test_the_token_is_in_no_sample_and_no_journal(program: Program):
+def test_the_token_is_in_no_sample_and_no_journal(program: Program) -> None:
     set_up(program)
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)

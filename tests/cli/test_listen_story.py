@@ -4,8 +4,8 @@ import json
 import signal
 from collections import Counter
 
-from listening import AUTHENTIC, TOKEN, answers, heard, kept, merchant_and_gateway, started, until
-from program import Program, kenyan_rows, read_csv
+from tests.cli.listening import AUTHENTIC, TOKEN, answers, heard, kept, merchant_and_gateway, started, until
+from tests.cli.program import Program, kenyan_rows, read_csv
 
 ROWS = 300
 BEHAVIOUR = """

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import openpyxl
 import pytest
-from program import ROOT, Program
+
+from tests.cli.program import ROOT, Program
 
 PAGE = (ROOT / "docs" / "mending.md").read_text()
 COMMANDS = [
@@ -26,7 +27,7 @@ def at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
     return program
 
 
-def test_the_page_goes_from_a_refused_workbook_to_a_paid_one(at_home: Program):
+def test_the_page_goes_from_a_refused_workbook_to_a_paid_one(at_home: Program) -> None:
     refuse, validate, submit, template = (command[1:] for command in COMMANDS)
     refused = at_home.run(*refuse)
     assert refused.exit_code == 3
@@ -46,7 +47,7 @@ def test_the_page_goes_from_a_refused_workbook_to_a_paid_one(at_home: Program):
     assert Path("new-payroll.xlsx").exists()
 
 
-def test_every_red_cell_is_in_the_pages_table(at_home: Program):
+def test_every_red_cell_is_in_the_pages_table(at_home: Program) -> None:
     at_home.run(*COMMANDS[0][1:])
     sheet = openpyxl.load_workbook("mended.xlsx")["October"]
     red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}

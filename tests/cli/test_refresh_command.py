@@ -1,6 +1,6 @@
 """`refresh` against the built-in gateway, which knows what it took."""
 
-from program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 BEHAVIOUR = """
 [enquiry]
@@ -30,7 +30,7 @@ def set_up(program: Program, section: str) -> None:
     program.config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n{section}')
 
 
-def test_without_a_profile_it_is_off_and_names_the_key(program: Program):
+def test_without_a_profile_it_is_off_and_names_the_key(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)
     refused = program.run("refresh", sheet)
@@ -38,7 +38,7 @@ def test_without_a_profile_it_is_off_and_names_the_key(program: Program):
     assert "status_enquiry.profile" in refused.stderr
 
 
-def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: Program):
+def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: Program) -> None:
     set_up(
         program,
         '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n',

@@ -7,7 +7,8 @@ from typing import Any
 
 import apsw
 import pytest
-from program import Program, kenyan_rows
+
+from tests.cli.program import Program, kenyan_rows
 
 FRESH = ("--nonce", "abc", "--timestamp", "1790000000")
 
@@ -19,7 +20,7 @@ def signed(program: Program, *arguments: Any) -> dict[str, Any]:
     return found
 
 
-def test_every_step_is_named_and_what_it_came_to_shown(program: Program):
+def test_every_step_is_named_and_what_it_came_to_shown(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     shown = program.run("sign", "--explain", sheet).stdout
     values = signed(program, sheet)
@@ -31,18 +32,18 @@ def test_every_step_is_named_and_what_it_came_to_shown(program: Program):
     assert "\n".join(one["encoded"] for one in values["parameters"]) in shown
 
 
-def test_without_explain_only_what_would_be_sent_is_shown(program: Program):
+def test_without_explain_only_what_would_be_sent_is_shown(program: Program) -> None:
     shown = program.run("sign", program.sheet(kenyan_rows(1))).stdout
     assert '{"account_name":"Jane Wanjiku"' in shown
     assert "\nAuthorization: OAuth " in shown
     assert "POST&" not in shown
 
 
-def test_a_person_is_warned_that_the_text_holds_the_rows_data(program: Program):
+def test_a_person_is_warned_that_the_text_holds_the_rows_data(program: Program) -> None:
     assert "row's data in clear" in program.run("sign", program.sheet(kenyan_rows(1))).stdout
 
 
-def test_what_is_signed_is_the_same_each_time_and_years_old_unless_asked_otherwise(program: Program):
+def test_what_is_signed_is_the_same_each_time_and_years_old_unless_asked_otherwise(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     first = signed(program, sheet)
     assert first == signed(program, sheet)
@@ -52,7 +53,7 @@ def test_what_is_signed_is_the_same_each_time_and_years_old_unless_asked_otherwi
     assert 'oauth_timestamp="1790000000"' in fresh["authorization"]
 
 
-def test_row_order_id_and_profile_can_be_chosen(program: Program):
+def test_row_order_id_and_profile_can_be_chosen(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     assert '"client_orderid":"PAY-1"' in signed(program, sheet)["body"]
     chosen = signed(program, sheet, "--row", "3", "--order-id", "PAY-2-r2", "--profile", "raw-body")
@@ -61,7 +62,7 @@ def test_row_order_id_and_profile_can_be_chosen(program: Program):
     assert [one["name"][:6] for one in chosen["parameters"]] == ["oauth_"] * 5
 
 
-def test_it_is_what_a_run_sends(program: Program):
+def test_it_is_what_a_run_sends(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert program.run("submit", sheet).exit_code == 0
     with closing(apsw.Connection(str(program.journal), flags=apsw.SQLITE_OPEN_READONLY)) as journal:
@@ -71,19 +72,19 @@ def test_it_is_what_a_run_sends(program: Program):
     assert again["body_sha256"] == intended["body_sha256"]
 
 
-def test_nothing_is_sent_and_no_journal_is_made(program: Program):
+def test_nothing_is_sent_and_no_journal_is_made(program: Program) -> None:
     assert program.run("sign", "--explain", program.sheet(kenyan_rows(1))).exit_code == 0
     assert program.record() == []
     assert not program.journal.exists()
 
 
-def test_the_first_row_without_a_defect_is_taken(program: Program):
+def test_the_first_row_without_a_defect_is_taken(program: Program) -> None:
     bad, good = kenyan_rows(2)
     sheet = program.sheet([bad.replace("KES", "USD"), good])
     assert signed(program, sheet)["row"] == 3
 
 
-def test_a_row_with_a_defect_is_never_signed(program: Program):
+def test_a_row_with_a_defect_is_never_signed(program: Program) -> None:
     bad, good = kenyan_rows(2)
     sheet = program.sheet([bad.replace("KES", "USD"), good])
     refused = program.run("sign", "--row", "2", sheet)
@@ -92,18 +93,18 @@ def test_a_row_with_a_defect_is_never_signed(program: Program):
     assert "254712345" not in refused.output
 
 
-def test_a_row_that_is_not_there(program: Program):
+def test_a_row_that_is_not_there(program: Program) -> None:
     refused = program.run("sign", "--row", "9", program.sheet(kenyan_rows(2)))
     assert refused.exit_code == 2
     assert "payroll.csv has no row 9." in refused.stderr
 
 
 @pytest.mark.parametrize("option", ["--nonce", "--order-id"])
-def test_what_could_not_be_sent_is_refused(program: Program, option: str):
+def test_what_could_not_be_sent_is_refused(program: Program, option: str) -> None:
     assert program.run("sign", option, "two\nlines", program.sheet(kenyan_rows(1))).exit_code == 2
 
 
-def test_what_the_configuration_lacks_is_named(program: Program):
+def test_what_the_configuration_lacks_is_named(program: Program) -> None:
     program.config.write_text(program.config.read_text().replace("signature_profile", "# signature_profile"))
     sheet = program.sheet(kenyan_rows(1))
     refused = program.run("sign", sheet)
@@ -112,7 +113,7 @@ def test_what_the_configuration_lacks_is_named(program: Program):
     assert program.run("sign", "--profile", "raw-body", sheet).exit_code == 0
 
 
-def test_doctor_shows_the_same_steps_of_a_sample(program: Program):
+def test_doctor_shows_the_same_steps_of_a_sample(program: Program) -> None:
     shown = program.run("doctor").stdout
     assert re.search(r"^base string \(.*\):\nPOST&http", shown, flags=re.MULTILINE)
     assert re.search(r"^Authorization: OAuth oauth_consumer_key=", shown, flags=re.MULTILINE)

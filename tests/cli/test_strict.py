@@ -1,11 +1,11 @@
 """Warnings and `--strict`, as a user and a cron job have them."""
 
-from program import HEADING, Program, kenyan_rows, read_csv
+from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
 
 
-def test_warnings_are_grouped_for_a_person_and_listed_for_a_program(program: Program):
+def test_warnings_are_grouped_for_a_person_and_listed_for_a_program(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), *(DOUBTFUL.replace("9", str(n)) for n in range(3, 8))])
     told = program.run("validate", sheet)
     assert told.exit_code == 0
@@ -20,7 +20,7 @@ def test_warnings_are_grouped_for_a_person_and_listed_for_a_program(program: Pro
     assert set(summary["warning_list"][0]) == {"row", "column", "value", "code", "message"}
 
 
-def test_validate_strict_refuses_and_writes_the_rows_out(program: Program):
+def test_validate_strict_refuses_and_writes_the_rows_out(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
     rejects = program.home / "rejects.csv"
     summary = program.json("validate", sheet, "--strict", "--rejects", rejects)
@@ -31,7 +31,7 @@ def test_validate_strict_refuses_and_writes_the_rows_out(program: Program):
     assert line["client_orderid"] == "PAY-9"
 
 
-def test_submit_strict_sends_nothing_of_a_doubtful_sheet(program: Program):
+def test_submit_strict_sends_nothing_of_a_doubtful_sheet(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
     for options in (["--strict"], ["--strict", "--dry-run"]):
         summary = program.json("submit", sheet, *options)
@@ -42,7 +42,7 @@ def test_submit_strict_sends_nothing_of_a_doubtful_sheet(program: Program):
     assert (paid["exit_code"], paid["states"], paid["warnings"]) == (0, {"paid": 3}, 1)
 
 
-def test_submit_strict_with_skip_invalid_pays_the_others_and_can_be_run_again(program: Program):
+def test_submit_strict_with_skip_invalid_pays_the_others_and_can_be_run_again(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
     first = program.json("submit", sheet, "--strict", "--skip-invalid")
     again = program.json("submit", sheet, "--strict", "--skip-invalid")
@@ -52,7 +52,7 @@ def test_submit_strict_with_skip_invalid_pays_the_others_and_can_be_run_again(pr
     assert again["sent_this_run"] == 0
 
 
-def test_strict_also_refuses_what_the_journal_shows_to_be_doubtful_and_can_be_run_again(program: Program):
+def test_strict_also_refuses_what_the_journal_shows_to_be_doubtful_and_can_be_run_again(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     rows = [*kenyan_rows(1, prefix="NEW"), "KE,NEW-7,77,KES,Jane Wanjiku,254712345777,+254712345777"]
     sheet = program.sheet(rows, "second.csv")
@@ -66,7 +66,7 @@ def test_strict_also_refuses_what_the_journal_shows_to_be_doubtful_and_can_be_ru
     assert len(program.record()) == 3
 
 
-def test_an_operator_that_nobody_knows_is_refused_with_the_nearest(program: Program):
+def test_an_operator_that_nobody_knows_is_refused_with_the_nearest(program: Program) -> None:
     text = program.config.read_text()
     program.config.write_text(text.replace("[countries.KE.payout]\n", '[countries.KE.payout]\noperator = "Safricom"\n'))
     result = program.run("validate", program.sheet(kenyan_rows(1), heading=HEADING))

@@ -5,10 +5,10 @@ from pathlib import Path
 import openpyxl
 import pytest
 from openpyxl.worksheet.worksheet import Worksheet
-from program import Program
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.sheet.guide import ColumnGuide, guides
+from tests.cli.program import Program
 
 COUNTRIES = ["BF", "BN", "CI", "EG", "GH", "GN", "KE", "NG", "RW", "SN", "TZ", "UG", "ZA", "ZM"]
 
@@ -39,7 +39,7 @@ def fill(workbook: Path, rows: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), ["KE", "TZ"], COUNTRIES], ids="+".join)
-def test_a_template_validates_once_it_is_filled_in_as_its_help_says(program: Program, countries: list[str]):
+def test_a_template_validates_once_it_is_filled_in_as_its_help_says(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"
     made = program.json("template", *countries, "--out", path)
     assert made["exit_code"] == 0
@@ -51,7 +51,7 @@ def test_a_template_validates_once_it_is_filled_in_as_its_help_says(program: Pro
 
 
 @pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), COUNTRIES], ids="+".join)
-def test_a_template_of_collections_validates_as_such(program: Program, countries: list[str]):
+def test_a_template_of_collections_validates_as_such(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"
     made = program.json("template", *countries, "--collect", "--out", path)
     assert f"validate --collect {path}" in made["message"]
@@ -61,7 +61,7 @@ def test_a_template_of_collections_validates_as_such(program: Program, countries
     assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
 
 
-def test_a_filled_template_is_paid_in_the_sandbox(program: Program):
+def test_a_filled_template_is_paid_in_the_sandbox(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "TZ", "ZA", "--out", path)
     fill(path, examples(path))
@@ -69,7 +69,7 @@ def test_a_filled_template_is_paid_in_the_sandbox(program: Program):
 
 
 @pytest.mark.parametrize("ending", ["xlsx", "csv"])
-def test_a_template_as_it_is_pays_nobody(program: Program, ending: str):
+def test_a_template_as_it_is_pays_nobody(program: Program, ending: str) -> None:
     path = program.home / f"new.{ending}"
     assert program.run("template", *COUNTRIES, "--out", path).exit_code == 0
     result = program.run("submit", path)
@@ -78,7 +78,7 @@ def test_a_template_as_it_is_pays_nobody(program: Program, ending: str):
     assert program.record() == []
 
 
-def test_a_csv_template_has_the_same_headings_and_tells_the_rules_on_the_screen(program: Program):
+def test_a_csv_template_has_the_same_headings_and_tells_the_rules_on_the_screen(program: Program) -> None:
     path = program.home / "new.csv"
     result = program.run("template", "KE", "--out", path)
     assert path.read_text() == "country,client_orderid,amount,currency,account_name,account_number,phone,purpose\n"
@@ -87,7 +87,7 @@ def test_a_csv_template_has_the_same_headings_and_tells_the_rules_on_the_screen(
     assert "KES above zero" in said
 
 
-def test_only_the_columns_of_the_chosen_countries_are_asked_for(program: Program):
+def test_only_the_columns_of_the_chosen_countries_are_asked_for(program: Program) -> None:
     columns = {
         code: program.json("template", code, "--out", program.home / f"{code}.csv")["columns"] for code in ("TZ", "ZA")
     }
@@ -98,7 +98,7 @@ def test_only_the_columns_of_the_chosen_countries_are_asked_for(program: Program
     assert set(both) == {*columns["TZ"], *columns["ZA"]}
 
 
-def test_every_cell_is_text_and_countries_are_chosen_from_a_list(program: Program):
+def test_every_cell_is_text_and_countries_are_chosen_from_a_list(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "TZ", "--out", path)
     sheet = openpyxl.load_workbook(path)["Payees"]
@@ -109,7 +109,7 @@ def test_every_cell_is_text_and_countries_are_chosen_from_a_list(program: Progra
     assert [cell.value for cell in openpyxl.load_workbook(path)["Lists"]["A"]] == ["KE", "TZ"]
 
 
-def test_the_help_is_never_taken_for_a_sheet_of_payees(program: Program):
+def test_the_help_is_never_taken_for_a_sheet_of_payees(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "--out", path)
     fill(path, examples(path))
@@ -119,7 +119,7 @@ def test_the_help_is_never_taken_for_a_sheet_of_payees(program: Program):
     assert program.json("validate", path)["rows"] == 1
 
 
-def test_a_file_that_is_there_is_never_overwritten(program: Program):
+def test_a_file_that_is_there_is_never_overwritten(program: Program) -> None:
     path = program.home / "new.xlsx"
     path.write_text("someone's work")
     result = program.run("template", "KE", "--out", path)
@@ -137,14 +137,14 @@ def test_a_file_that_is_there_is_never_overwritten(program: Program):
         ("", "no country"),
     ],
 )
-def test_an_unknown_country_is_told_with_the_nearest(program: Program, country: str, sentence: str):
+def test_an_unknown_country_is_told_with_the_nearest(program: Program, country: str, sentence: str) -> None:
     result = program.run("template", "TZ", country, "--out", program.home / "new.xlsx")
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert not (program.home / "new.xlsx").exists()
 
 
-def test_a_country_that_cannot_be_paid_yet_says_what_the_configuration_lacks(program: Program):
+def test_a_country_that_cannot_be_paid_yet_says_what_the_configuration_lacks(program: Program) -> None:
     result = program.run("template", "BN", "--out", program.home / "new.xlsx", config=False)
     assert result.exit_code == 2
     assert "countries.BN.payout.form" in result.stderr
@@ -154,11 +154,11 @@ def test_a_country_that_cannot_be_paid_yet_says_what_the_configuration_lacks(pro
 
 
 @pytest.mark.parametrize("name", ["new.parquet", "new.txt", "new", "missing/new.xlsx"])
-def test_a_template_is_a_workbook_or_csv(program: Program, name: str):
+def test_a_template_is_a_workbook_or_csv(program: Program, name: str) -> None:
     assert program.run("template", "KE", "--out", program.home / name).exit_code == 2
 
 
-def test_limits_of_the_configuration_are_told_and_kept_by_the_example(program: Program):
+def test_limits_of_the_configuration_are_told_and_kept_by_the_example(program: Program) -> None:
     program.config.write_text(
         program.config.read_text().replace(
             'purpose = "SANDBOX-WALLET-KE"', 'purpose = "SANDBOX-WALLET-KE"\nmin_amount = "2000"\nmax_amount = "250000"'
@@ -171,7 +171,7 @@ def test_limits_of_the_configuration_are_told_and_kept_by_the_example(program: P
     assert any("At least 2000. At most 250000." in words for words in help_words)
 
 
-def test_countries_of_which_the_same_is_said_share_a_line():
+def test_countries_of_which_the_same_is_said_share_a_line() -> None:
     rules = load_rules("payout", {})
     told = [guide for guide in guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
     assert told == [

@@ -1,10 +1,12 @@
 """`--sheet NAME`: which worksheet of a workbook is paid."""
 
 from pathlib import Path
+from typing import Any
 
 import openpyxl
 import pytest
-from program import HEADING, Program, kenyan_rows, read_csv
+
+from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 
 def workbook(path: Path, **worksheets: list[str]) -> Path:
@@ -28,7 +30,9 @@ def months(program: Program) -> Path:
     )
 
 
-def test_a_workbook_with_several_pay_sheets_is_refused_with_the_option_that_mends_it(program: Program, months: Path):
+def test_a_workbook_with_several_pay_sheets_is_refused_with_the_option_that_mends_it(
+    program: Program, months: Path
+) -> None:
     for command in ("validate", "submit"):
         result = program.run(command, months)
         assert result.exit_code == 3
@@ -37,7 +41,7 @@ def test_a_workbook_with_several_pay_sheets_is_refused_with_the_option_that_mend
     assert not program.record()
 
 
-def test_the_named_worksheet_is_read_whatever_the_case_of_its_name(program: Program, months: Path):
+def test_the_named_worksheet_is_read_whatever_the_case_of_its_name(program: Program, months: Path) -> None:
     assert program.json("validate", months, "--sheet", "October")["rows"] == 2
     assert program.json("validate", months, "--sheet", "november")["rows"] == 3
     result = program.run("validate", months, "--sheet", "December")
@@ -46,24 +50,26 @@ def test_the_named_worksheet_is_read_whatever_the_case_of_its_name(program: Prog
     assert "'October', 'November'" in result.stderr
 
 
-def test_two_names_that_differ_in_case_alone_are_told_apart(program: Program):
+def test_two_names_that_differ_in_case_alone_are_told_apart(program: Program) -> None:
     book = workbook(program.home / "pay.xlsx", Pay=kenyan_rows(1))
     changed = openpyxl.load_workbook(book)
-    changed.copy_worksheet(changed["Pay"])
-    changed.worksheets[1]._WorkbookChild__title = "PAY"
-    changed.worksheets[1].append(kenyan_rows(2)[1].split(","))
+    copied: Any = changed.copy_worksheet(changed["Pay"])
+    copied._WorkbookChild__title = "PAY"  # what openpyxl itself refuses to write
+    copied.append(kenyan_rows(2)[1].split(","))
     changed.save(book)
     assert program.json("validate", book, "--sheet", "PAY")["rows"] == 2
     assert "several worksheets called 'pay'" in program.run("validate", book, "--sheet", "pay").stderr
 
 
-def test_a_worksheet_of_a_text_file_is_refused(program: Program):
+def test_a_worksheet_of_a_text_file_is_refused(program: Program) -> None:
     result = program.run("validate", program.sheet(kenyan_rows(1)), "--sheet", "October")
     assert result.exit_code == 3
     assert "has no worksheets" in result.stderr
 
 
-def test_the_batch_is_that_of_the_content_whatever_file_and_worksheet_it_came_in(program: Program, months: Path):
+def test_the_batch_is_that_of_the_content_whatever_file_and_worksheet_it_came_in(
+    program: Program, months: Path
+) -> None:
     alone = workbook(program.home / "alone.xlsx", Sheet1=kenyan_rows(2, prefix="OCT"))
     text = program.sheet(kenyan_rows(2, prefix="OCT"))
     named = program.json("validate", months, "--sheet", "October")
@@ -73,7 +79,7 @@ def test_the_batch_is_that_of_the_content_whatever_file_and_worksheet_it_came_in
         assert (found["batch"], found["sheet"]) == (named["batch"], other.name)
 
 
-def test_each_worksheet_is_a_batch_with_a_reconciliation_of_its_own(program: Program, months: Path):
+def test_each_worksheet_is_a_batch_with_a_reconciliation_of_its_own(program: Program, months: Path) -> None:
     october = program.json("submit", months, "--sheet", "October")
     november = program.json("submit", months, "--sheet", "November")
     assert october["batch"] != november["batch"]
@@ -87,7 +93,9 @@ def test_each_worksheet_is_a_batch_with_a_reconciliation_of_its_own(program: Pro
     assert resumed["reconciliation"] == october["reconciliation"]
 
 
-def test_the_path_of_a_workbook_is_no_batch_when_two_of_its_worksheets_were_paid(program: Program, months: Path):
+def test_the_path_of_a_workbook_is_no_batch_when_two_of_its_worksheets_were_paid(
+    program: Program, months: Path
+) -> None:
     batches = [program.json("submit", months, "--sheet", name)["batch"] for name in ("October", "November")]
     result = program.run("status", months)
     assert result.exit_code == 2
@@ -96,7 +104,7 @@ def test_the_path_of_a_workbook_is_no_batch_when_two_of_its_worksheets_were_paid
     assert "pay.xlsx [November]" in result.stderr
 
 
-def test_a_column_profile_is_named_in_the_configuration_and_doctor_knows_it(program: Program):
+def test_a_column_profile_is_named_in_the_configuration_and_doctor_knows_it(program: Program) -> None:
     heading = "Country Code,Payment Reference,Net Pay,Currency,Employee Name,Account No,Mobile Number"
     sheet = program.sheet(kenyan_rows(2), heading=heading)
     assert program.run("validate", sheet).exit_code == 3

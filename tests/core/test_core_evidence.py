@@ -50,7 +50,7 @@ def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
         (State.REPLACED, "declined", Finding.LATE),
     ],
 )
-def test_what_a_proven_word_does_in_each_state(state: State, word: str, finding: Finding):
+def test_what_a_proven_word_does_in_each_state(state: State, word: str, finding: Finding) -> None:
     found = ruled(replace(CLAIM, status=word), candidate(state))
     assert found.finding is finding
     assert found.said is WORDS[word]
@@ -60,7 +60,7 @@ def test_what_a_proven_word_does_in_each_state(state: State, word: str, finding:
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_nothing_is_judged_while_the_row_is_in_flight(word: str):
+def test_nothing_is_judged_while_the_row_is_in_flight(word: str) -> None:
     assert isinstance(rule(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS, NOTE), Waits)
 
 
@@ -82,27 +82,27 @@ def test_nothing_is_judged_while_the_row_is_in_flight(word: str):
         (replace(CLAIM, is_not_found=True, status="no-such-order"), Finding.NOT_FOUND),
     ],
 )
-def test_what_moves_nothing(claim: Claim, finding: Finding):
+def test_what_moves_nothing(claim: Claim, finding: Finding) -> None:
     found = ruled(claim, candidate())
     assert found.finding is finding
     assert found.outcome is None
 
 
-def test_an_order_that_the_journal_does_not_have():
+def test_an_order_that_the_journal_does_not_have() -> None:
     assert ruled(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
 
 
-def test_the_same_amount_in_other_digits_is_the_same_amount():
+def test_the_same_amount_in_other_digits_is_the_same_amount() -> None:
     assert ruled(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
 
 
-def test_a_collection_and_a_payout_of_one_order_id_are_told_apart_by_their_amounts():
+def test_a_collection_and_a_payout_of_one_order_id_are_told_apart_by_their_amounts() -> None:
     other = candidate(amount="20", number=8)
     assert ruled(CLAIM, other, candidate()).instruction == 7
     assert ruled(CLAIM, candidate(number=8), candidate()).finding is Finding.AMBIGUOUS
 
 
-def test_an_attempt_that_was_superseded_moves_nothing_and_its_money_is_a_contradiction():
+def test_an_attempt_that_was_superseded_moves_nothing_and_its_money_is_a_contradiction() -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2))
     assert ruled(replace(CLAIM, status="declined"), later).finding is Finding.SUPERSEDED
     found = ruled(CLAIM, later)
@@ -112,13 +112,13 @@ def test_an_attempt_that_was_superseded_moves_nothing_and_its_money_is_a_contrad
 
 
 @pytest.mark.parametrize("standing", [Standing(State.ACCEPTED, 2, 1, 1), Standing(State.IN_DOUBT, 2, 2)])
-def test_no_is_not_taken_for_the_latest_attempt_when_an_earlier_one_left_under_the_same_id(standing: Standing):
+def test_no_is_not_taken_for_the_latest_attempt_when_an_earlier_one_left_under_the_same_id(standing: Standing) -> None:
     twice = candidate(standing=standing, has_left_once=False)
     assert ruled(replace(CLAIM, status="declined"), twice).finding is Finding.AMBIGUOUS
     assert ruled(CLAIM, twice).finding is Finding.MOVED
 
 
-def test_a_release_under_an_id_of_its_own_leaves_no_doubt_which_attempt_is_meant():
+def test_a_release_under_an_id_of_its_own_leaves_no_doubt_which_attempt_is_meant() -> None:
     again = candidate(
         sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2), has_left_once=False
     )
@@ -144,7 +144,7 @@ def test_a_ruling_and_the_state_machine_never_disagree(
     left_once: bool,
     word: str,
     proof: Proof,
-):
+) -> None:
     if sent is not None:
         attempt = max(attempt, 1)
     elif state not in {State.READY, State.REPLACED}:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from gateway_cases import BASE_URL, CALLBACK_URL, CONSUMER_KEY, ENDPOINT_ID, GOLDEN, NONCE, TIMESTAMP_S, XOF_ZONE
-
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import AmountForm, OperatorTerms
@@ -13,6 +11,16 @@ from paygw_batch.gateway.endpoint import operation_url
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+from tests.gateway.gateway_cases import (
+    BASE_URL,
+    CALLBACK_URL,
+    CONSUMER_KEY,
+    ENDPOINT_ID,
+    GOLDEN,
+    NONCE,
+    TIMESTAMP_S,
+    XOF_ZONE,
+)
 
 OPERATION = load_operation("payin")
 URL = operation_url(BASE_URL, OPERATION, ENDPOINT_ID)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import trustme
-from gateway_cases import throw_away_key
 
 from paygw_batch.gateway.sign import PrivateKey
+from tests.gateway.gateway_cases import throw_away_key
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from gateway_cases import OPERATION
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRu
 from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import MAX_NESTING
+from tests.gateway.gateway_cases import OPERATION
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
@@ -44,22 +44,22 @@ def judge_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
 
 
 @pytest.mark.parametrize("kind", FaultKind)
-def test_once_the_first_byte_may_have_left_any_fault_is_unknown_and_the_run_goes_on(kind: FaultKind):
+def test_once_the_first_byte_may_have_left_any_fault_is_unknown_and_the_run_goes_on(kind: FaultKind) -> None:
     assert judge_fault(kind, left=True) == Verdict(Outcome(OutcomeKind.UNKNOWN, cause=kind.value), GoOn())
 
 
 @pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED}))
-def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind: FaultKind):
+def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind: FaultKind) -> None:
     assert judge_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), TryAgain())
 
 
-def test_a_certificate_that_is_not_to_be_trusted_stops_the_run():
+def test_a_certificate_that_is_not_to_be_trusted_stops_the_run() -> None:
     verdict = judge_fault(FaultKind.TLS_UNTRUSTED, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
     assert isinstance(verdict.advice, StopRun)
 
 
-def test_written_bytes_are_believed_more_than_a_witness_that_is_unset():
+def test_written_bytes_are_believed_more_than_a_witness_that_is_unset() -> None:
     assert judge_fault(FaultKind.CONNECT_FAILED, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
 
 
@@ -68,7 +68,9 @@ def test_written_bytes_are_believed_more_than_a_witness_that_is_unset():
 
 @pytest.mark.parametrize(("word", "kind"), WORDS.items())
 @pytest.mark.parametrize("http_status", [200, 201, 204, 299, 400, 404, 409, 422, 499])
-def test_below_500_a_listed_word_decides_whatever_the_http_status(word: str, kind: OutcomeKind, http_status: int):
+def test_below_500_a_listed_word_decides_whatever_the_http_status(
+    word: str, kind: OutcomeKind, http_status: int
+) -> None:
     verdict = judge({"status": word}, http_status)
     assert verdict == Verdict(Outcome(kind, gateway_status=word, http_status=http_status), GoOn())
 
@@ -76,12 +78,12 @@ def test_below_500_a_listed_word_decides_whatever_the_http_status(word: str, kin
 @pytest.mark.parametrize(
     "word", ["Approved", "APPROVED", "approved ", " approved", "approve", "", "unknown", "\u0430pproved"]
 )
-def test_a_word_that_is_not_listed_exactly_is_unknown(word: str):
+def test_a_word_that_is_not_listed_exactly_is_unknown(word: str) -> None:
     outcome = judge({"status": word}).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
 
 
-def test_a_word_that_is_listed_as_not_sent_is_not_believed():
+def test_a_word_that_is_listed_as_not_sent_is_not_believed() -> None:
     words = {"approved": OutcomeKind.NOT_SENT}
     outcome = classify(RawReply(200, (), b'{"status":"approved"}'), OURS, words, OPERATION).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
@@ -89,14 +91,14 @@ def test_a_word_that_is_listed_as_not_sent_is_not_believed():
 
 @pytest.mark.parametrize("http_status", [500, 501, 502, 503, 504, 520, 599, 600, 999])
 @pytest.mark.parametrize("body", [GOOD, {"status": "declined"}, "<html>Bad gateway</html>", ""])
-def test_500_and_above_is_unknown_whatever_the_body_says(http_status: int, body: str | dict[str, Any]):
+def test_500_and_above_is_unknown_whatever_the_body_says(http_status: int, body: str | dict[str, Any]) -> None:
     outcome = judge(body, http_status).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.server_error")
 
 
 @pytest.mark.parametrize("http_status", [300, 301, 302, 303, 304, 307, 308, 399])
 @pytest.mark.parametrize("location", ["https://gateway.example/paynet/api/v4/payout/1234", "http://elsewhere.example"])
-def test_a_redirect_is_unknown_whatever_the_body_says(http_status: int, location: str):
+def test_a_redirect_is_unknown_whatever_the_body_says(http_status: int, location: str) -> None:
     outcome = judge(GOOD, http_status, (("location", location),)).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.redirect")
 
@@ -145,13 +147,13 @@ def test_a_redirect_is_unknown_whatever_the_body_says(http_status: int, location
         (b'{"status":{"value":"approved"}}', "reply.status_not_text"),
     ],
 )
-def test_what_is_no_strict_object_with_a_text_status_is_unknown(body: bytes, cause: str):
+def test_what_is_no_strict_object_with_a_text_status_is_unknown(body: bytes, cause: str) -> None:
     verdict = judge(body)
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, cause)
     assert verdict.advice == GoOn()
 
 
-def test_nesting_up_to_the_bound_and_brackets_in_text_are_fine():
+def test_nesting_up_to_the_bound_and_brackets_in_text_are_fine() -> None:
     inner = "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)
     assert judge(f'{{"status":"approved","a":{inner}}}').outcome.kind is OutcomeKind.PAID
     assert judge({"status": "approved", "a": "[{" * 500}).outcome.kind is OutcomeKind.PAID
@@ -159,11 +161,11 @@ def test_nesting_up_to_the_bound_and_brackets_in_text_are_fine():
 
 
 @pytest.mark.parametrize("content_type", ["text/html", "application/json; charset=utf-16", "", "nonsense"])
-def test_the_content_type_decides_nothing(content_type: str):
+def test_the_content_type_decides_nothing(content_type: str) -> None:
     assert judge(GOOD, headers=(("content-type", content_type),)).outcome.kind is OutcomeKind.PAID
 
 
-def test_a_reply_cut_at_any_byte_is_unknown():
+def test_a_reply_cut_at_any_byte_is_unknown() -> None:
     body = json.dumps({**GOOD, "message": "ünïcode"}, ensure_ascii=False).encode()
     assert judge(body).outcome.kind is OutcomeKind.PAID
     for cut in range(len(body)):
@@ -186,19 +188,19 @@ def test_a_reply_cut_at_any_byte_is_unknown():
         {"amount": "01500.50"},
     ],
 )
-def test_an_echo_that_is_ours_or_absent_leaves_the_word_to_decide(echo: dict[str, Any]):
+def test_an_echo_that_is_ours_or_absent_leaves_the_word_to_decide(echo: dict[str, Any]) -> None:
     assert judge({"status": "approved", **echo}).outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize("number", ["1500.50", "1500.5", "1500.5000", "1.50050e3", "150050E-2"])
-def test_an_echoed_amount_is_compared_as_an_exact_number(number: str):
+def test_an_echoed_amount_is_compared_as_an_exact_number(number: str) -> None:
     assert judge(f'{{"status":"approved","amount":{number}}}').outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize(
     "number", ["1500.51", "1500.500000000000000000001", "150050", "-1500.50", "0", "1e99999", "1e-99999", "9" * 5000]
 )
-def test_an_echoed_number_that_differs_by_anything_is_a_conflict(number: str):
+def test_an_echoed_number_that_differs_by_anything_is_a_conflict(number: str) -> None:
     assert judge(f'{{"status":"approved","amount":{number}}}').outcome.conflict
 
 
@@ -230,7 +232,7 @@ def test_an_echoed_number_that_differs_by_anything_is_a_conflict(number: str):
 @pytest.mark.parametrize("http_status", [200, 302, 401, 422, 429, 500])
 def test_an_echo_that_is_not_ours_is_a_conflict_and_stops_the_run_whatever_else_it_says(
     echo: dict[str, Any], http_status: int
-):
+) -> None:
     verdict = judge({"status": "approved", **echo}, http_status)
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, "reply.other_payout")
     assert verdict.outcome.conflict
@@ -238,7 +240,7 @@ def test_an_echo_that_is_not_ours_is_a_conflict_and_stops_the_run_whatever_else_
     assert isinstance(verdict.advice, StopRun)
 
 
-def test_an_order_id_of_digits_may_be_echoed_as_a_number():
+def test_an_order_id_of_digits_may_be_echoed_as_a_number() -> None:
     expected = Expected("20261121", Decimal(1), "KES")
     assert judge('{"status":"approved","client_orderid":20261121}', expected=expected).outcome.kind is OutcomeKind.PAID
     assert judge('{"status":"approved","client_orderid":20261122}', expected=expected).outcome.conflict
@@ -247,19 +249,19 @@ def test_an_order_id_of_digits_may_be_echoed_as_a_number():
 
 
 @pytest.mark.parametrize("echo", [{}, {"client_orderid": None}, {"amount": "1500.50", "currency": "KES"}])
-def test_over_a_reused_connection_a_reply_must_name_this_payout(echo: dict[str, Any]):
+def test_over_a_reused_connection_a_reply_must_name_this_payout(echo: dict[str, Any]) -> None:
     outcome = judge({"status": "approved", **echo}, reused=True).outcome
     assert (outcome.kind, outcome.cause, outcome.conflict) == (OutcomeKind.UNKNOWN, "reply.not_echoed", False)
 
 
-def test_over_a_reused_connection_the_own_order_id_is_enough():
+def test_over_a_reused_connection_the_own_order_id_is_enough() -> None:
     assert judge({"status": "approved", "client_orderid": "PAY-1"}, reused=True).outcome.kind is OutcomeKind.PAID
 
 
 # Evidence.
 
 
-def test_the_gateways_own_words_are_kept():
+def test_the_gateways_own_words_are_kept() -> None:
     body = {
         "status": "declined",
         "paynet-order-id": 987654321,
@@ -277,17 +279,17 @@ def test_the_gateways_own_words_are_kept():
     )
 
 
-def test_the_first_name_that_holds_anything_counts():
+def test_the_first_name_that_holds_anything_counts() -> None:
     outcome = judge({"status": "approved", "paynet-order-id": None, "reference": "  ", "id": "abc", "code": []}).outcome
     assert (outcome.gateway_reference, outcome.error_code) == ("abc", None)
 
 
-def test_evidence_is_kept_of_replies_that_are_unknown_too():
+def test_evidence_is_kept_of_replies_that_are_unknown_too() -> None:
     outcome = judge({"status": "odd", "id": "R1", "message": "what?"}, 500).outcome
     assert (outcome.gateway_status, outcome.gateway_reference, outcome.message) == ("odd", "R1", "what?")
 
 
-def test_evidence_is_short_printable_and_fit_for_any_file():
+def test_evidence_is_short_printable_and_fit_for_any_file() -> None:
     hostile = "\x1b[31mred\x00\u202edesrever\ud800\u2028line\nnext\ttab\u00a0" + "x" * 500
     outcome = judge(json.dumps({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300})).outcome
     for text in (outcome.message, outcome.gateway_reference, outcome.error_code):
@@ -313,7 +315,7 @@ def test_evidence_is_short_printable_and_fit_for_any_file():
 )
 def test_refused_credentials_stop_the_run_and_the_body_decides_the_row(
     http_status: int, body: str | dict[str, Any], kind: OutcomeKind
-):
+) -> None:
     verdict = judge(body, http_status)
     assert verdict.outcome.kind is kind
     assert isinstance(verdict.advice, StopRun)
@@ -345,23 +347,23 @@ RETRY_AFTER = [
 
 @pytest.mark.parametrize("http_status", [429, 503])
 @pytest.mark.parametrize(("asked", "advice"), RETRY_AFTER)
-def test_a_rest_that_is_asked_for_is_kept_within_bounds(http_status: int, asked: str, advice: Advice):
+def test_a_rest_that_is_asked_for_is_kept_within_bounds(http_status: int, asked: str, advice: Advice) -> None:
     verdict = judge({"status": "declined"}, http_status, (("retry-after", asked),), now=NOW)
     assert verdict.advice == advice
     assert verdict.outcome.kind is (OutcomeKind.REJECTED if http_status == 429 else OutcomeKind.UNKNOWN)
 
 
-def test_a_date_counts_from_the_replys_own_clock():
+def test_a_date_counts_from_the_replys_own_clock() -> None:
     headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"))
     assert judge({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
     assert judge({}, 429, headers).advice == PauseRun(30.0)
 
 
-def test_a_date_with_nothing_to_count_from_is_a_rest_of_unstated_length():
+def test_a_date_with_nothing_to_count_from_is_a_rest_of_unstated_length() -> None:
     assert judge({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(UNSTATED_PAUSE_S)
 
 
-def test_too_many_requests_asks_for_a_rest_even_without_saying_how_long():
+def test_too_many_requests_asks_for_a_rest_even_without_saying_how_long() -> None:
     assert judge({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
     assert judge({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
     assert judge({}, 503).advice == GoOn()
@@ -389,7 +391,7 @@ MEMBERS = st.dictionaries(
 )
 def test_no_reply_makes_it_raise_and_only_a_listed_word_below_300_or_in_the_400s_is_believed(
     body: bytes, http_status: int, headers: list[tuple[str, str]], *, reused: bool
-):
+) -> None:
     outcome = judge(body, http_status, tuple(headers), reused=reused, now=NOW).outcome
     assert outcome.kind is not OutcomeKind.NOT_SENT
     if outcome.kind is not OutcomeKind.UNKNOWN:

@@ -6,20 +6,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from collection_cases import (
-    EVERY_REQUEST,
-    OPERATION,
-    PROFILE,
-    PURPOSES,
-    RULES,
-    URLS,
-    amount_of,
-    golden_file,
-    instruction_for,
-    prepared,
-    supplies,
-)
-from gateway_cases import GOLDEN, head_and_body, request_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +18,20 @@ from paygw_batch.gateway.encode import encode_body
 from paygw_batch.gateway.message import Expected, RawReply
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
 from paygw_batch.sandbox.expects import ControlRule, is_control
+from tests.gateway.collection_cases import (
+    EVERY_REQUEST,
+    OPERATION,
+    PROFILE,
+    PURPOSES,
+    RULES,
+    URLS,
+    amount_of,
+    golden_file,
+    instruction_for,
+    prepared,
+    supplies,
+)
+from tests.gateway.gateway_cases import GOLDEN, head_and_body, request_bytes
 
 # Section 2.4, rule 5 of the gateway's interface, in the order of the table in 2.1.
 EVERYWHERE = [
@@ -70,11 +70,11 @@ def fields_of(country: str) -> list[str]:
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
 def test_a_request_is_the_golden_one_to_the_byte(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
-):
+) -> None:
     assert request_bytes(prepared(key, profile, country, form)) == golden_file(profile, country, form).read_bytes()
 
 
-def test_there_is_a_golden_request_for_every_country_and_no_other():
+def test_there_is_a_golden_request_for_every_country_and_no_other() -> None:
     kept = {path.name for path in (GOLDEN / "payin").glob("*.http")}
     assert kept == {golden_file(*one).name for one in EVERY_REQUEST}
     assert len(kept) == 28
@@ -83,7 +83,7 @@ def test_there_is_a_golden_request_for_every_country_and_no_other():
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
 def test_a_golden_body_has_the_fields_of_its_country_and_a_control_that_fits(
     profile: SignatureProfile, country: str, form: AmountForm
-):
+) -> None:
     first, _, body = head_and_body(golden_file(profile, country, form).read_bytes())
     assert first == "POST /paynet/api/v2/sale-form/1234 HTTP/1.1"
     pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=Decimal, parse_float=Decimal)
@@ -116,7 +116,7 @@ def test_the_sandbox_computes_the_same_control_in_its_own_way(
     secret: str,
     country: str,
     cents: int,
-):
+) -> None:
     units = RULES[country].minor_units
     amount = str(cents) if units == 0 else f"{cents // 100}.{cents % 100:02}"
     profile = ControlProfile(order, separator.encode("utf-8", "replace").decode(), control_amount, secret)
@@ -139,19 +139,19 @@ def test_the_sandbox_computes_the_same_control_in_its_own_way(
         (ControlAmount.MINOR_UNITS, "COL-1,150050,KES"),
     ],
 )
-def test_the_amount_is_hashed_as_it_is_configured(control_amount: ControlAmount, text: str):
+def test_the_amount_is_hashed_as_it_is_configured(control_amount: ControlAmount, text: str) -> None:
     profile = ControlProfile((ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY), ",", control_amount)
     given_parts: dict[str, Any] = {"order_id": "COL-1", "amount": "1500.5", "amount_sent": "1500.5", "currency": "KES"}
     assert profile.text(**given_parts, minor_units=2) == text
     assert profile.control(**given_parts, minor_units=2) == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_the_secret_is_not_shown():
+def test_the_secret_is_not_shown() -> None:
     assert "a secret of the tests" not in repr(PROFILE)
     assert "a secret of the tests" not in repr(supplies())
 
 
-def test_an_amount_with_more_than_two_decimals_is_never_cut():
+def test_an_amount_with_more_than_two_decimals_is_never_cut() -> None:
     with pytest.raises(InternalError):
         encode_body(
             RULES["KE"],
@@ -170,7 +170,7 @@ def customer_url(came_back: RawReply) -> str | None:
 
 
 @pytest.mark.parametrize("name", OPERATION.customer_url_fields)
-def test_the_page_for_the_customer_is_kept(name: str):
+def test_the_page_for_the_customer_is_kept(name: str) -> None:
     assert customer_url(reply(**{name: "https://pay.example/f?id=1"})) == "https://pay.example/f?id=1"
 
 
@@ -189,22 +189,22 @@ def test_the_page_for_the_customer_is_kept(name: str):
         URLS["site_url"],
     ],
 )
-def test_what_is_no_page_for_the_customer_is_left_out(value: object):
+def test_what_is_no_page_for_the_customer_is_left_out(value: object) -> None:
     verdict = classify(reply(redirect_url=value), EXPECTED, WORDS, OPERATION)
     assert (verdict.outcome.kind, verdict.outcome.customer_url) == (OutcomeKind.PAID, None)
 
 
-def test_an_echo_of_our_own_address_does_not_hide_the_page():
+def test_an_echo_of_our_own_address_does_not_hide_the_page() -> None:
     came_back = reply(**{"redirect-url": URLS["redirect_url"], "url": "https://pay.example/1"})
     assert customer_url(came_back) == "https://pay.example/1"
 
 
-def test_a_reply_about_another_order_names_no_page():
+def test_a_reply_about_another_order_names_no_page() -> None:
     assert customer_url(reply(client_orderid="COL-2", redirect_url="https://pay.example/1")) is None
 
 
-def test_a_payout_has_no_page():
-    from gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
+def test_a_payout_has_no_page() -> None:
+    from tests.gateway.gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
 
     verdict = classify(reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)
     assert verdict.outcome.customer_url is None

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from gateway_server import play
 
 from paygw_batch.gateway.connection import Connection
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from tests.gateway.gateway_server import play
 
 
 class FailingTransport(asyncio.Transport):
@@ -55,7 +55,7 @@ async def exchange_over(transport: FailingTransport) -> RawReply | TransportFaul
 )
 def test_only_a_connection_that_was_gone_before_the_write_proves_that_nothing_left(
     fault: TransportFault, written: list[bytes], *, broken_before: bool
-):
+) -> None:
     transport = FailingTransport(broken=broken_before)
     assert play(exchange_over(transport)) == fault
     assert transport.written == written

@@ -20,20 +20,6 @@ from typing import Any, cast
 
 import pytest
 import trustme
-from gateway_server import (
-    PATH,
-    JumpingLoop,
-    Peer,
-    Script,
-    hang_up,
-    jump,
-    play,
-    reset,
-    serving,
-    settings_for,
-    silence,
-    turns,
-)
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_operation
@@ -48,6 +34,20 @@ from paygw_batch.run.ports import Silent, World
 from paygw_batch.run.reconcile import shown_state
 from paygw_batch.run.summary import of_states
 from paygw_batch.run.threads import Inline
+from tests.gateway.gateway_server import (
+    PATH,
+    JumpingLoop,
+    Peer,
+    Script,
+    hang_up,
+    jump,
+    play,
+    reset,
+    serving,
+    settings_for,
+    silence,
+    turns,
+)
 
 Channel = dict[str, Any]
 OPERATION = load_operation("payout")
@@ -245,7 +245,7 @@ def check(ended: Ended, state: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_what_a_reply_makes_of_its_row_and_of_the_run(channel: Channel, name: str):
+def test_what_a_reply_makes_of_its_row_and_of_the_run(channel: Channel, name: str) -> None:
     reply, state, rows = REPLIES[name]
 
     async def script(peer: Peer) -> None:
@@ -258,7 +258,7 @@ def test_what_a_reply_makes_of_its_row_and_of_the_run(channel: Channel, name: st
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 12, 17, 30, len(http(NO)) - 2, len(http(NO)) - 1])
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_reply_that_is_cut_leaves_its_row_in_doubt(channel: Channel, cut: int, *, reset: bool):
+def test_a_reply_that_is_cut_leaves_its_row_in_doubt(channel: Channel, cut: int, *, reset: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         if cut:
@@ -269,7 +269,7 @@ def test_a_reply_that_is_cut_leaves_its_row_in_doubt(channel: Channel, cut: int,
 
 
 @pytest.mark.parametrize("taken", [1, 40, 200])
-def test_a_request_that_is_cut_leaves_its_row_in_doubt(channel: Channel, taken: int):
+def test_a_request_that_is_cut_leaves_its_row_in_doubt(channel: Channel, taken: int) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(taken)
         peer.reset()
@@ -278,7 +278,7 @@ def test_a_request_that_is_cut_leaves_its_row_in_doubt(channel: Channel, taken: 
 
 
 @pytest.mark.parametrize("part", [b"", b"HTTP/1.1 200 OK\r\n", http(NO)[:-1]], ids=["nothing", "head", "all but one"])
-def test_silence_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel, part: bytes):
+def test_silence_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel, part: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         if part:
@@ -288,7 +288,7 @@ def test_silence_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel,
     check(play(a_run(script, channel)), "in_doubt", ROWS)
 
 
-def test_a_reply_that_drips_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel):
+def test_a_reply_that_drips_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for byte in http(NO):
@@ -306,15 +306,15 @@ def check_unsent(ended: Ended) -> None:
     assert ended.arrived == {}
 
 
-def test_a_gateway_that_is_not_there_leaves_every_row_ready(channel: Channel):
+def test_a_gateway_that_is_not_there_leaves_every_row_ready(channel: Channel) -> None:
     check_unsent(play(a_run(silence, channel, url="http://127.0.0.1:1")))
 
 
-def test_a_gateway_that_never_takes_the_connection_leaves_every_row_ready(blackhole: int):
+def test_a_gateway_that_never_takes_the_connection_leaves_every_row_ready(blackhole: int) -> None:
     check_unsent(play(a_run(silence, {"tls": None}, url=f"http://127.0.0.1:{blackhole}")))
 
 
-def test_a_name_that_is_not_resolved_leaves_every_row_ready():
+def test_a_name_that_is_not_resolved_leaves_every_row_ready() -> None:
     async def scenario() -> Ended:
         cast("JumpingLoop", asyncio.get_running_loop()).names["localhost"] = socket.gaierror(-2, "not known")
         return await a_run(silence, {"tls": None})
@@ -323,12 +323,12 @@ def test_a_name_that_is_not_resolved_leaves_every_row_ready():
 
 
 @pytest.mark.parametrize("script", [hang_up, reset, silence])
-def test_a_handshake_that_is_ended_reset_or_stalled_leaves_every_row_ready(script: Script, ca_bundle: Path):
+def test_a_handshake_that_is_ended_reset_or_stalled_leaves_every_row_ready(script: Script, ca_bundle: Path) -> None:
     check_unsent(play(a_run(script, {"tls": None, "speaks": "https", "ca_bundle": ca_bundle}, always=True)))
 
 
 @pytest.mark.parametrize("end", ["cut", "reset"])
-def test_a_connection_that_ends_as_soon_as_it_is_taken_pays_no_row_twice(channel: Channel, end: str):
+def test_a_connection_that_ends_as_soon_as_it_is_taken_pays_no_row_twice(channel: Channel, end: str) -> None:
     """Whether the request had left by then is a race that either side may win; the witness knows who did."""
 
     async def script(peer: Peer) -> None:
@@ -342,7 +342,7 @@ def test_a_connection_that_ends_as_soon_as_it_is_taken_pays_no_row_twice(channel
 @pytest.mark.parametrize("case", ["unknown authority", "expired", "other name"])
 def test_a_certificate_that_nobody_vouches_for_leaves_every_row_ready_and_is_tried_once(
     case: str, authority: trustme.CA, ca_bundle: Path
-):
+) -> None:
     yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
     certificate = {
         "unknown authority": trustme.CA().issue_cert("localhost"),

@@ -5,7 +5,11 @@ import socket
 from typing import Any
 
 import pytest
-from gateway_server import (
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.message import FaultKind
+from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway.gateway_server import (
     BODY,
     HUGE,
     JumpingLoop,
@@ -20,10 +24,6 @@ from gateway_server import (
     turns,
 )
 
-from paygw_batch.errors import InternalError
-from paygw_batch.gateway.message import FaultKind
-from paygw_batch.gateway.transport import PayoutTransport
-
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2e\r\n" + BODY + b"\r\n0\r\n\r\n"
 UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
 
@@ -33,7 +33,7 @@ Channel = dict[str, Any]
 # Giving up.
 
 
-def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(channel: Channel):
+def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(channel: Channel) -> None:
     async def scenario() -> None:
         asked = asyncio.Event()
         after: list[bytes] = []
@@ -59,7 +59,7 @@ def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(ch
     play(scenario())
 
 
-def test_a_cancelled_delivery_writes_nothing_more_of_its_request():
+def test_a_cancelled_delivery_writes_nothing_more_of_its_request() -> None:
     async def scenario() -> None:
         taken = asyncio.Event()
         rest: list[bytes] = []
@@ -86,7 +86,7 @@ def test_a_cancelled_delivery_writes_nothing_more_of_its_request():
     play(scenario())
 
 
-def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection():
+def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection() -> None:
     async def scenario() -> None:
         met = asyncio.Event()
         heard: list[bytes] = []
@@ -111,7 +111,7 @@ def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection():
     play(scenario())
 
 
-def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: int):
+def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: int) -> None:
     async def scenario() -> None:
         url = f"http://127.0.0.1:{blackhole}"
         transport = PayoutTransport(settings_for(url))
@@ -125,7 +125,7 @@ def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: i
     play(scenario())
 
 
-def test_closing_the_transport_ends_what_is_under_way_with_its_true_witness(channel: Channel):
+def test_closing_the_transport_ends_what_is_under_way_with_its_true_witness(channel: Channel) -> None:
     async def scenario() -> None:
         asked = asyncio.Event()
 
@@ -146,7 +146,7 @@ def test_closing_the_transport_ends_what_is_under_way_with_its_true_witness(chan
     play(scenario())
 
 
-def test_closing_the_transport_while_a_connection_opens_sends_nothing():
+def test_closing_the_transport_while_a_connection_opens_sends_nothing() -> None:
     async def scenario() -> None:
         met = asyncio.Event()
 
@@ -165,7 +165,7 @@ def test_closing_the_transport_while_a_connection_opens_sends_nothing():
     play(scenario())
 
 
-def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         asked, told = asyncio.Event(), asyncio.Event()
 
@@ -192,7 +192,7 @@ def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypat
     play(scenario())
 
 
-def test_sixty_four_at_once_each_get_their_own_reply(channel: Channel):
+def test_sixty_four_at_once_each_get_their_own_reply(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             request = await peer.request()

@@ -11,7 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from gateway_cases import (
+from oauthlib.oauth1.rfc5849.utils import escape
+
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+from tests.gateway.gateway_cases import (
     CALLBACK_URL,
     CONSUMER_KEY,
     GOLDEN,
@@ -27,9 +30,6 @@ from gateway_cases import (
     prepared,
     request_bytes,
 )
-from oauthlib.oauth1.rfc5849.utils import escape
-
-from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
 
 EVERY_REQUEST = [
     pytest.param(profile, country, id=f"{profile.value}-{country}") for profile in SignatureProfile for country in RULES
@@ -75,11 +75,11 @@ def verify(key: PrivateKey, signature: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_a_request_is_the_golden_one_to_the_byte(key: PrivateKey, profile: SignatureProfile, country: str):
+def test_a_request_is_the_golden_one_to_the_byte(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
     assert request_bytes(prepared(key, profile, country)) == golden_file(profile, country).read_bytes()
 
 
-def test_there_is_a_golden_request_for_every_country_and_profile_and_no_other():
+def test_there_is_a_golden_request_for_every_country_and_profile_and_no_other() -> None:
     kept = {path.name for path in GOLDEN.glob("*.http")}
     assert kept == {golden_file(profile, country).name for profile in SignatureProfile for country in RULES}
     assert len(kept) == 28
@@ -88,7 +88,7 @@ def test_there_is_a_golden_request_for_every_country_and_profile_and_no_other():
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
 def test_a_golden_signature_fits_what_oauthlib_would_have_signed(
     key: PrivateKey, profile: SignatureProfile, country: str
-):
+) -> None:
     _, headers, body = head_and_body(golden_file(profile, country).read_bytes())
     oauth = oauth_of(headers["authorization"])
     text = text_to_sign(profile, oauth, body)
@@ -100,7 +100,7 @@ def test_a_golden_signature_fits_what_oauthlib_would_have_signed(
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
 def test_a_golden_head_has_what_the_interface_asks_for_and_nothing_that_could_surprise(
     profile: SignatureProfile, country: str
-):
+) -> None:
     first, headers, body = head_and_body(golden_file(profile, country).read_bytes())
     assert first == "POST /paynet/api/v4/payout/1234 HTTP/1.1"
     authorization = headers.pop("authorization")
@@ -135,7 +135,7 @@ def test_a_golden_head_has_what_the_interface_asks_for_and_nothing_that_could_su
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_a_golden_body_pays_what_the_instruction_says(profile: SignatureProfile, country: str):
+def test_a_golden_body_pays_what_the_instruction_says(profile: SignatureProfile, country: str) -> None:
     _, _, body = head_and_body(golden_file(profile, country).read_bytes())
     pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
     instruction = instruction_for(country)
@@ -155,7 +155,7 @@ def test_a_golden_body_pays_what_the_instruction_says(profile: SignatureProfile,
 
 
 @pytest.mark.parametrize("country", RULES)
-def test_a_prepared_request_carries_what_the_journal_and_the_judge_need(key: PrivateKey, country: str):
+def test_a_prepared_request_carries_what_the_journal_and_the_judge_need(key: PrivateKey, country: str) -> None:
     request = prepared(key, SignatureProfile.JSON_PARAMS, country)
     instruction = instruction_for(country)
     assert request.body_sha256 == hashlib.sha256(request.body).hexdigest()

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_gateway_reuse
-import test_gateway_tls
-import test_gateway_transport
 import trustme
 
 from paygw_batch.gateway import transport
 from paygw_batch.gateway.connection import Connection
 from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway import test_gateway_reuse, test_gateway_tls, test_gateway_transport
 
 PLAIN: dict[str, Any] = {"tls": None}
 
@@ -35,17 +33,17 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_keep_alive_without_checks_is_found_by_a_byte_between_requests():
+def test_keep_alive_without_checks_is_found_by_a_byte_between_requests() -> None:
     story = test_gateway_reuse.test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_reply
     dies(story, PLAIN, b"x", seen=False)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_keep_alive_without_checks_is_found_by_a_connection_that_was_ended():
+def test_keep_alive_without_checks_is_found_by_a_connection_that_was_ended() -> None:
     dies(test_gateway_reuse.test_a_connection_that_its_peer_ended_carries_no_further_request, PLAIN, "cut", seen=False)
 
 
-def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch):
+def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context_of = transport.client_context  # type: ignore[attr-defined]
 
     def modern(bundle: Path | None) -> ssl.SSLContext:
@@ -58,7 +56,7 @@ def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_following_redirects_is_found(monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool):
+def test_following_redirects_is_found(monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool) -> None:
     deliver = PayoutTransport.deliver
 
     async def following(self: PayoutTransport, request: PreparedRequest) -> RawReply | TransportFault:

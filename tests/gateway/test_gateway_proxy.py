@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_server import (
+
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.proxy import TunnelReader
+from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway.gateway_server import (
     BODY,
     Peer,
     Script,
@@ -24,10 +28,6 @@ from gateway_server import (
     summary,
     turns,
 )
-
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.proxy import TunnelReader
-from paygw_batch.gateway.transport import PayoutTransport
 
 # The proxy.
 
@@ -71,7 +71,7 @@ async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply |
 @pytest.mark.parametrize("opened", [OPENED, b"HTTP/1.0 200 OK\r\nVia: x\r\nContent-Length: 5\r\n\r\n"])
 def test_a_proxy_carries_the_tls_connection_and_sees_nothing_of_the_payout(
     opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path
-):
+) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
         async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
@@ -84,7 +84,9 @@ def test_a_proxy_carries_the_tls_connection_and_sees_nothing_of_the_payout(
     play(scenario())
 
 
-def test_a_fault_behind_the_proxy_has_the_witness_of_the_request_itself(server_tls: ssl.SSLContext, ca_bundle: Path):
+def test_a_fault_behind_the_proxy_has_the_witness_of_the_request_itself(
+    server_tls: ssl.SSLContext, ca_bundle: Path
+) -> None:
     async def drop(peer: Peer) -> None:
         await peer.request()
         peer.cut()
@@ -129,7 +131,7 @@ async def stalling_proxy(peer: Peer) -> None:
     ],
     ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
 )
-def test_a_proxy_that_does_not_open_the_way_is_not_sent(script: Script, ca_bundle: Path):
+def test_a_proxy_that_does_not_open_the_way_is_not_sent(script: Script, ca_bundle: Path) -> None:
     async def scenario() -> None:
         async with serving(never_asked) as gateway, serving(script) as proxy:
             assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
@@ -138,7 +140,7 @@ def test_a_proxy_that_does_not_open_the_way_is_not_sent(script: Script, ca_bundl
     play(scenario())
 
 
-def test_a_proxys_answer_is_read_to_a_bound():
+def test_a_proxys_answer_is_read_to_a_bound() -> None:
     reader = TunnelReader()
     for _ in range(2000):
         if not reader.problem:
@@ -147,7 +149,7 @@ def test_a_proxys_answer_is_read_to_a_bound():
     assert not reader.is_open
 
 
-def test_a_proxy_that_refuses_the_connection_is_a_fault_of_the_proxy(ca_bundle: Path):
+def test_a_proxy_that_refuses_the_connection_is_a_fault_of_the_proxy(ca_bundle: Path) -> None:
     async def scenario() -> None:
         async with serving(never_asked) as proxy:
             pass
@@ -168,7 +170,7 @@ OTHER_VARIABLES = {"NO_PROXY": "*", "no_proxy": "*", "PYTHONHTTPSVERIFY": "0", "
 @pytest.mark.parametrize("variable", PROXY_VARIABLES)
 def test_a_proxy_in_the_environment_is_not_asked(
     variable: str, channel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     async def scenario() -> None:
         async with serving(never_asked) as proxy, serving(answer, tls=channel["tls"]) as server:
             monkeypatch.setenv(variable, proxy.url)
@@ -186,7 +188,7 @@ def test_an_authority_in_the_environment_is_neither_trusted_nor_needed(
     ca_bundle: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     trusted = ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle
     monkeypatch.setenv(variable, str(trusted))
     untrusted = play(deliver_once(never_asked, tls=server_tls))
@@ -201,7 +203,7 @@ def test_switches_in_the_environment_turn_nothing_off(
     server_tls: ssl.SSLContext,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-):
+) -> None:
     monkeypatch.setenv(variable, OTHER_VARIABLES[variable])
     assert summary(play(deliver_once(never_asked, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
     assert capfd.readouterr() == ("", "")
@@ -209,7 +211,7 @@ def test_switches_in_the_environment_turn_nothing_off(
 
 def test_the_keys_of_a_connection_are_not_logged_for_the_environment(
     server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     log = tmp_path / "keys.log"
     monkeypatch.setenv("SSLKEYLOGFILE", str(log))
     assert summary(play(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY

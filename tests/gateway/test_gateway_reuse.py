@@ -8,12 +8,24 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_cases import head_and_body
-from gateway_server import BODY, REPLY, Peer, Script, Server, jump, play, request_to, serving, settings_for, turns
 
 from paygw_batch.gateway.endpoint import Connections
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.transport import DeliveryFault, PayoutTransport
+from tests.gateway.gateway_cases import head_and_body
+from tests.gateway.gateway_server import (
+    BODY,
+    REPLY,
+    Peer,
+    Script,
+    Server,
+    jump,
+    play,
+    request_to,
+    serving,
+    settings_for,
+    turns,
+)
 
 Channel = dict[str, Any]
 
@@ -42,7 +54,7 @@ async def deliver(server: Server, transport: PayoutTransport) -> RawReply:
     return reply
 
 
-def test_a_quiet_connection_serves_on_and_its_replies_say_so(channel: Channel):
+def test_a_quiet_connection_serves_on_and_its_replies_say_so(channel: Channel) -> None:
     async def scenario() -> None:
         async with reusing(serve_on, channel) as (server, transport):
             replies = [await deliver(server, transport) for _ in range(5)]
@@ -52,7 +64,7 @@ def test_a_quiet_connection_serves_on_and_its_replies_say_so(channel: Channel):
     play(scenario())
 
 
-def test_a_request_that_may_have_successors_does_not_ask_to_close(channel: Channel):
+def test_a_request_that_may_have_successors_does_not_ask_to_close(channel: Channel) -> None:
     async def scenario() -> None:
         heads: list[dict[str, str]] = []
 
@@ -77,7 +89,7 @@ def test_a_request_that_may_have_successors_does_not_ask_to_close(channel: Chann
     ],
     ids=["asked to close", "HTTP/1.0", "HTTP/1.0 that would stay", "blank line behind"],
 )
-def test_a_reply_that_ends_its_connection_is_the_last_on_it(channel: Channel, reply: bytes):
+def test_a_reply_that_ends_its_connection_is_the_last_on_it(channel: Channel, reply: bytes) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(reply)
@@ -95,7 +107,7 @@ def test_a_reply_that_ends_its_connection_is_the_last_on_it(channel: Channel, re
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
 def test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_reply(
     channel: Channel, surplus: bytes, *, seen: bool
-):
+) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer()
@@ -121,7 +133,7 @@ def test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_re
 
 @pytest.mark.parametrize("end", ["cut", "reset", "close"])
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
-def test_a_connection_that_its_peer_ended_carries_no_further_request(channel: Channel, end: str, *, seen: bool):
+def test_a_connection_that_its_peer_ended_carries_no_further_request(channel: Channel, end: str, *, seen: bool) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer()
@@ -145,7 +157,7 @@ def test_a_connection_that_its_peer_ended_carries_no_further_request(channel: Ch
 
 def test_a_connection_that_ends_while_the_next_request_leaves_puts_it_in_doubt_and_nothing_is_repeated(
     channel: Channel,
-):
+) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer()
@@ -162,7 +174,7 @@ def test_a_connection_that_ends_while_the_next_request_leaves_puts_it_in_doubt_a
     play(scenario())
 
 
-def test_a_connection_idle_for_a_second_is_closed_and_not_used(channel: Channel):
+def test_a_connection_idle_for_a_second_is_closed_and_not_used(channel: Channel) -> None:
     async def scenario() -> None:
         async with reusing(serve_on, channel) as (server, transport):
             await deliver(server, transport)
@@ -176,7 +188,7 @@ def test_a_connection_idle_for_a_second_is_closed_and_not_used(channel: Channel)
     play(scenario())
 
 
-def test_the_connection_used_last_is_taken_first_and_none_is_made_without_need(channel: Channel):
+def test_the_connection_used_last_is_taken_first_and_none_is_made_without_need(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             while True:
@@ -202,7 +214,7 @@ def test_the_connection_used_last_is_taken_first_and_none_is_made_without_need(c
     play(scenario())
 
 
-def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel):
+def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel) -> None:
     async def scenario() -> None:
         async with reusing(serve_on, channel) as (server, transport):
             await asyncio.gather(*[deliver(server, transport) for _ in range(8)])
@@ -215,7 +227,7 @@ def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel):
     play(scenario())
 
 
-def test_a_fault_ends_its_connection(channel: Channel):
+def test_a_fault_ends_its_connection(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(REPLY + REPLY if peer.number == 0 else REPLY)
@@ -236,7 +248,7 @@ async def post(transport: PayoutTransport, url: str, **options: Any) -> httpx.Re
         return await client.post(url, **options)
 
 
-def test_httpx_gets_a_reply_and_its_request_leaves_as_a_payout_would(channel: Channel):
+def test_httpx_gets_a_reply_and_its_request_leaves_as_a_payout_would(channel: Channel) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
 
@@ -268,7 +280,7 @@ def test_httpx_gets_a_reply_and_its_request_leaves_as_a_payout_would(channel: Ch
     play(scenario())
 
 
-def test_httpx_gets_a_fault_as_a_transport_error_that_carries_it():
+def test_httpx_gets_a_fault_as_a_transport_error_that_carries_it() -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.request()
@@ -284,7 +296,7 @@ def test_httpx_gets_a_fault_as_a_transport_error_that_carries_it():
     play(scenario())
 
 
-def test_httpx_is_refused_another_method_place_or_a_cookie(channel: Channel):
+def test_httpx_is_refused_another_method_place_or_a_cookie(channel: Channel) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
 

@@ -19,18 +19,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from gateway_cases import (
-    KEY_FILE,
-    NONCE,
-    RULES,
-    TIMESTAMP_S,
-    URL,
-    base_string_by_oauthlib,
-    instruction_for,
-    oauth_of,
-    prepared,
-    signer,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 from oauthlib.oauth1.rfc5849.utils import escape
@@ -46,6 +34,18 @@ from paygw_batch.gateway.sign import (
     oauth_parameters,
     percent_encode,
 )
+from tests.gateway.gateway_cases import (
+    KEY_FILE,
+    NONCE,
+    RULES,
+    TIMESTAMP_S,
+    URL,
+    base_string_by_oauthlib,
+    instruction_for,
+    oauth_of,
+    prepared,
+    signer,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 PAIRS = st.lists(st.tuples(TEXTS, TEXTS), max_size=8)
@@ -56,12 +56,12 @@ OAUTH = oauth_parameters(consumer_key="key", nonce="nonce", timestamp_s=1)
 
 
 @given(TEXTS)
-def test_text_is_encoded_as_rfc_3986_says_and_as_the_standard_library_does(text: str):
+def test_text_is_encoded_as_rfc_3986_says_and_as_the_standard_library_does(text: str) -> None:
     assert percent_encode(text) == quote(text, safe="-._~")
 
 
 @given(PAIRS)
-def test_a_json_params_base_string_is_the_one_that_oauthlib_builds(params: list[tuple[str, str]]):
+def test_a_json_params_base_string_is_the_one_that_oauthlib_builds(params: list[tuple[str, str]]) -> None:
     expected = base_string_by_oauthlib([*params, *OAUTH])
     assert base_string(SignatureProfile.JSON_PARAMS, URL, EncodedBody(b"", tuple(params)), OAUTH) == expected
 
@@ -69,18 +69,18 @@ def test_a_json_params_base_string_is_the_one_that_oauthlib_builds(params: list[
 @given(PAIRS, TEXTS)
 def test_a_raw_body_base_string_is_oauthlibs_without_the_fields_and_then_the_body(
     params: list[tuple[str, str]], body: str
-):
+) -> None:
     expected = base_string_by_oauthlib(OAUTH) + "&" + escape(body)
     assert base_string(SignatureProfile.RAW_BODY, URL, EncodedBody(body.encode(), tuple(params)), OAUTH) == expected
 
 
-def test_equal_names_are_sorted_by_their_encoded_values():
+def test_equal_names_are_sorted_by_their_encoded_values() -> None:
     encoded = EncodedBody(b"", (("a", "~"), ("a", "é"), ("a", "z")))
     text = base_string(SignatureProfile.JSON_PARAMS, "https://h/", encoded, ())
     assert text == "POST&https%3A%2F%2Fh%2F&a%3D%25C3%25A9%26a%3Dz%26a%3D~"
 
 
-def test_the_five_signed_parameters_are_those_of_the_interface():
+def test_the_five_signed_parameters_are_those_of_the_interface() -> None:
     assert oauth_parameters(consumer_key="me", nonce="n", timestamp_s=12) == (
         ("oauth_consumer_key", "me"),
         ("oauth_nonce", "n"),
@@ -91,7 +91,7 @@ def test_the_five_signed_parameters_are_those_of_the_interface():
 
 
 @given(consumer_key=TEXTS.filter(bool), nonce=TEXTS.filter(bool))
-def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str):
+def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str) -> None:
     oauth = oauth_parameters(consumer_key=consumer_key, nonce=nonce, timestamp_s=1)
     header = authorization(oauth, "si+gn/=")
     assert header.isascii()
@@ -100,7 +100,7 @@ def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str):
 
 
 @pytest.mark.parametrize("profile", SignatureProfile)
-def test_the_base_string_that_is_shown_is_the_one_that_is_signed(key: PrivateKey, profile: SignatureProfile):
+def test_the_base_string_that_is_shown_is_the_one_that_is_signed(key: PrivateKey, profile: SignatureProfile) -> None:
     instruction = instruction_for("KE")
     made = signer(key, profile)
     encoded = encode_body(RULES["KE"], instruction, order_id="PAY-KE-0001", supplies=made.supplies)
@@ -109,7 +109,7 @@ def test_the_base_string_that_is_shown_is_the_one_that_is_signed(key: PrivateKey
     assert key.sign(shown) == sent["oauth_signature"]
 
 
-def test_two_threads_sign_what_one_signs(key: PrivateKey):
+def test_two_threads_sign_what_one_signs(key: PrivateKey) -> None:
     made = signer(key, SignatureProfile.JSON_PARAMS)
 
     def sign(number: int) -> str:
@@ -126,12 +126,12 @@ def test_two_threads_sign_what_one_signs(key: PrivateKey):
 
 
 @pytest.fixture(scope="module")
-def rsa_key():
+def rsa_key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 @pytest.fixture
-def key_file(tmp_path: Path):
+def key_file(tmp_path: Path) -> "KeyFile":
     def write(content: bytes, mode: int = 0o600) -> Path:
         path = tmp_path / "merchant key.pem"
         path.write_bytes(content)
@@ -156,7 +156,7 @@ def pem(
 @pytest.mark.parametrize("passphrase", [None, b"open sesame"])
 def test_a_key_loads_from_either_pem_form_encrypted_or_not(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat, passphrase: bytes | None
-):
+) -> None:
     encryption = BestAvailableEncryption(passphrase) if passphrase else None
     loaded = load_private_key(key_file(pem(rsa_key, form, encryption)), passphrase)
     rsa_key.public_key().verify(
@@ -168,14 +168,14 @@ def test_a_key_loads_from_either_pem_form_encrypted_or_not(
 @pytest.mark.parametrize("passphrase", [b"not needed", b"", None])
 def test_a_passphrase_that_is_not_needed_does_no_harm(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, passphrase: bytes | None
-):
+) -> None:
     assert load_private_key(key_file(pem(rsa_key)), passphrase).bits == 2048
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 def test_an_encrypted_key_without_a_passphrase_says_what_is_missing(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat
-):
+) -> None:
     with pytest.raises(ConfigurationError, match="no passphrase"):
         load_private_key(key_file(pem(rsa_key, form, BestAvailableEncryption(b"open sesame"))))
 
@@ -183,18 +183,18 @@ def test_an_encrypted_key_without_a_passphrase_says_what_is_missing(
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 def test_a_wrong_passphrase_is_told_apart_and_never_repeated(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat
-):
+) -> None:
     with pytest.raises(ConfigurationError, match="passphrase does not open") as caught:
         load_private_key(key_file(pem(rsa_key, form, BestAvailableEncryption(b"open sesame"))), b"let me in")
     assert "let me in" not in str(caught.value)
 
 
-def test_a_missing_key_is_told(tmp_path: Path):
+def test_a_missing_key_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file"):
         load_private_key(tmp_path / "nowhere.pem")
 
 
-def test_a_directory_or_a_pipe_is_no_key_and_is_not_waited_for(tmp_path: Path):
+def test_a_directory_or_a_pipe_is_no_key_and_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir(mode=0o700)
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("directory", "pipe"):
@@ -205,25 +205,25 @@ def test_a_directory_or_a_pipe_is_no_key_and_is_not_waited_for(tmp_path: Path):
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o610, 0o666])
 def test_a_key_open_to_others_is_refused_with_the_command_that_mends_it(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, mode: int
-):
+) -> None:
     path = key_file(pem(rsa_key), mode)
     with pytest.raises(ConfigurationError, match="open to others") as caught:
         load_private_key(path)
     assert caught.value.hint == f"chmod 600 '{path}'"
 
 
-def test_a_key_below_2048_bits_is_refused(key_file: KeyFile):
+def test_a_key_below_2048_bits_is_refused(key_file: KeyFile) -> None:
     short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 (it is refused)
     with pytest.raises(ConfigurationError, match="1024 bits; at least 2048"):
         load_private_key(key_file(pem(short)))
 
 
-def test_a_key_of_another_kind_is_refused(key_file: KeyFile):
+def test_a_key_of_another_kind_is_refused(key_file: KeyFile) -> None:
     with pytest.raises(ConfigurationError, match="not an RSA key"):
         load_private_key(key_file(pem(ec.generate_private_key(ec.SECP256R1()))))
 
 
-def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey):
+def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey) -> None:
     public = rsa_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     der = rsa_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     whole = pem(rsa_key)
@@ -241,7 +241,7 @@ def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPr
         assert "secret words" not in str(caught.value)
 
 
-def test_a_key_shows_its_public_half_only(key: PrivateKey):
+def test_a_key_shows_its_public_half_only(key: PrivateKey) -> None:
     assert repr(key) == "PrivateKey()"
     assert "key" not in repr(signer(key, SignatureProfile.RAW_BODY)).replace("consumer_key", "")
     assert key.public_key_pem().startswith(b"-----BEGIN PUBLIC KEY-----")
@@ -249,7 +249,7 @@ def test_a_key_shows_its_public_half_only(key: PrivateKey):
     assert key.fingerprint() == hashlib.sha256(spki).hexdigest()
 
 
-def test_the_committed_key_is_refused_as_a_checkout_leaves_it(tmp_path: Path):
+def test_the_committed_key_is_refused_as_a_checkout_leaves_it(tmp_path: Path) -> None:
     copy = tmp_path / "key.pem"
     copy.write_bytes(KEY_FILE.read_bytes())
     copy.chmod(0o644)

@@ -4,7 +4,9 @@ import asyncio
 import socket
 from typing import Any
 
-from gateway_server import (
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway.gateway_server import (
     BODY,
     HUGE,
     REPLY,
@@ -24,9 +26,6 @@ from gateway_server import (
     turns,
 )
 
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
-
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2e\r\n" + BODY + b"\r\n0\r\n\r\n"
 UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
 
@@ -36,7 +35,7 @@ Channel = dict[str, Any]
 # Time.
 
 
-def test_silence_of_59_seconds_is_waited_for_and_of_61_is_not(channel: Channel):
+def test_silence_of_59_seconds_is_waited_for_and_of_61_is_not(channel: Channel) -> None:
     def script_of(silence_s: float) -> Script:
         async def script(peer: Peer) -> None:
             await peer.request()
@@ -51,7 +50,7 @@ def test_silence_of_59_seconds_is_waited_for_and_of_61_is_not(channel: Channel):
     assert summary(play(deliver_once(script_of(61), **channel))) == (FaultKind.READ_TIMEOUT, True)
 
 
-def test_a_reply_that_drips_is_waited_for_until_the_total_time_is_over(channel: Channel):
+def test_a_reply_that_drips_is_waited_for_until_the_total_time_is_over(channel: Channel) -> None:
     def script_of(pause_s: float) -> Script:
         async def script(peer: Peer) -> None:
             await peer.request()
@@ -67,7 +66,7 @@ def test_a_reply_that_drips_is_waited_for_until_the_total_time_is_over(channel: 
     assert summary(play(deliver_once(script_of(41), **channel))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_interim_replies_without_end_are_bounded_by_the_total_time():
+def test_interim_replies_without_end_are_bounded_by_the_total_time() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for byte in b"HTTP/1.1 100 Continue\r\n\r\n" * 8:
@@ -78,7 +77,7 @@ def test_interim_replies_without_end_are_bounded_by_the_total_time():
     assert summary(play(deliver_once(script))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_a_gateway_that_takes_nothing_more_of_the_request_is_given_up(channel: Channel):
+def test_a_gateway_that_takes_nothing_more_of_the_request_is_given_up(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
@@ -91,7 +90,7 @@ def test_a_gateway_that_takes_nothing_more_of_the_request_is_given_up(channel: C
     assert result.bytes_written < len(HUGE)
 
 
-def test_the_silence_of_a_reply_is_counted_from_the_end_of_the_write():
+def test_the_silence_of_a_reply_is_counted_from_the_end_of_the_write() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
@@ -106,7 +105,7 @@ def test_the_silence_of_a_reply_is_counted_from_the_end_of_the_write():
     assert summary(play(deliver_once(script, body=HUGE + b"\r", limit=2**26))) == BODY
 
 
-def test_time_outs_that_are_shorter_than_the_one_before_are_kept():
+def test_time_outs_that_are_shorter_than_the_one_before_are_kept() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         jump(0.2)
@@ -137,7 +136,7 @@ def open_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) ->
     return play(scenario())
 
 
-def test_a_name_without_an_address_is_not_sent():
+def test_a_name_without_an_address_is_not_sent() -> None:
     names = {"gateway.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}
     result = open_to("https://gateway.example", names=names)
     assert summary(result) == (FaultKind.NAME_NOT_RESOLVED, False)
@@ -147,7 +146,7 @@ def test_a_name_without_an_address_is_not_sent():
     )
 
 
-def test_a_refused_connection_is_not_sent():
+def test_a_refused_connection_is_not_sent() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -155,16 +154,16 @@ def test_a_refused_connection_is_not_sent():
         assert summary(open_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
 
 
-def test_a_connection_that_cannot_be_made_is_not_sent():
+def test_a_connection_that_cannot_be_made_is_not_sent() -> None:
     assert summary(open_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
 
 
-def test_a_connection_that_is_not_answered_is_not_sent(blackhole: int):
+def test_a_connection_that_is_not_answered_is_not_sent(blackhole: int) -> None:
     assert summary(open_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
     assert summary(open_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (FaultKind.TOTAL_TIMEOUT, False)
 
 
-def test_the_next_address_of_a_name_is_tried_when_one_refuses():
+def test_the_next_address_of_a_name_is_tried_when_one_refuses() -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer()
@@ -179,7 +178,7 @@ def test_the_next_address_of_a_name_is_tried_when_one_refuses():
     play(scenario())
 
 
-def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel):
+def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
 
@@ -197,7 +196,7 @@ def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel):
     play(scenario())
 
 
-def test_a_probe_tells_why_there_is_no_connection():
+def test_a_probe_tells_why_there_is_no_connection() -> None:
     async def scenario() -> None:
         async with serving(hang_up) as server:
             async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:

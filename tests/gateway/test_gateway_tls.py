@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 import trustme
-from gateway_server import (
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.tls import client_context
+from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway.gateway_server import (
     BODY,
     REPLY,
     Peer,
@@ -26,11 +31,6 @@ from gateway_server import (
     summary,
 )
 
-from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.tls import client_context
-from paygw_batch.gateway.transport import PayoutTransport
-
 
 def server_context(certificate: trustme.LeafCert) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -44,7 +44,7 @@ def server_context(certificate: trustme.LeafCert) -> ssl.SSLContext:
 @pytest.mark.parametrize("case", ["unknown authority", "self-signed", "expired", "other name", "default authorities"])
 def test_a_certificate_that_is_not_good_for_the_gateway_is_untrusted_and_nothing_is_sent(
     case: str, authority: trustme.CA, ca_bundle: Path
-):
+) -> None:
     yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
     good = authority.issue_cert("localhost")
     certificate: trustme.CA | trustme.LeafCert
@@ -69,7 +69,7 @@ def test_a_certificate_that_is_not_good_for_the_gateway_is_untrusted_and_nothing
     assert result.detail
 
 
-def test_an_address_needs_a_certificate_that_names_it(authority: trustme.CA, ca_bundle: Path):
+def test_an_address_needs_a_certificate_that_names_it(authority: trustme.CA, ca_bundle: Path) -> None:
     async def scenario(certificate: trustme.LeafCert) -> RawReply | TransportFault:
         async with serving(answer, tls=server_context(certificate)) as server:
             url = f"https://127.0.0.1:{server.port}"
@@ -80,7 +80,7 @@ def test_an_address_needs_a_certificate_that_names_it(authority: trustme.CA, ca_
     assert summary(play(scenario(authority.issue_cert("localhost")))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
-def test_only_tls_1_2_and_later_are_spoken_and_everything_is_verified(ca_bundle: Path):
+def test_only_tls_1_2_and_later_are_spoken_and_everything_is_verified(ca_bundle: Path) -> None:
     for context in (client_context(None), client_context(ca_bundle)):
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -91,13 +91,13 @@ def test_only_tls_1_2_and_later_are_spoken_and_everything_is_verified(ca_bundle:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_versions_carry_a_payout(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path):
+def test_both_versions_carry_a_payout(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"))
     context.minimum_version = context.maximum_version = version
     assert summary(play(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
 
 
-def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path):
+def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path) -> None:
     agreed: list[str | None] = []
 
     async def script(peer: Peer) -> None:
@@ -112,7 +112,7 @@ def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAA==\n"])
-def test_a_bundle_that_cannot_be_read_is_refused_before_anything_is_sent(tmp_path: Path, content: bytes | None):
+def test_a_bundle_that_cannot_be_read_is_refused_before_anything_is_sent(tmp_path: Path, content: bytes | None) -> None:
     bundle = tmp_path / "bundle.pem"
     if content is not None:
         bundle.write_bytes(content)
@@ -140,7 +140,7 @@ async def refuse(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("script", [hang_up, reset, talk_http, stall, refuse])
-def test_a_handshake_that_comes_to_nothing_is_not_sent(script: Script, ca_bundle: Path):
+def test_a_handshake_that_comes_to_nothing_is_not_sent(script: Script, ca_bundle: Path) -> None:
     async def scenario() -> RawReply | TransportFault:
         async with serving(script) as server:
             url = server.url.replace("http:", "https:")
@@ -152,7 +152,7 @@ def test_a_handshake_that_comes_to_nothing_is_not_sent(script: Script, ca_bundle
 
 def test_a_gateway_that_wants_a_certificate_of_ours_leaves_the_request_in_doubt_once_it_may_have_left(
     authority: trustme.CA, ca_bundle: Path
-):
+) -> None:
     for version, left in ((ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)):
         context = server_context(authority.issue_cert("localhost"))
         context.minimum_version = context.maximum_version = version
@@ -164,7 +164,7 @@ def test_a_gateway_that_wants_a_certificate_of_ours_leaves_the_request_in_doubt_
         assert result.kind in {FaultKind.TLS_FAILED, FaultKind.CONNECTION_LOST}
 
 
-def test_a_gateway_that_speaks_before_it_is_asked_is_not_sent_to(authority: trustme.CA, ca_bundle: Path):
+def test_a_gateway_that_speaks_before_it_is_asked_is_not_sent_to(authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
@@ -194,7 +194,9 @@ def test_a_gateway_that_speaks_before_it_is_asked_is_not_sent_to(authority: trus
 # The end of the stream.
 
 
-def test_a_reply_that_ends_with_its_stream_must_be_ended_by_its_sender(server_tls: ssl.SSLContext, ca_bundle: Path):
+def test_a_reply_that_ends_with_its_stream_must_be_ended_by_its_sender(
+    server_tls: ssl.SSLContext, ca_bundle: Path
+) -> None:
     def script_of(*, said: bool) -> Script:
         async def script(peer: Peer) -> None:
             await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
@@ -210,7 +212,9 @@ def test_a_reply_that_ends_with_its_stream_must_be_ended_by_its_sender(server_tl
     assert summary(cut) == (FaultKind.CONNECTION_LOST, True)
 
 
-def test_bytes_that_are_not_tls_in_the_middle_of_a_reply_leave_it_in_doubt(server_tls: ssl.SSLContext, ca_bundle: Path):
+def test_bytes_that_are_not_tls_in_the_middle_of_a_reply_leave_it_in_doubt(
+    server_tls: ssl.SSLContext, ca_bundle: Path
+) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(REPLY[:30])
         # Past the TLS layer, onto the wire itself.
@@ -223,7 +227,7 @@ def test_bytes_that_are_not_tls_in_the_middle_of_a_reply_leave_it_in_doubt(serve
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_connection_that_has_done_its_work_is_ended_in_good_order(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
-):
+) -> None:
     context = server_context(authority.issue_cert("localhost"))
     context.minimum_version = context.maximum_version = version
     said: list[bytes] = []
@@ -259,7 +263,7 @@ def test_a_connection_that_has_done_its_work_is_ended_in_good_order(
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_later_connections_resume_the_session_of_the_first(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
-):
+) -> None:
     context = server_context(authority.issue_cert("localhost"))
     context.minimum_version = context.maximum_version = version
     resumed: list[bool] = []
@@ -280,7 +284,7 @@ def test_later_connections_resume_the_session_of_the_first(
     assert resumed == [False, True, True]
 
 
-def test_a_session_is_no_way_round_the_certificate(authority: trustme.CA, ca_bundle: Path):
+def test_a_session_is_no_way_round_the_certificate(authority: trustme.CA, ca_bundle: Path) -> None:
     contexts = [server_context(authority.issue_cert("localhost")), server_context(trustme.CA().issue_cert("localhost"))]
 
     async def scenario() -> None:

@@ -4,8 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from gateway_cases import head_and_body
-from gateway_server import (
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.endpoint import gateway_origin
+from paygw_batch.gateway.http1 import payout_request
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway.gateway_cases import head_and_body
+from tests.gateway.gateway_server import (
     BODY,
     HUGE,
     PATH,
@@ -21,12 +27,6 @@ from gateway_server import (
     summary,
 )
 
-from paygw_batch.errors import InternalError
-from paygw_batch.gateway.endpoint import gateway_origin
-from paygw_batch.gateway.http1 import payout_request
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
-
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2e\r\n" + BODY + b"\r\n0\r\n\r\n"
 UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
 
@@ -36,7 +36,7 @@ Channel = dict[str, Any]
 # What leaves.
 
 
-def test_the_bytes_that_arrive_are_the_whole_request_once_and_then_nothing(channel: Channel):
+def test_the_bytes_that_arrive_are_the_whole_request_once_and_then_nothing(channel: Channel) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
 
@@ -65,7 +65,7 @@ def test_the_bytes_that_arrive_are_the_whole_request_once_and_then_nothing(chann
     play(scenario())
 
 
-def test_head_and_body_leave_in_one_piece():
+def test_head_and_body_leave_in_one_piece() -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             first_read = await peer.reader.read(2**16)
@@ -78,7 +78,7 @@ def test_head_and_body_leave_in_one_piece():
     play(scenario())
 
 
-def test_a_request_signed_for_another_place_is_not_sent():
+def test_a_request_signed_for_another_place_is_not_sent() -> None:
     async def scenario() -> None:
         async with serving(silence) as server, PayoutTransport(settings_for(server.url)) as transport:
             for url in ("https://elsewhere.example", f"{server.url}0", server.url.removesuffix(PATH)[:-1]):
@@ -93,7 +93,7 @@ def test_a_request_signed_for_another_place_is_not_sent():
 
 
 @pytest.mark.parametrize("reply", [REPLY, CHUNKED, b"HTTP/1.1 102 Processing\r\n\r\n" + REPLY], ids=["1", "2", "3"])
-def test_a_reply_that_comes_byte_by_byte_is_a_reply(channel: Channel, reply: bytes):
+def test_a_reply_that_comes_byte_by_byte_is_a_reply(channel: Channel, reply: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for index in range(len(reply)):
@@ -102,7 +102,7 @@ def test_a_reply_that_comes_byte_by_byte_is_a_reply(channel: Channel, reply: byt
     assert summary(play(deliver_once(script, **channel))) == BODY
 
 
-def test_a_reply_may_end_with_its_stream(channel: Channel):
+def test_a_reply_may_end_with_its_stream(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(UNTIL_END)
         peer.writer.close()
@@ -112,7 +112,7 @@ def test_a_reply_may_end_with_its_stream(channel: Channel):
 
 @pytest.mark.parametrize("http_status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsewhere: bool):
+def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsewhere: bool) -> None:
     async def scenario() -> None:
         async with serving(silence) as other:
 
@@ -147,7 +147,9 @@ def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsew
     ],
     ids=["two", "surplus", "garbage", "101", "1xx", "lengths", "gzip", "length", "10 MB", "head"],
 )
-def test_what_is_no_single_plain_reply_is_a_fault_after_the_first_byte(channel: Channel, reply: bytes, kind: FaultKind):
+def test_what_is_no_single_plain_reply_is_a_fault_after_the_first_byte(
+    channel: Channel, reply: bytes, kind: FaultKind
+) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.writer.write(reply)
@@ -163,7 +165,7 @@ def test_what_is_no_single_plain_reply_is_a_fault_after_the_first_byte(channel: 
 
 
 @pytest.mark.parametrize("reply", [REPLY, CHUNKED], ids=["length", "chunks"])
-def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel, reply: bytes):
+def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel, reply: bytes) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(reply[: peer.number])
@@ -185,7 +187,7 @@ def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel, r
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_connection_that_ends_after_any_part_of_the_request_leaves_it_in_doubt(
     channel: Channel, share: float, *, reset: bool
-):
+) -> None:
     size = len(b'{"client_orderid":"PAY-1"}')
 
     async def script(peer: Peer) -> None:
@@ -200,7 +202,7 @@ def test_a_connection_that_ends_after_any_part_of_the_request_leaves_it_in_doubt
     assert result.first_byte_left or (result.bytes_written == 0 and share == 0.0)
 
 
-def test_a_reset_while_the_request_is_being_written_is_a_failed_write(channel: Channel):
+def test_a_reset_while_the_request_is_being_written_is_a_failed_write(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         peer.reset()
@@ -211,7 +213,7 @@ def test_a_reset_while_the_request_is_being_written_is_a_failed_write(channel: C
     assert result.bytes_written < len(HUGE)
 
 
-def test_a_reply_that_begins_before_the_whole_request_has_left_is_no_reply(channel: Channel):
+def test_a_reply_that_begins_before_the_whole_request_has_left_is_no_reply(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)

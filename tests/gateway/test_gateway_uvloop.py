@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from gateway_server import (
+
+from paygw_batch.gateway.endpoint import Connections
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway.gateway_server import (
     BODY,
     HUGE,
     REPLY,
@@ -21,10 +25,6 @@ from gateway_server import (
     silence,
     summary,
 )
-
-from paygw_batch.gateway.endpoint import Connections
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
 
 uvloop = pytest.importorskip("uvloop", reason="uvloop is an extra")
 
@@ -84,11 +84,11 @@ async def take_all_and_cut(peer: Peer) -> None:
 )
 def test_every_kind_of_exchange_ends_as_it_does_on_the_usual_loop(
     channel: Channel, script: Script, expected: object, changes: dict[str, Any]
-):
+) -> None:
     assert play(deliver_once(script, **channel, **changes)) == expected
 
 
-def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel):
+def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(REPLY[: peer.number])
@@ -107,7 +107,7 @@ def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel):
     play(scenario())
 
 
-def test_an_untrusted_certificate_and_a_refused_connection_send_nothing(server_tls: ssl.SSLContext):
+def test_an_untrusted_certificate_and_a_refused_connection_send_nothing(server_tls: ssl.SSLContext) -> None:
     assert play(deliver_once(silence, tls=server_tls)) == (FaultKind.TLS_UNTRUSTED, False)
 
     async def refused() -> None:
@@ -121,7 +121,7 @@ def test_an_untrusted_certificate_and_a_refused_connection_send_nothing(server_t
     play(refused())
 
 
-def test_a_quiet_connection_serves_on_and_one_that_was_ended_does_not(channel: Channel, ca_bundle: Path):
+def test_a_quiet_connection_serves_on_and_one_that_was_ended_does_not(channel: Channel, ca_bundle: Path) -> None:
     async def scenario() -> None:
         ended = asyncio.Event()
         used_twice = asyncio.Event()

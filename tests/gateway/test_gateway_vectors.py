@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
-from vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors
 
 from paygw_batch.gateway.explain import SECRET_SHOWN
 from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+from tests.gateway.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
+from tests.gateway.vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 EVERY = [pytest.param(vector, id=vector["name"]) for vector in FILE["vectors"]]
@@ -59,11 +59,11 @@ def base_string_by_the_page(vector: dict[str, Any]) -> str:
     return "&".join(["POST", *map(rfc_3986, parts)])
 
 
-def test_the_file_is_what_the_code_makes_to_the_byte(key: PrivateKey):
+def test_the_file_is_what_the_code_makes_to_the_byte(key: PrivateKey) -> None:
     assert VECTORS.read_text(encoding="utf-8") == as_text(vectors(key))
 
 
-def test_every_case_is_there_under_both_profiles():
+def test_every_case_is_there_under_both_profiles() -> None:
     cases = [*(name for name, _, _ in CASES), *(case.name for case in COLLECTIONS)]
     names = [f"{profile.value}/{name}" for profile in SignatureProfile for name in cases]
     assert [vector["name"] for vector in FILE["vectors"]] == names
@@ -71,14 +71,14 @@ def test_every_case_is_there_under_both_profiles():
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_the_standard_library_comes_to_the_same_text(vector: dict[str, Any]):
+def test_the_standard_library_comes_to_the_same_text(vector: dict[str, Any]) -> None:
     assert base_string_by_the_page(vector) == vector["base_string"]
     assert hashlib.sha256(vector["base_string"].encode()).hexdigest() == vector["digest"]
     assert hashlib.sha256(vector["body"].encode()).hexdigest() == vector["body_sha256"]
 
 
 @pytest.mark.parametrize("vector", [one for one in FILE["vectors"] if "control" in one], ids=lambda one: one["name"])
-def test_the_standard_library_comes_to_the_same_control(vector: dict[str, Any]):
+def test_the_standard_library_comes_to_the_same_control(vector: dict[str, Any]) -> None:
     profile, fields = vector["control_profile"], fields_of(vector)
     amount = {"as-sent": fields["amount"], "minor-units": str(int(Decimal(fields["amount"]) * 100))}[profile["amount"]]
     parts = {**fields, "amount": amount, "secret": profile["secret"]}
@@ -89,7 +89,7 @@ def test_the_standard_library_comes_to_the_same_control(vector: dict[str, Any]):
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_oauthlib_comes_to_the_same_text_and_reads_the_header(vector: dict[str, Any]):
+def test_oauthlib_comes_to_the_same_text_and_reads_the_header(vector: dict[str, Any]) -> None:
     header = dict(oauth_of(vector["authorization"]))
     assert header.pop("oauth_signature") == vector["signature"]
     signed = list(header.items())
@@ -101,7 +101,7 @@ def test_oauthlib_comes_to_the_same_text_and_reads_the_header(vector: dict[str, 
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_the_parameters_are_those_of_the_base_string_in_its_order(vector: dict[str, Any]):
+def test_the_parameters_are_those_of_the_base_string_in_its_order(vector: dict[str, Any]) -> None:
     encoded = [one["encoded"] for one in vector["parameters"]]
     assert rfc_3986("&".join(encoded)) == vector["base_string"].split("&")[2]
     assert encoded == [f"{rfc_3986(one['name'])}={rfc_3986(one['value'])}" for one in vector["parameters"]]
@@ -109,27 +109,27 @@ def test_the_parameters_are_those_of_the_base_string_in_its_order(vector: dict[s
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_openssl_accepts_the_signature_and_no_other_text(vector: dict[str, Any], keys: Path, tmp_path: Path):
+def test_openssl_accepts_the_signature_and_no_other_text(vector: dict[str, Any], keys: Path, tmp_path: Path) -> None:
     signature = tmp_path / "signature"
     signature.write_bytes(base64.b64decode(vector["signature"], validate=True))
-    verify = ["openssl", "dgst", "-sha256", "-verify", keys / "public.pem", "-signature", signature]
+    verify = ["openssl", "dgst", "-sha256", "-verify", str(keys / "public.pem"), "-signature", str(signature)]
     text = vector["base_string"].encode()
     assert subprocess.run(verify, input=text, capture_output=True, check=False).returncode == 0
     assert subprocess.run(verify, input=text + b" ", capture_output=True, check=False).returncode != 0
 
 
-def test_openssl_comes_to_the_same_key_fingerprint(keys: Path):
-    der = ["openssl", "pkey", "-pubin", "-in", keys / "public.pem", "-outform", "DER"]
+def test_openssl_comes_to_the_same_key_fingerprint(keys: Path) -> None:
+    der = ["openssl", "pkey", "-pubin", "-in", str(keys / "public.pem"), "-outform", "DER"]
     fingerprint = hashlib.sha256(subprocess.run(der, capture_output=True, check=True).stdout).hexdigest()
     assert {vector["key_fingerprint"] for vector in FILE["vectors"]} == {fingerprint}
 
 
-def test_the_page_says_how_many_vectors_there_are():
+def test_the_page_says_how_many_vectors_there_are() -> None:
     assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ON_THE_PAGE)
-def test_the_page_shows_the_vector_whole(name: str):
+def test_the_page_shows_the_vector_whole(name: str) -> None:
     (vector,) = (one for one in FILE["vectors"] if one["name"] == name)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     shown = {key: vector[key] for key in ("body", "base_string", "digest", "signature")}
@@ -139,7 +139,7 @@ def test_the_page_shows_the_vector_whole(name: str):
         assert text in blocks, f"{name}: {what}"
 
 
-def test_the_pages_command_signs_what_the_vectors_hold(keys: Path):
+def test_the_pages_command_signs_what_the_vectors_hold(keys: Path) -> None:
     (command,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     for vector in FILE["vectors"]:
         environ = {"BASE_STRING": vector["base_string"], "PATH": "/usr/bin:/bin"}

@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gateway_cases import (
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.load import load_operation, load_rules
+from paygw_batch.countries.rules import AmountForm, CountryRule, OperatorTerms
+from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.endpoint import operation_url
+from paygw_batch.gateway.explain import explain
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+from tests.gateway.gateway_cases import (
     BASE_URL,
     CALLBACK_URL,
     CONSUMER_KEY,
@@ -17,16 +26,6 @@ from gateway_cases import (
     instruction_for,
     signer,
 )
-
-from paygw_batch.core.instruction import Instruction
-from paygw_batch.countries.load import load_operation, load_rules
-from paygw_batch.countries.rules import AmountForm, CountryRule, OperatorTerms
-from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
-from paygw_batch.gateway.encode import Supplies
-from paygw_batch.gateway.endpoint import operation_url
-from paygw_batch.gateway.explain import explain
-from paygw_batch.gateway.prepare import Signer
-from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
 
 PAYIN_RULES = load_rules("payin", {code: OperatorTerms(purpose=f"OPERATOR-{code}") for code in ("KE", "GH")})
 PAYIN_URL = operation_url(BASE_URL, load_operation("payin"), ENDPOINT_ID)

@@ -1,12 +1,14 @@
-"""Writes the golden requests again. Run it after a change of the wire that is meant, and read the difference."""
+"""Writes the golden requests again: `python -m tests.gateway.write_golden`.
+
+Run it after a change of the wire that is meant, and read the difference.
+"""
 
 import tempfile
 from pathlib import Path
 
-import collection_cases
-from gateway_cases import GOLDEN, RULES, golden_file, prepared, request_bytes, throw_away_key
-
 from paygw_batch.gateway.sign import SignatureProfile
+from tests.gateway import collection_cases
+from tests.gateway.gateway_cases import GOLDEN, RULES, golden_file, prepared, request_bytes, throw_away_key
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:

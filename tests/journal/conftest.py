@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journal_rows import memory, open_at
 
 from paygw_batch.journal.port import Journal
+from tests.journal.journal_rows import memory, open_at
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
-"""Started as a process of its own by the tests, and killed by them: `python journal_process.py WHAT PLACE`."""
+"""Started as a process of its own by the tests, and killed by them.
+
+`python -m tests.journal.journal_process WHAT PLACE`
+"""
 
 import sys
 import time
 from pathlib import Path
 
-from journal_rows import all_due, intent, open_at, open_sheet, outcome_of
-
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.port import Entry
+from tests.journal.journal_rows import all_due, intent, open_at, open_sheet, outcome_of
 
 
 def hold(place: Path) -> None:

@@ -5,13 +5,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from journal_disk import failing_disk
-from journal_rows import AT, ENDPOINT, all_due, intent, journal_path, open_at, open_sheet, read_at, send
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
 from paygw_batch.journal.store import open_journal, read_journal
+from tests.journal.journal_disk import failing_disk
+from tests.journal.journal_rows import AT, ENDPOINT, all_due, intent, journal_path, open_at, open_sheet, read_at, send
 
 
 def test_a_copy_made_while_a_run_is_on_is_whole_private_and_verifies(place: Path) -> None:

@@ -1,7 +1,12 @@
 """What both stores promise: every test here runs against the journal on disk and against its twin in memory."""
 
 import pytest
-from journal_rows import (
+
+from paygw_batch.core.lifecycle import Intended, Released, Replaced, Resolution, Standing, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError
+from paygw_batch.journal.port import Amendment, Clash, Entry, Journal, Known, LookAlike, Tally
+from tests.journal.journal_rows import (
     AT,
     OPERATION,
     all_due,
@@ -13,11 +18,6 @@ from journal_rows import (
     resolved,
     send,
 )
-
-from paygw_batch.core.lifecycle import Intended, Released, Replaced, Resolution, Standing, State
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError
-from paygw_batch.journal.port import Amendment, Clash, Entry, Journal, Known, LookAlike, Tally
 
 
 def states(journal: Journal, batch: int) -> list[State]:
@@ -434,7 +434,7 @@ def test_verify_counts_what_it_replayed(journal: Journal) -> None:
     }
 
 
-def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, monkeypatch: pytest.MonkeyPatch):
+def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
     whole = [line for lines in journal.standing_lines(1) for line in lines]
@@ -444,14 +444,14 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, mon
     assert list(journal.standings_in(1, {State.REJECTED})) == found == list(journal.standings(1))
 
 
-def test_rows_that_are_ready_are_not_found_by_their_state(journal: Journal):
+def test_rows_that_are_ready_are_not_found_by_their_state(journal: Journal) -> None:
     open_sheet(journal)
     with pytest.raises(InternalError, match="those that are due"):
         list(journal.standings_in(1, {State.READY, State.PAID}))
 
 
 @pytest.mark.parametrize("fields", ["", "{}", '{"phone":"+254712345678"}'])
-def test_a_content_that_ends_with_its_fields_is_recognised_like_any_other(journal: Journal, fields: str):
+def test_a_content_that_ends_with_its_fields_is_recognised_like_any_other(journal: Journal, fields: str) -> None:
     ends = new_instruction(2)._replace(fields=fields, content=f"KE KES 150050 {fields}")
     other = new_instruction(3)._replace(fields=fields, content=f"{fields} KE KES 150050 of its own")
     open_sheet(journal, new=[ends, other])

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from journal_rows import all_due, intent, open_at, open_sheet, outcome_of
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack
+from tests.journal.journal_rows import all_due, intent, open_at, open_sheet, outcome_of
 
 FRAME_BYTES = 4096 + 24
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import apsw
 import pytest
-from journal_rows import (
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal.chain import Line, Link, linked
+from paygw_batch.journal.port import Amendment, Known
+from paygw_batch.journal.verify import check_tail, verify
+from tests.journal.journal_rows import (
     AT,
     all_due,
     intent,
@@ -20,13 +27,6 @@ from journal_rows import (
     read_at,
     send,
 )
-
-from paygw_batch.core.lifecycle import State
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.chain import Line, Link, linked
-from paygw_batch.journal.port import Amendment, Known
-from paygw_batch.journal.verify import check_tail, verify
 
 
 @pytest.fixture

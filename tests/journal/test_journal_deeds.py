@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from journal_rows import AT, OPERATION, at, new_instruction
-
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.port import BatchRecord, Entry, Journal, NewBatch
+from tests.journal.journal_rows import AT, OPERATION, at, new_instruction
 
 
 def opened(journal: Journal) -> BatchRecord:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import apsw
 import pytest
-from journal_disk import Disk, failing_disk
-from journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
 from paygw_batch.journal.store import SqliteJournal
+from tests.journal.journal_disk import Disk, failing_disk
+from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
 
 ROWS = 12
 

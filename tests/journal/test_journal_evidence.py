@@ -6,7 +6,15 @@ from pathlib import Path
 
 import apsw
 import pytest
-from journal_rows import (
+
+from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
+from paygw_batch.core.lifecycle import Resolution, Standing, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal import schema
+from paygw_batch.journal.port import Journal, Known
+from paygw_batch.journal.store import SqliteJournal
+from tests.journal.journal_rows import (
     AT,
     OPERATION,
     all_due,
@@ -20,14 +28,6 @@ from journal_rows import (
     resolved,
     send,
 )
-
-from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
-from paygw_batch.core.lifecycle import Resolution, Standing, State
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal import schema
-from paygw_batch.journal.port import Journal, Known
-from paygw_batch.journal.store import SqliteJournal
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 
@@ -53,7 +53,7 @@ def states(journal: Journal) -> list[State]:
     return [standing.state for standing in journal.standings(1)]
 
 
-def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal: Journal):
+def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal: Journal) -> None:
     accepted(journal)
     assert list(journal.take_in([says(1), says(2), says(3, "processing")], WORDS, at=at(5))) == [
         Finding.MOVED,
@@ -74,7 +74,7 @@ def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal:
     assert journal.verify()["evidence"] == 3
 
 
-def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal):
+def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal) -> None:
     accepted(journal)
     journal.take_in([says(1), says(2, "declined")], WORDS, at=at(5))
     assert states(journal)[0] is State.PAID
@@ -83,7 +83,7 @@ def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal):
     assert journal.verify()["contradictions"] == 1
 
 
-def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal: Journal):
+def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal: Journal) -> None:
     accepted(journal)
     head = journal.head()
     given = [
@@ -114,7 +114,7 @@ def released(journal: Journal) -> None:
     journal.release(1, [2, 3, 4], suffix=False, by="amina", at=at(3))
 
 
-def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal):
+def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal) -> None:
     accepted(journal)
     journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
     (waiting,) = journal.evidence_waiting(1)
@@ -131,7 +131,7 @@ def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal)
     assert list(journal.evidence_waiting(1)) == []
 
 
-def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: Journal):
+def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first), intent(second)])
@@ -145,7 +145,7 @@ def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: J
 
 
 @pytest.mark.parametrize("word", ["approved", "processing"])
-def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(journal: Journal, word: str):
+def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(journal: Journal, word: str) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN)
     for row in (2, 3):
@@ -161,7 +161,7 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
 @pytest.mark.parametrize(
     ("resolution", "state"), [("paid", "paid"), ("rejected", "rejected"), ("not-received", "ready")]
 )
-def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resolution: str, state: str):
+def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resolution: str, state: str) -> None:
     released(journal)
     journal.take_in([says(1)], WORDS, at=at(5))
     (hold,) = journal.holds(1).values()
@@ -179,7 +179,7 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
     assert (2 in journal.holds(1)) == (state == "ready")
 
 
-def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal):
+def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal) -> None:
     released(journal)
     journal.take_in([says(1)], WORDS, at=at(5))
     held, free = (journal.row(1, row) for row in (2, 3))
@@ -191,7 +191,7 @@ def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journa
     assert list(journal.holds(1)) == [2]
 
 
-def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_kept(journal: Journal):
+def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_kept(journal: Journal) -> None:
     released(journal)
     held, free, _ = all_due(journal, 1)
     journal.take_in([says(1)], WORDS, at=at(5))
@@ -202,7 +202,7 @@ def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_k
     journal.verify()
 
 
-def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal):
+def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal) -> None:
     released(journal)
     amended = [(2, "ORD-2", "other content")]
     assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
@@ -214,7 +214,7 @@ def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal)
 @pytest.mark.parametrize("proof", [Proof.PROVEN, Proof.UNPROVEN])
 def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_both_are_held(
     journal: Journal, word: str, proof: Proof
-):
+) -> None:
     released(journal)
     open_sheet(journal, operation="payin", batch="other")
     journal.take_in([says(1, word, proof=proof)], WORDS, at=at(5))
@@ -236,7 +236,7 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
 @pytest.mark.parametrize("source", [Source.NOTIFICATION, Source.ENQUIRY, Source.STATEMENT])
 def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes_to_a_final_state(
     journal: Journal, word: str, source: Source
-):
+) -> None:
     accepted(journal)
     open_sheet(journal, operation="payin", batch="other")
     send(journal, 2, OutcomeKind.ACCEPTED)
@@ -246,7 +246,7 @@ def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes
         assert [(one.row, one.finding) for one in journal.evidence_waiting(batch)] == [(2, Finding.AMBIGUOUS)]
 
 
-def test_evidence_is_never_taken_in_twice(place: Path):
+def test_evidence_is_never_taken_in_twice(place: Path) -> None:
     with_one = open_at(place)
     accepted(with_one)
     with_one.take_in([says(1)], WORDS, at=at(5))
@@ -266,7 +266,7 @@ def test_evidence_is_never_taken_in_twice(place: Path):
         ("DELETE FROM evidence WHERE number = 1", "is missing"),
     ],
 )
-def test_changed_evidence_is_found(place: Path, change: str, match: str):
+def test_changed_evidence_is_found(place: Path, change: str, match: str) -> None:
     journal = open_at(place)
     accepted(journal)
     journal.take_in([says(1), says(2)], WORDS, at=at(5))
@@ -302,7 +302,7 @@ def brought_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteJournal:
     return open_at(place)
 
 
-def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = of_version(1, place, monkeypatch)
     open_sheet(old)
     head = old.head()
@@ -317,7 +317,7 @@ def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, mon
 
 def test_batches_opened_before_version_3_are_counted_when_it_is_brought_up(
     place: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     old, twin = of_version(2, place, monkeypatch), memory()
     for store in (old, twin):
         open_sheet(store, new=4)
@@ -338,7 +338,7 @@ def test_batches_opened_before_version_3_are_counted_when_it_is_brought_up(
     journal.close()
 
 
-def test_what_evidence_holds_back_is_not_counted_as_due(journal: Journal):
+def test_what_evidence_holds_back_is_not_counted_as_due(journal: Journal) -> None:
     open_sheet(journal, new=4)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))

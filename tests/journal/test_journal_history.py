@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from journal_rows import AT, OPERATION, all_due, at, intent, memory, new_instruction, open_at, outcome_of, resolved
 
 from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
 from paygw_batch.core.lifecycle import FactKind, Resolution, Returned, State
@@ -18,6 +17,18 @@ from paygw_batch.errors import InternalError
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Amendment, Entry, NewBatch
 from paygw_batch.journal.store import SqliteJournal
+from tests.journal.journal_rows import (
+    AT,
+    OPERATION,
+    all_due,
+    at,
+    intent,
+    memory,
+    new_instruction,
+    open_at,
+    outcome_of,
+    resolved,
+)
 
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
 BY_STATE = set(State) - {State.READY}

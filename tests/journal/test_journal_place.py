@@ -8,13 +8,13 @@ from pathlib import Path
 
 import apsw
 import pytest
-from journal_disk import failing_disk
-from journal_rows import AT, ENDPOINT, journal_path, open_at, open_sheet, read_at
 
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import place as places
 from paygw_batch.journal.schema import migrations
 from paygw_batch.journal.store import open_journal, read_journal
+from tests.journal.journal_disk import failing_disk
+from tests.journal.journal_rows import AT, ENDPOINT, journal_path, open_at, open_sheet, read_at
 
 
 def mode(path: Path) -> int:

@@ -11,25 +11,25 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalHeld, JournalUnwritable
 from paygw_batch.journal.lock import RunLock
+from tests.journal.journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
 
-SCRIPT = Path(__file__).with_name("journal_process.py")
+SCRIPT = "tests.journal.journal_process"
 ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
 def started(what: str, place: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), what, str(place)],
+        [sys.executable, "-m", SCRIPT, what, str(place)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
     )
     try:
         yield process

@@ -30,7 +30,7 @@ def all_of(place: Path, taken: SpoolEnd | None = None, limit: int = 100) -> list
     return [one.content for one in found]
 
 
-def test_what_is_appended_is_read_in_order_with_numbers_from_one(place: Path, spool: Spool):
+def test_what_is_appended_is_read_in_order_with_numbers_from_one(place: Path, spool: Spool) -> None:
     assert spool.append(["a", "b"]) == 2
     assert spool.append(["c\n\ud800"]) == 3
     found = SpoolReader(place / "spool").after(SpoolEnd(), limit=10)
@@ -39,7 +39,9 @@ def test_what_is_appended_is_read_in_order_with_numbers_from_one(place: Path, sp
     assert (place / "spool").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_reader_goes_on_from_where_the_journal_stopped_also_in_the_middle_of_a_write(place: Path, spool: Spool):
+def test_a_reader_goes_on_from_where_the_journal_stopped_also_in_the_middle_of_a_write(
+    place: Path, spool: Spool
+) -> None:
     spool.append(["a", "b", "c"])
     reader = SpoolReader(place / "spool")
     (first,) = reader.after(SpoolEnd(), limit=1)
@@ -56,7 +58,7 @@ def test_a_reader_goes_on_from_where_the_journal_stopped_also_in_the_middle_of_a
     assert [one.content for one in reader.after(taken, limit=10)] == ["b", "c", "d", "e"]
 
 
-def test_cut_at_any_byte_only_the_torn_write_is_gone_and_appending_goes_on(place: Path):
+def test_cut_at_any_byte_only_the_torn_write_is_gone_and_appending_goes_on(place: Path) -> None:
     with_all = opened(place)
     with_all.append(["a", "b"])
     before = (place / "spool").stat().st_size
@@ -74,7 +76,7 @@ def test_cut_at_any_byte_only_the_torn_write_is_gone_and_appending_goes_on(place
     assert all_of(place) == ["a", "b", "c" * 30]
 
 
-def test_any_changed_byte_is_found_or_is_only_the_end_that_was_never_answered(place: Path):
+def test_any_changed_byte_is_found_or_is_only_the_end_that_was_never_answered(place: Path) -> None:
     with_all = opened(place)
     for content in ("a", "b", "c"):
         with_all.append([content])
@@ -94,7 +96,7 @@ def test_any_changed_byte_is_found_or_is_only_the_end_that_was_never_answered(pl
         assert read == ["a", "b", "c"][: len(read)]
 
 
-def test_a_changed_line_in_the_middle_stops_reader_and_writer(place: Path):
+def test_a_changed_line_in_the_middle_stops_reader_and_writer(place: Path) -> None:
     with_all = opened(place)
     for content in ("first", "second", "third"):
         with_all.append([content])
@@ -106,14 +108,16 @@ def test_a_changed_line_in_the_middle_stops_reader_and_writer(place: Path):
         opened(place)
 
 
-def test_a_spool_that_does_not_go_on_from_what_the_journal_took_is_refused(place: Path, spool: Spool):
+def test_a_spool_that_does_not_go_on_from_what_the_journal_took_is_refused(place: Path, spool: Spool) -> None:
     spool.append(["a"])
     for taken in (SpoolEnd(1, "0" * 64), SpoolEnd(5, "0" * 64)):
         with pytest.raises(SpoolDamaged, match="does not go on"):
             all_of(place, taken)
 
 
-def test_a_spool_that_was_taken_in_whole_is_begun_anew_and_goes_on(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_spool_that_was_taken_in_whole_is_begun_anew_and_goes_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spool_module, "ROTATE_BYTES", 100)
     first = opened(place)
     first.append(["a" * 200])
@@ -133,13 +137,13 @@ def test_a_spool_that_was_taken_in_whole_is_begun_anew_and_goes_on(place: Path, 
         all_of(place, SpoolEnd())
 
 
-def test_a_second_listener_is_refused(place: Path, spool: Spool):
+def test_a_second_listener_is_refused(place: Path, spool: Spool) -> None:
     with pytest.raises(JournalHeld):
         opened(place)
     assert spool.append(["a"]) == 1
 
 
-def test_no_spool_is_nothing_to_take_in_and_a_link_is_refused(place: Path):
+def test_no_spool_is_nothing_to_take_in_and_a_link_is_refused(place: Path) -> None:
     assert all_of(place) == []
     (place / "elsewhere").write_text("")
     (place / "spool").symlink_to(place / "elsewhere")
@@ -149,7 +153,7 @@ def test_no_spool_is_nothing_to_take_in_and_a_link_is_refused(place: Path):
 
 def test_a_full_disk_keeps_nothing_of_the_write_and_the_next_one_goes_on(
     place: Path, spool: Spool, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     spool.append(["a"])
     real = os.pwrite
 

@@ -6,7 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from journal_rows import (
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.store import open_journal, read_journal
+from paygw_batch.journal.witness import Seen, Witness, read_witness, witness_path
+from tests.journal.journal_rows import (
     AT,
     ENDPOINT,
     all_due,
@@ -18,12 +24,6 @@ from journal_rows import (
     read_at,
     send,
 )
-
-from paygw_batch.core.lifecycle import State
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.store import open_journal, read_journal
-from paygw_batch.journal.witness import Seen, Witness, read_witness, witness_path
 
 
 def witness_of(place: Path) -> Path:

@@ -31,8 +31,8 @@ class SlowJournal:
         return [one.instruction % 2 == 0 for one in entries]
 
 
-def test_what_arrives_during_a_commit_shares_the_next_one():
-    async def story():
+def test_what_arrives_during_a_commit_shares_the_next_one() -> None:
+    async def story() -> None:
         journal = SlowJournal()
         committer = Committer(journal.append, on_failure=lambda _: None)
         first = asyncio.create_task(committer.append(entry(1)))
@@ -47,8 +47,8 @@ def test_what_arrives_during_a_commit_shares_the_next_one():
     asyncio.run(story())
 
 
-def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again():
-    async def story():
+def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again() -> None:
+    async def story() -> None:
         journal = SlowJournal()
         journal.fails = True
         told: list[Exception] = []
@@ -67,8 +67,8 @@ def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again():
     asyncio.run(story())
 
 
-def test_under_pressure_commits_are_small_and_in_order():
-    async def story():
+def test_under_pressure_commits_are_small_and_in_order() -> None:
+    async def story() -> None:
         journal = SlowJournal()
         journal.gate.set()
         committer = Committer(journal.append, lambda _: None, is_pressed=lambda: True, facts_under_pressure=3)
@@ -78,8 +78,8 @@ def test_under_pressure_commits_are_small_and_in_order():
     asyncio.run(story())
 
 
-def test_at_leisure_a_commit_is_followed_by_a_rest_in_which_more_comes_together():
-    async def story():
+def test_at_leisure_a_commit_is_followed_by_a_rest_in_which_more_comes_together() -> None:
+    async def story() -> None:
         journal = SlowJournal()
         committer = Committer(journal.append, lambda _: None)
         first = committer.submit(entry(1))

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
-from scripted_world import (
+
+from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
+from paygw_batch.core.lifecycle import Concluded, Intended, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.port import BatchRecord, Entry
+from paygw_batch.run.collector import rare_collections
+from paygw_batch.run.engine import SIGNED_AHEAD, Pace
+from paygw_batch.run.pacing import TRIES
+from tests.run.scripted_world import (
     APPROVED,
     AT,
     LOST,
@@ -20,23 +31,12 @@ from scripted_world import (
     run,
 )
 
-from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
-from paygw_batch.core.lifecycle import Concluded, Intended, State
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.memory import MemoryJournal
-from paygw_batch.journal.port import BatchRecord, Entry
-from paygw_batch.run.collector import rare_collections
-from paygw_batch.run.engine import SIGNED_AHEAD, Pace
-from paygw_batch.run.pacing import TRIES
-
 
 def states(journal: MemoryJournal, batch: BatchRecord) -> Counter[State]:
     return Counter({tally.state: tally.count for tally in journal.tallies(batch.number)})
 
 
-def test_every_due_row_is_sent_once_and_its_outcome_kept():
+def test_every_due_row_is_sent_once_and_its_outcome_kept() -> None:
     journal, batch = a_journal(rows=600)
     gateway = ScriptedGateway()
     end = run(an_engine(journal, gateway), batch)
@@ -45,7 +45,7 @@ def test_every_due_row_is_sent_once_and_its_outcome_kept():
     assert (end.sent, end.stop_reason, end.interrupted, end.failure) == (600, None, False, None)
 
 
-def test_a_second_run_over_the_same_batch_sends_nothing():
+def test_a_second_run_over_the_same_batch_sends_nothing() -> None:
     journal, batch = a_journal(rows=10)
     run(an_engine(journal, ScriptedGateway()), batch)
     gateway = ScriptedGateway()
@@ -54,14 +54,14 @@ def test_a_second_run_over_the_same_batch_sends_nothing():
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
-def test_never_more_in_flight_than_allowed(concurrency: int):
+def test_never_more_in_flight_than_allowed(concurrency: int) -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     run(an_engine(journal, gateway, Pace(concurrency)), batch)
     assert gateway.most_in_flight == concurrency
 
 
-def test_the_first_row_travels_alone():
+def test_the_first_row_travels_alone() -> None:
     journal, batch = a_journal(rows=50)
     seen: list[int] = []
     gateway = ScriptedGateway(latency=0.01)
@@ -70,7 +70,7 @@ def test_the_first_row_travels_alone():
     assert seen[0] == 1
 
 
-def test_the_intent_is_durable_before_anything_leaves():
+def test_the_intent_is_durable_before_anything_leaves() -> None:
     journal, batch = a_journal(rows=40)
     gateway = ScriptedGateway()
     intended: set[str] = set()
@@ -87,7 +87,7 @@ def test_the_intent_is_durable_before_anything_leaves():
     assert len(intended) == 40
 
 
-def test_no_commit_leaves_more_rows_in_flight_than_there_are_places():
+def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     append, in_flight = journal.append, []
@@ -103,7 +103,7 @@ def test_no_commit_leaves_more_rows_in_flight_than_there_are_places():
     assert in_flight[-1] == 0
 
 
-def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent():
+def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:
     journal, batch = a_journal(rows=10)
     append, commits = journal.append, []
 
@@ -116,7 +116,7 @@ def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent():
     assert commits == [[Intended], *[[Concluded, Intended]] * 9, [Concluded]]
 
 
-def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again():
+def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again() -> None:
     journal, batch = a_journal(rows=5)
     gateway = ScriptedGateway(lambda order_id, _times: LOST if order_id == "PAY-3" else APPROVED)
     run(an_engine(journal, gateway), batch)
@@ -126,7 +126,7 @@ def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again():
     assert again.arrived == []
 
 
-def test_what_provably_never_left_is_tried_again_with_a_new_nonce():
+def test_what_provably_never_left_is_tried_again_with_a_new_nonce() -> None:
     journal, batch = a_journal(rows=1)
     gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
     run(an_engine(journal, gateway), batch)
@@ -135,7 +135,7 @@ def test_what_provably_never_left_is_tried_again_with_a_new_nonce():
     assert (standing.state, standing.attempts) == (State.PAID, TRIES)
 
 
-def test_a_gateway_that_is_not_there_leaves_rows_ready_and_stops_the_run():
+def test_a_gateway_that_is_not_there_leaves_rows_ready_and_stops_the_run() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: REFUSED)
     end = run(an_engine(journal, gateway), batch)
@@ -145,7 +145,7 @@ def test_a_gateway_that_is_not_there_leaves_rows_ready_and_stops_the_run():
     assert end.stop_reason == "The gateway cannot be reached (connect.refused)."
 
 
-def test_a_wrong_certificate_is_tried_once_and_stops_the_run():
+def test_a_wrong_certificate_is_tried_once_and_stops_the_run() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: UNTRUSTED)
     end = run(an_engine(journal, gateway), batch)
@@ -153,7 +153,7 @@ def test_a_wrong_certificate_is_tried_once_and_stops_the_run():
     assert end.stop_reason == "The certificate is wrong."
 
 
-def test_refused_credentials_stop_the_run():
+def test_refused_credentials_stop_the_run() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: reply("error", http_status=401))
     end = run(an_engine(journal, gateway, Pace(concurrency=16)), batch)
@@ -162,7 +162,7 @@ def test_refused_credentials_stop_the_run():
 
 
 @pytest.mark.parametrize(("concurrency", "breaker"), [(1, 3), (8, 5), (16, 1)])
-def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concurrency: int, breaker: int):
+def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concurrency: int, breaker: int) -> None:
     journal, batch = a_journal(rows=500)
     alive = 100
     gateway = ScriptedGateway(latency=0.01)
@@ -174,7 +174,7 @@ def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concu
     assert "in a row came into doubt" in (end.stop_reason or "")
 
 
-def test_a_breaker_of_zero_goes_on_through_doubt():
+def test_a_breaker_of_zero_goes_on_through_doubt() -> None:
     journal, batch = a_journal(rows=30)
     gateway = ScriptedGateway(lambda _order_id, _times: LOST)
     end = run(an_engine(journal, gateway, Pace(concurrency=4, stop_after_in_doubt=0)), batch)
@@ -182,14 +182,12 @@ def test_a_breaker_of_zero_goes_on_through_doubt():
     assert end.stop_reason is None
 
 
-def test_a_pause_that_the_gateway_asks_for_is_kept():
+def test_a_pause_that_the_gateway_asks_for_is_kept() -> None:
     journal, batch = a_journal(rows=3)
     starts: list[float] = []
     gateway = ScriptedGateway()
 
-    def answer(order_id: str, _times: int):
-        import asyncio  # noqa: PLC0415 (only this test reads the loop's clock)
-
+    def answer(order_id: str, _times: int) -> RawReply | TransportFault:
         starts.append(asyncio.get_running_loop().time())
         return reply("declined", http_status=429) if order_id == "PAY-2" else APPROVED
 
@@ -198,7 +196,7 @@ def test_a_pause_that_the_gateway_asks_for_is_kept():
     assert starts[1] - starts[0] >= 60
 
 
-def test_a_drain_starts_no_new_row_and_waits_for_those_in_flight():
+def test_a_drain_starts_no_new_row_and_waits_for_those_in_flight() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     engine = an_engine(journal, gateway, Pace(concurrency=4))
@@ -211,7 +209,7 @@ def test_a_drain_starts_no_new_row_and_waits_for_those_in_flight():
     assert State.IN_FLIGHT not in found
 
 
-def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is_reported():
+def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is_reported() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     append = journal.append
@@ -230,7 +228,7 @@ def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is
     assert {kind for _, kind in end.unrecorded} == {OutcomeKind.PAID}
 
 
-def test_a_row_in_doubt_at_the_start_is_not_due():
+def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
     journal, batch = a_journal(rows=3)
     (due, *_) = journal.due(batch.number, after_row=0, limit=1)
     journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, "d", None), "2026-11-20T10:00:00.000Z")])
@@ -240,7 +238,7 @@ def test_a_row_in_doubt_at_the_start_is_not_due():
     assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
 
 
-def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_the_run_goes_on():
+def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_the_run_goes_on() -> None:
     journal, batch = a_journal(rows=40)
 
     class Witness(ScriptedGateway):
@@ -260,7 +258,7 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
     journal.verify()
 
 
-def test_an_error_of_our_own_ends_the_run_in_order():
+def test_an_error_of_our_own_ends_the_run_in_order() -> None:
     journal, batch = a_journal(rows=50)
     gateway = ScriptedGateway(latency=0.01)
 
@@ -276,14 +274,14 @@ def test_an_error_of_our_own_ends_the_run_in_order():
     assert found[State.PAID] == len(gateway.arrived) - 1
 
 
-def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room():
+def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room() -> None:
     journal, batch = a_journal(SIGNED_AHEAD + 200)
     gateway = ScriptedGateway()
     engine = an_engine(journal, gateway)
 
-    async def fail(_attempts: object) -> list[PreparedRequest]:
+    async def fail(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         await asyncio.sleep(0)
-        raise InternalError("nothing can be signed")
+        raise InternalError(f"none of {len(attempts)} can be signed")
 
     engine._prepare = fail
     with asyncio.Runner() as runner:
@@ -293,7 +291,7 @@ def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room(
     assert {standing.state for standing in journal.standings(batch.number)} == {State.READY}
 
 
-def test_a_payout_leaves_nothing_for_the_garbage_collector():
+def test_a_payout_leaves_nothing_for_the_garbage_collector() -> None:
     journal, batch = a_journal(rows=600)
     with rare_collections():
         gc.collect()
@@ -302,7 +300,7 @@ def test_a_payout_leaves_nothing_for_the_garbage_collector():
     assert states(journal, batch) == {State.PAID: 600}
 
 
-def test_the_collector_is_left_as_it_was_found():
+def test_the_collector_is_left_as_it_was_found() -> None:
     before = gc.get_threshold()
     with suppress(ZeroDivisionError), rare_collections():
         assert gc.get_threshold()[0] > before[0]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
@@ -24,6 +23,7 @@ from paygw_batch.sheet.pages import from_pages, to_pages
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Deferred, Validated
 from paygw_batch.sheet.validate import validate
+from tests.run.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
 MINOR_UNITS = {"KES": 2}
@@ -58,13 +58,13 @@ def journal() -> MemoryJournal:
     return MemoryJournal()
 
 
-def test_a_plan_writes_nothing(journal: MemoryJournal, tmp_path: Path):
+def test_a_plan_writes_nothing(journal: MemoryJournal, tmp_path: Path) -> None:
     plan(sheet(tmp_path, "A 100 001"), journal)
     assert journal.head().seq == 0
     assert journal.batches() == []
 
 
-def test_the_same_sheet_again_is_the_same_batch(journal: MemoryJournal, tmp_path: Path):
+def test_the_same_sheet_again_is_the_same_batch(journal: MemoryJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     again = plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal)
     assert again.existing == first
@@ -73,7 +73,7 @@ def test_the_same_sheet_again_is_the_same_batch(journal: MemoryJournal, tmp_path
 
 def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent(
     journal: MemoryJournal, tmp_path: Path
-):
+) -> None:
     submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     corrected = plan(sheet(tmp_path, "B 100 002", "C 100 003", "A 100 001"), journal)
     assert corrected.known_rows == 2
@@ -88,7 +88,7 @@ def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent
 )
 def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_down(
     journal: MemoryJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
@@ -99,7 +99,7 @@ def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_do
     assert journal.batches() == []
 
 
-def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: MemoryJournal, tmp_path: Path):
+def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: MemoryJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -107,7 +107,9 @@ def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: Memor
     assert sorted(gateway.arrived) == ["A", "B"]
 
 
-def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(journal: MemoryJournal, tmp_path: Path):
+def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(
+    journal: MemoryJournal, tmp_path: Path
+) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     clashing = plan(sheet(tmp_path, "A 200 001", "B 100 002"), journal).validated
     assert clashing.defects.select("row", "code").rows() == [(2, "client_orderid.conflict")]
@@ -118,12 +120,14 @@ def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(jour
 
 
 @pytest.mark.parametrize("content", ["A 100.00 001", "A 100 001"])
-def test_the_same_payment_written_with_other_decimals_is_known(journal: MemoryJournal, tmp_path: Path, content: str):
+def test_the_same_payment_written_with_other_decimals_is_known(
+    journal: MemoryJournal, tmp_path: Path, content: str
+) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, content), journal).validated.defects.is_empty()
 
 
-def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: MemoryJournal, tmp_path: Path):
+def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: MemoryJournal, tmp_path: Path) -> None:
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     old = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal, declined)
     gateway = ScriptedGateway()
@@ -134,7 +138,7 @@ def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: M
     assert new.batch in reconciliation(journal, old, MINOR_UNITS)["message"][0]
 
 
-def test_amend_of_what_never_left_keeps_the_id(journal: MemoryJournal, tmp_path: Path):
+def test_amend_of_what_never_left_keeps_the_id(journal: MemoryJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -142,7 +146,7 @@ def test_amend_of_what_never_left_keeps_the_id(journal: MemoryJournal, tmp_path:
     assert gateway.arrived == ["A"]
 
 
-def test_amend_never_touches_what_is_paid(journal: MemoryJournal, tmp_path: Path):
+def test_amend_never_touches_what_is_paid(journal: MemoryJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, "A 120 001"), journal, amend=True).validated.defects.height == 1
 
@@ -150,7 +154,7 @@ def test_amend_never_touches_what_is_paid(journal: MemoryJournal, tmp_path: Path
 @pytest.mark.parametrize(("days", "warned"), [(0, True), (6, True), (8, False)])
 def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
     journal: MemoryJournal, tmp_path: Path, days: int, warned: bool
-):
+) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     warnings = plan(sheet(tmp_path, "B 100 001"), journal, days=days).validated.warnings
     assert warnings["code"].to_list() == (["row.look_alike"] if warned else [])
@@ -159,7 +163,7 @@ def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
         assert "B" in warnings["message"][0].split()
 
 
-def test_a_preview_shows_what_would_be_sent(journal: MemoryJournal, tmp_path: Path):
+def test_a_preview_shows_what_would_be_sent(journal: MemoryJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     shown = preview(plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal), journal, MINOR_UNITS)
     assert shown["state"].to_list() == ["paid", "ready", "invalid"]
@@ -168,7 +172,7 @@ def test_a_preview_shows_what_would_be_sent(journal: MemoryJournal, tmp_path: Pa
 @pytest.mark.parametrize("rows_a_page", [1, 2, 4])
 def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
     tmp_path: Path, rows_a_page: int, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     frames = []
     for rows in (20_000, rows_a_page):
         monkeypatch.setattr("paygw_batch.sheet.pages.ROWS_A_PAGE", rows)
@@ -180,7 +184,7 @@ def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
     assert frames[0].equals(frames[1])
 
 
-def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: MemoryJournal, tmp_path: Path):
+def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: MemoryJournal, tmp_path: Path) -> None:
     path = tmp_path / "payroll.csv"
     path.write_text(
         "country,client_orderid,amount,account_name,account_number,phone,minor,sent_purpose,gateway_message\n"
@@ -193,14 +197,16 @@ def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: 
     ]
 
 
-def test_a_reconciliation_that_would_leave_out_a_row_of_the_journal_is_not_made(journal: MemoryJournal, tmp_path: Path):
+def test_a_reconciliation_that_would_leave_out_a_row_of_the_journal_is_not_made(
+    journal: MemoryJournal, tmp_path: Path
+) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     journal._pages[batch.number] = list(to_pages(from_pages(journal.pages(batch.number)).head(1)))
     with pytest.raises(InternalError, match="rows that its sheet does not have"):
         reconciliation(journal, batch, MINOR_UNITS)
 
 
-def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: MemoryJournal, tmp_path: Path):
+def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: MemoryJournal, tmp_path: Path) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     first, second = (reconciliation(journal, batch, MINOR_UNITS) for _ in range(2))
     assert first.equals(second)
@@ -208,7 +214,7 @@ def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: Mem
     assert first["note"].to_list() == ["n-A", "n-B"]
 
 
-def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path):
+def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     held = open_journal(
         tmp_path / "journal.sqlite3", witness_dir=tmp_path, endpoint="e", now=timestamp(NOW), holder="a test"
@@ -229,7 +235,7 @@ def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp
     held.close()
 
 
-def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Path):
+def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Path) -> None:
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     gateway = ScriptedGateway()
     seen: list[pl.DataFrame] = []

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
-from sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, MakeConfig, MakeVerifier, Merchant, payout_rules
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
@@ -13,25 +12,34 @@ from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
 from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
 from paygw_batch.sandbox.verify import Verifier
+from tests.sandbox.sandbox_merchant import (
+    CONSUMER_KEY,
+    ENDPOINT_ID,
+    NOW_S,
+    MakeConfig,
+    MakeVerifier,
+    Merchant,
+    payout_rules,
+)
 
 
 @pytest.fixture(scope="session")
-def merchant_key():
+def merchant_key() -> RSAPrivateKey:
     return generate_private_key(public_exponent=65537, key_size=2048)
 
 
 @pytest.fixture(scope="session")
-def merchant(merchant_key: RSAPrivateKey):
+def merchant(merchant_key: RSAPrivateKey) -> Merchant:
     return Merchant(merchant_key)
 
 
 @pytest.fixture(scope="session")
-def rules():
+def rules() -> Rules:
     return payout_rules()
 
 
 @pytest.fixture
-def make_verifier(rules: Rules):
+def make_verifier(rules: Rules) -> MakeVerifier:
     def make(merchant: Merchant, clock: Callable[[], float] = lambda: NOW_S) -> Verifier:
         return Verifier(
             endpoint_id=ENDPOINT_ID,
@@ -49,7 +57,7 @@ def make_verifier(rules: Rules):
 
 
 @pytest.fixture
-def verifier(make_verifier: MakeVerifier, merchant: Merchant):
+def verifier(make_verifier: MakeVerifier, merchant: Merchant) -> Verifier:
     return make_verifier(merchant)
 
 

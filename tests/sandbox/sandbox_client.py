@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
-from sandbox_merchant import PATH, Merchant, address_of, as_body
-
 from paygw_batch.sandbox.record import RecordLine, read_record
+from tests.sandbox.sandbox_merchant import PATH, Merchant, address_of, as_body
 
 SOON_S = 20
 """How long a test waits for what must come; never how fast it must be."""

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from urllib.parse import quote
 
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -97,9 +98,13 @@ def as_body(fields: Mapping[str, str]) -> bytes:
     return ("{" + ", ".join(members) + "}").encode()
 
 
+Parameters = Mapping[str, str | None]
+NONE: Parameters = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Merchant:
-    """Who signs. `overrides` of `parameters` replace a parameter before it is signed, `None` leaves it out."""
+    """Who signs. `overrides` replace a parameter before it is signed, `None` leaves it out."""
 
     key: RSAPrivateKey = field(repr=False)
     profile: str = "json-params"
@@ -108,29 +113,36 @@ class Merchant:
     def public_key_pem(self) -> bytes:
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
-    def parameters(self, now_s: float = NOW_S, **overrides: str | None) -> dict[str, str]:
-        parameters = {
+    def parameters(self, now_s: float = NOW_S, overrides: Parameters = NONE) -> dict[str, str]:
+        parameters: dict[str, str | None] = {
             "oauth_consumer_key": self.consumer_key,
             "oauth_nonce": f"nonce-of-the-tests-own-{next(_nonces)}",
             "oauth_signature_method": "RSA-SHA256",
             "oauth_timestamp": str(int(now_s)),
             "oauth_version": "1.0",
-        } | overrides
+        }
+        parameters |= overrides
         return {name: value for name, value in parameters.items() if value is not None}
 
     def signature(self, url: str, parameters: Mapping[str, str], fields: Mapping[str, str], body: bytes) -> str:
         signed = list(parameters.items())
         if self.profile == "json-params":
             signed += list(fields.items())
-        text = signature_base_string("POST", url, normalize_parameters(signed))
+        text = signature_base_string("POST", url, normalize_parameters(signed))  # type: ignore[arg-type]  # pairs, says oauthlib itself
         if self.profile == "raw-body":
             text += "&" + quote(body.decode(), safe="")
         return base64.b64encode(self.key.sign(text.encode(), PKCS1v15(), SHA256())).decode()
 
     def authorization(
-        self, url: str, fields: Mapping[str, str], body: bytes, *, now_s: float = NOW_S, **overrides: str | None
+        self,
+        url: str,
+        fields: Mapping[str, str],
+        body: bytes,
+        *,
+        now_s: float = NOW_S,
+        overrides: Parameters = NONE,
     ) -> str:
-        parameters = self.parameters(now_s, **overrides)
+        parameters = self.parameters(now_s, overrides)
         return oauth_header(parameters | {"oauth_signature": self.signature(url, parameters, fields, body)})
 
 
@@ -146,7 +158,8 @@ def request_of(
     headers: Mapping[str, str | None] | None = None,
     host: str = "127.0.0.1:8080",
     path: str = PATH,
-    **overrides: str | None,
+    now_s: float = NOW_S,
+    overrides: Parameters = NONE,
 ) -> Request:
     """A request as it arrives; `headers` replace a header, or leave it out where None."""
     sent = as_body(fields) if body is None else body
@@ -154,7 +167,7 @@ def request_of(
         "host": host,
         "content-type": "application/json",
         "accept": "application/json",
-        "authorization": merchant.authorization(f"http://{host}{path}", fields, sent, **overrides),
+        "authorization": merchant.authorization(f"http://{host}{path}", fields, sent, now_s=now_s, overrides=overrides),
     }
     every = given | dict(headers or {})
     return Request("1.1", "POST", path, "", tuple((n, v) for n, v in every.items() if v is not None), sent)

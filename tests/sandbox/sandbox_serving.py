@@ -1,14 +1,16 @@
-"""The sandbox in the foreground, as a program: `sandbox_serving.py PUBLIC_KEY RECORD`. Prints its base URL."""
+"""The sandbox in the foreground, as a program that prints its base URL.
+
+`python -m tests.sandbox.sandbox_serving PUBLIC_KEY RECORD`
+"""
 
 import sys
 from pathlib import Path
-
-from sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import shipped_behaviour
 from paygw_batch.sandbox.server import serve
+from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 
 
 def say(line: str) -> None:

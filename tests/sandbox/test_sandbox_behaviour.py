@@ -43,23 +43,23 @@ SHIPPED = {
 
 @pytest.mark.parametrize("decimals", ["", ".0", ".99"])
 @pytest.mark.parametrize("whole", SHIPPED)
-def test_the_shipped_rules_go_by_the_whole_part_of_the_amount(whole: int, decimals: str):
+def test_the_shipped_rules_go_by_the_whole_part_of_the_amount(whole: int, decimals: str) -> None:
     answer = AnswerChoice(shipped_behaviour()).choose(order(f"{whole}{decimals}"))
 
     assert (answer.status, answer.fault, answer.commits) == SHIPPED[whole]
 
 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
-def test_every_other_amount_is_approved_by_the_shipped_rules(amount: str):
+def test_every_other_amount_is_approved_by_the_shipped_rules(amount: str) -> None:
     assert AnswerChoice(shipped_behaviour()).choose(order(amount)) == Answer()
 
 
-def test_without_rules_everything_is_approved():
+def test_without_rules_everything_is_approved() -> None:
     assert AnswerChoice(Behaviour()).choose(order()) == Answer(status="approved", http_status=200, commits=True)
     assert parse_behaviour("", name="behaviour.toml") == Behaviour()
 
 
-def test_the_first_rule_that_fits_answers():
+def test_the_first_rule_that_fits_answers() -> None:
     chosen = choice(
         """
         [[rule]]
@@ -81,7 +81,7 @@ def test_the_first_rule_that_fits_answers():
     assert chosen.choose(order(order_id="B-1")).status == "default"
 
 
-def test_an_order_id_pattern_must_fit_the_whole_id():
+def test_an_order_id_pattern_must_fit_the_whole_id() -> None:
     chosen = choice('[[rule]]\norder_id = "A-1"\nstatus = "fits"\n')
 
     assert [chosen.choose(order(order_id=each)).status for each in ("A-1", "A-12", "XA-1")] == [
@@ -91,7 +91,7 @@ def test_an_order_id_pattern_must_fit_the_whole_id():
     ]
 
 
-def test_all_conditions_of_a_rule_must_fit():
+def test_all_conditions_of_a_rule_must_fit() -> None:
     chosen = choice('[[rule]]\ncountry = "KE"\namount_whole = 5\norder_id = "A.*"\nstatus = "fits"\n')
 
     assert chosen.choose(order("5.50")).status == "fits"
@@ -100,7 +100,7 @@ def test_all_conditions_of_a_rule_must_fit():
     assert chosen.choose(order("5", order_id="B")).status == "approved"
 
 
-def test_every_nth_counts_only_the_orders_that_fit_the_rest_of_its_rule():
+def test_every_nth_counts_only_the_orders_that_fit_the_rest_of_its_rule() -> None:
     chosen = choice('[[rule]]\ncountry = "KE"\nevery_nth = 3\nstatus = "nth"\n')
 
     statuses = [chosen.choose(order(country=country)).status for country in ("KE", "UG", "KE", "UG", "KE", "KE")]
@@ -108,7 +108,7 @@ def test_every_nth_counts_only_the_orders_that_fit_the_rest_of_its_rule():
     assert statuses == ["approved", "approved", "approved", "approved", "nth", "approved"]
 
 
-def test_everything_an_answer_can_hold_is_read():
+def test_everything_an_answer_can_hold_is_read() -> None:
     chosen = choice(
         """
         [default]
@@ -164,7 +164,7 @@ def test_everything_an_answer_can_hold_is_read():
         ("[default\n", "not TOML"),
     ],
 )
-def test_a_wrong_behaviour_file_is_refused_by_its_key(tmp_path: Path, text: str, named: str):
+def test_a_wrong_behaviour_file_is_refused_by_its_key(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "behaviour.toml"
     path.write_text(text)
 
@@ -175,7 +175,7 @@ def test_a_wrong_behaviour_file_is_refused_by_its_key(tmp_path: Path, text: str,
     assert named in refused.value.message
 
 
-def test_a_behaviour_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path):
+def test_a_behaviour_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     for name in ("missing.toml", "latin.toml", "."):
         with pytest.raises(ConfigurationError):

@@ -3,7 +3,6 @@
 import hashlib
 
 import pytest
-from sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, refusal, request_of
 
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import OperatorTerms
@@ -11,6 +10,7 @@ from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
 from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.message import Order
 from paygw_batch.sandbox.verify import Verifier
+from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, refusal, request_of
 
 PATH = f"/paynet/api/v2/sale-form/{ENDPOINT_ID}"
 ORANGE = dict.fromkeys(("BF", "CI", "SN", "GN", "BN"), "TEST-XOF")
@@ -79,7 +79,7 @@ def refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str], path
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_a_good_collection_of_every_country_is_taken(collecting: Verifier, merchant: Merchant, code: str):
+def test_a_good_collection_of_every_country_is_taken(collecting: Verifier, merchant: Merchant, code: str) -> None:
     fields = good(code)
     order = collecting.verify(request_of(merchant, fields, path=PATH))
     payer = fields.get("cell_phone", fields["phone"])
@@ -89,7 +89,7 @@ def test_a_good_collection_of_every_country_is_taken(collecting: Verifier, merch
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_a_collection_without_one_of_its_fields_is_refused(collecting: Verifier, merchant: Merchant, code: str):
+def test_a_collection_without_one_of_its_fields_is_refused(collecting: Verifier, merchant: Merchant, code: str) -> None:
     for name in good(code).keys() - {"country", "currency"}:
         fields = {each: value for each, value in good(code).items() if each != name}
         assert refused(collecting, merchant, fields) == name
@@ -107,7 +107,7 @@ def test_a_collection_without_one_of_its_fields_is_refused(collecting: Verifier,
 )
 def test_a_field_that_the_country_does_not_take_is_refused(
     collecting: Verifier, merchant: Merchant, code: str, further: dict[str, str]
-):
+) -> None:
     assert refused(collecting, merchant, good(code) | further) == "body"
 
 
@@ -130,15 +130,15 @@ def test_a_field_that_the_country_does_not_take_is_refused(
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_field(
     collecting: Verifier, merchant: Merchant, name: str, value: str
-):
+) -> None:
     assert refused(collecting, merchant, good("KE") | {name: value}) == name
 
 
-def test_another_amount_or_order_than_the_controls_is_refused(collecting: Verifier, merchant: Merchant):
+def test_another_amount_or_order_than_the_controls_is_refused(collecting: Verifier, merchant: Merchant) -> None:
     assert refused(collecting, merchant, good("KE") | {"amount": "1500.5"}) == "control"
     assert refused(collecting, merchant, good("KE") | {"client_orderid": "COL-KF"}) == "control"
 
 
-def test_a_collection_on_the_path_of_payouts_is_not_there(collecting: Verifier, merchant: Merchant):
+def test_a_collection_on_the_path_of_payouts_is_not_there(collecting: Verifier, merchant: Merchant) -> None:
     assert refused(collecting, merchant, good("KE"), path=f"/paynet/api/v4/payout/{ENDPOINT_ID}") == "path"
     assert refused(collecting, merchant, good("KE"), path="/paynet/api/v2/sale-form/9") == "endpoint"

@@ -15,26 +15,26 @@ def settings() -> Settings:
     return load_settings(FILE, environ={})
 
 
-def test_nothing_is_missing_for_sending(settings: Settings):
+def test_nothing_is_missing_for_sending(settings: Settings) -> None:
     assert settings.uses_sandbox
     assert settings.missing_to_send() == []
 
 
-def test_every_country_can_be_paid(settings: Settings):
+def test_every_country_can_be_paid(settings: Settings) -> None:
     for code, rule in load_rules("payout", settings.terms("payout")).items():
         assert rule.missing_terms == (), code
         assert rule.form is not None, code
         assert (rule.purpose is None) == (code == "ZA")
 
 
-def test_every_country_can_be_collected_from(settings: Settings):
+def test_every_country_can_be_collected_from(settings: Settings) -> None:
     assert settings.missing_for("payin") == []
     for code, rule in load_rules("payin", settings.terms("payin")).items():
         assert rule.missing_terms == (), code
         assert (rule.purpose is None) == (code == "ZA")
 
 
-def test_no_code_could_be_taken_for_a_real_operators(settings: Settings):
+def test_no_code_could_be_taken_for_a_real_operators(settings: Settings) -> None:
     every = [terms for operation in ("payout", "payin") for terms in settings.terms(operation).values()]
     purposes = [terms.purpose for terms in every if terms.purpose]
 
@@ -42,7 +42,7 @@ def test_no_code_could_be_taken_for_a_real_operators(settings: Settings):
     assert all(part.startswith("SANDBOX-") for purpose in purposes for part in purpose.split("/"))
 
 
-def test_the_words_of_the_sandbox_mean_what_the_documentation_says(settings: Settings):
+def test_the_words_of_the_sandbox_mean_what_the_documentation_says(settings: Settings) -> None:
     assert settings.words() == {
         "approved": OutcomeKind.PAID,
         "processing": OutcomeKind.ACCEPTED,
@@ -52,11 +52,11 @@ def test_the_words_of_the_sandbox_mean_what_the_documentation_says(settings: Set
     }
 
 
-def test_no_key_is_configured_and_all_state_is_in_one_throw_away_directory(settings: Settings):
+def test_no_key_is_configured_and_all_state_is_in_one_throw_away_directory(settings: Settings) -> None:
     assert settings.gateway.private_key is None
     assert settings.journal_path().resolve() == FILE.parent.parent / "sandbox-state" / "journal.sqlite3"
 
 
 @pytest.mark.parametrize("profile", SignatureProfile)
-def test_the_sandbox_knows_every_profile_that_can_be_configured(profile: SignatureProfile):
+def test_the_sandbox_knows_every_profile_that_can_be_configured(profile: SignatureProfile) -> None:
     assert load_settings(FILE, environ={"PAYGW_SIGNATURE_PROFILE": profile}).gateway.signature_profile == profile

@@ -9,7 +9,7 @@ from paygw_batch.sandbox.verify import MAX_BODY_BYTES
 TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_amounts_is_the_shipped_behaviour():
+def test_the_table_of_amounts_is_the_shipped_behaviour() -> None:
     documented = re.findall(r"^\| (9[0-9]{3}) \| `([a-z0-9_-]+)`.*? \| (yes|no) \|", TEXT, re.MULTILINE)
     shipped = [
         (str(rule.amount_whole), rule.answer.fault or rule.answer.status, "yes" if rule.answer.commits else "no")
@@ -19,7 +19,7 @@ def test_the_table_of_amounts_is_the_shipped_behaviour():
     assert documented == shipped
 
 
-def test_the_example_of_a_behaviour_file_can_be_used():
+def test_the_example_of_a_behaviour_file_can_be_used() -> None:
     (example,) = re.findall(r"((?:    [^\n]+\n|\n)*    \[default\]\n(?:    [^\n]+\n|\n)+)", TEXT)
 
     behaviour = parse_behaviour(example, name="docs/sandbox.md")
@@ -28,5 +28,5 @@ def test_the_example_of_a_behaviour_file_can_be_used():
     assert [rule.every_nth for rule in behaviour.rules] == [1000]
 
 
-def test_the_limit_of_a_body_is_the_documented_one():
+def test_the_limit_of_a_body_is_the_documented_one() -> None:
     assert f"{MAX_BODY_BYTES:,} bytes" in TEXT

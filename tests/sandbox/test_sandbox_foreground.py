@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_client import SOON_S, Running, post, wait_for_record
-from sandbox_merchant import Merchant, address_of, payout, raw_request
 
 from paygw_batch.sandbox.record import read_record
+from tests.sandbox.sandbox_client import SOON_S, Running, post, wait_for_record
+from tests.sandbox.sandbox_merchant import Merchant, address_of, payout, raw_request
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -21,7 +23,8 @@ def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Pop
     public_key.write_bytes(merchant.public_key_pem())
     record_path = tmp_path / "record.csv"
     with subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "sandbox_serving.py"), public_key, record_path],
+        [sys.executable, "-m", "tests.sandbox.sandbox_serving", public_key, record_path],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -33,7 +36,7 @@ def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Pop
 
 def test_what_was_answered_is_in_the_record_after_the_process_was_killed(
     serving: tuple[subprocess.Popen[str], Running], merchant: Merchant
-):
+) -> None:
     process, running = serving
     for number in range(20):
         post(merchant, running.base_url, payout(f"KILL-{number}"))
@@ -50,7 +53,7 @@ def test_what_was_answered_is_in_the_record_after_the_process_was_killed(
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_the_foreground_ends_quietly_on_a_signal(
     serving: tuple[subprocess.Popen[str], Running], merchant: Merchant, by: signal.Signals
-):
+) -> None:
     process, running = serving
     assert post(merchant, running.base_url, payout("FOREGROUND"))[0].status == 200
 

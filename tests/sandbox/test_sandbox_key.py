@@ -14,7 +14,7 @@ from paygw_batch.gateway.sign import load_private_key
 from paygw_batch.sandbox.key import sandbox_key
 
 
-def test_the_key_is_made_once_and_then_stays(tmp_path: Path):
+def test_the_key_is_made_once_and_then_stays(tmp_path: Path) -> None:
     directory = tmp_path / "sandbox-state"
     path = sandbox_key(directory)
     made = path.read_bytes()
@@ -24,7 +24,7 @@ def test_the_key_is_made_once_and_then_stays(tmp_path: Path):
     assert list(directory.iterdir()) == [path]
 
 
-def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path):
+def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path) -> None:
     path = sandbox_key(tmp_path / "sandbox-state")
     key = load_pem_private_key(path.read_bytes(), password=None)
 
@@ -34,11 +34,11 @@ def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_the_gateways_own_checks_of_a_key_pass(tmp_path: Path):
+def test_the_gateways_own_checks_of_a_key_pass(tmp_path: Path) -> None:
     assert load_private_key(sandbox_key(tmp_path)).bits == 2048
 
 
-def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path):
+def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from paygw_batch.sandbox.key import sandbox_key\n"
         "sys.stdin.readline(); sys.stdout.write(sandbox_key(Path(sys.argv[1])).read_text())\n"
@@ -63,7 +63,7 @@ def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path):
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["sandbox-merchant.pem"]
 
 
-def test_a_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path):
+def test_a_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(ConfigurationError) as refused:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox_client import SOON_S, Running, connection, post, wait_for_record
-from sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sandbox.server import running_sandbox
+from tests.sandbox.sandbox_client import SOON_S, Running, connection, post, wait_for_record
+from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,9 @@ def exact(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("code", GOOD)
-def test_a_good_payout_of_every_country_is_approved_and_recorded(sandbox: Running, merchant: Merchant, code: str):
+def test_a_good_payout_of_every_country_is_approved_and_recorded(
+    sandbox: Running, merchant: Merchant, code: str
+) -> None:
     fields = GOOD[code] | {"client_orderid": f"GOOD-{code}"}
 
     reply, body = post(merchant, sandbox.base_url, fields)
@@ -56,7 +58,9 @@ def test_a_good_payout_of_every_country_is_approved_and_recorded(sandbox: Runnin
     assert (line.answer, line.committed) == ("approved", "yes")
 
 
-def test_the_other_profile_is_spoken_when_it_is_configured(make_config: MakeConfig, merchant: Merchant, tmp_path: Path):
+def test_the_other_profile_is_spoken_when_it_is_configured(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path
+) -> None:
     config = make_config(tmp_path / "record.csv", profile="raw-body")
     with running_sandbox(config) as base_url:
         approved, _ = post(replace(merchant, profile="raw-body"), base_url, payout("RAW-1"))
@@ -79,7 +83,7 @@ def test_the_other_profile_is_spoken_when_it_is_configured(make_config: MakeConf
 )
 def test_the_shipped_amounts_are_answered_with_their_words(
     sandbox: Running, merchant: Merchant, whole: int, status: str, http_status: int, committed: str
-):
+) -> None:
     reply, body = post(merchant, sandbox.base_url, payout(f"WORD-{whole}", f"{whole}.50"))
 
     said = exact(body)
@@ -90,7 +94,7 @@ def test_the_shipped_amounts_are_answered_with_their_words(
     assert (line.answer, line.committed) == (status, committed)
 
 
-def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: Merchant):
+def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: Merchant) -> None:
     with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
         client.sendall(raw_request(merchant, sandbox.base_url, payout("SILENCE", "9005")))
         wait_for_record(sandbox.record_path, "SILENCE")
@@ -102,7 +106,7 @@ def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: M
     assert (line.answer, line.committed) == ("silence", "yes")
 
 
-def test_garbage_is_a_whole_reply_that_is_not_json(sandbox: Running, merchant: Merchant):
+def test_garbage_is_a_whole_reply_that_is_not_json(sandbox: Running, merchant: Merchant) -> None:
     reply, body = post(merchant, sandbox.base_url, payout("GARBAGE", "9006"))
 
     assert reply.status == 200
@@ -114,7 +118,7 @@ def test_garbage_is_a_whole_reply_that_is_not_json(sandbox: Running, merchant: M
 @pytest.mark.parametrize(("whole", "answer", "committed"), [(9007, "drop_after", "yes"), (9008, "drop_before", "no")])
 def test_a_dropped_connection_ends_without_a_byte(
     sandbox: Running, merchant: Merchant, whole: int, answer: str, committed: str
-):
+) -> None:
     with pytest.raises((RemoteDisconnected, ConnectionResetError)):
         post(merchant, sandbox.base_url, payout(answer, str(whole)))
 
@@ -122,14 +126,14 @@ def test_a_dropped_connection_ends_without_a_byte(
     assert (line.answer, line.committed) == (answer, committed)
 
 
-def test_http_500_comes_after_the_order_was_taken(sandbox: Running, merchant: Merchant):
+def test_http_500_comes_after_the_order_was_taken(sandbox: Running, merchant: Merchant) -> None:
     reply, body = post(merchant, sandbox.base_url, payout("HTTP-500", "9009"))
 
     assert (reply.status, body) == (500, b"Internal Server Error")
     assert [line.committed for line in sandbox.recorded("HTTP-500")] == ["yes"]
 
 
-def test_a_wrong_echo_speaks_of_another_order(sandbox: Running, merchant: Merchant):
+def test_a_wrong_echo_speaks_of_another_order(sandbox: Running, merchant: Merchant) -> None:
     reply, body = post(merchant, sandbox.base_url, payout("ECHO", "9011"))
 
     assert reply.status == 200
@@ -138,7 +142,9 @@ def test_a_wrong_echo_speaks_of_another_order(sandbox: Running, merchant: Mercha
     assert [line.committed for line in sandbox.recorded("ECHO")] == ["yes"]
 
 
-def test_a_slow_drip_sends_the_right_answer_byte_by_byte(make_config: MakeConfig, merchant: Merchant, tmp_path: Path):
+def test_a_slow_drip_sends_the_right_answer_byte_by_byte(
+    make_config: MakeConfig, merchant: Merchant, tmp_path: Path
+) -> None:
     behaviour = '[default]\nfault = "slow_drip"\ndrip_interval_s = 0.005\n'
     with (
         running_sandbox(make_config(tmp_path / "record.csv", behaviour=behaviour)) as base_url,
@@ -154,7 +160,7 @@ def test_a_slow_drip_sends_the_right_answer_byte_by_byte(make_config: MakeConfig
 
 def test_a_delay_passes_between_taking_the_order_and_answering(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path
-):
+) -> None:
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 0.4\n")
     with (
         running_sandbox(config) as base_url,
@@ -169,7 +175,7 @@ def test_a_delay_passes_between_taking_the_order_and_answering(
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
-def test_the_same_order_twice_is_paid_twice_and_recorded_twice(sandbox: Running, merchant: Merchant):
+def test_the_same_order_twice_is_paid_twice_and_recorded_twice(sandbox: Running, merchant: Merchant) -> None:
     for _ in range(2):
         reply, _ = post(merchant, sandbox.base_url, payout("TWICE"))
         assert reply.status == 200
@@ -179,7 +185,9 @@ def test_the_same_order_twice_is_paid_twice_and_recorded_twice(sandbox: Running,
     assert first.reference != second.reference
 
 
-def test_what_is_refused_is_json_with_the_status_error_and_is_not_recorded(sandbox: Running, merchant: Merchant):
+def test_what_is_refused_is_json_with_the_status_error_and_is_not_recorded(
+    sandbox: Running, merchant: Merchant
+) -> None:
     wrong = payout("REFUSED") | {"phone": "0712345678"}
 
     reply, body = post(merchant, sandbox.base_url, wrong)
@@ -193,7 +201,7 @@ def test_what_is_refused_is_json_with_the_status_error_and_is_not_recorded(sandb
     assert sandbox.recorded("REFUSED") == []
 
 
-def test_a_wrong_signature_gets_401_with_a_challenge(sandbox: Running, merchant: Merchant):
+def test_a_wrong_signature_gets_401_with_a_challenge(sandbox: Running, merchant: Merchant) -> None:
     reply, body = post(merchant, sandbox.base_url, payout("UNSIGNED"), Authorization="OAuth nothing")
 
     assert (reply.status, exact(body)["status"]) == (401, "error")
@@ -204,7 +212,7 @@ def test_a_wrong_signature_gets_401_with_a_challenge(sandbox: Running, merchant:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", PATH, 405), ("DELETE", PATH, 405), ("POST", "/", 404), ("GET", "/", 404)]
 )
-def test_another_method_or_path_gets_json_too(sandbox: Running, method: str, path: str, status: int):
+def test_another_method_or_path_gets_json_too(sandbox: Running, method: str, path: str, status: int) -> None:
     sender = connection(sandbox.base_url)
     sender.request(method, path)
     reply = sender.getresponse()
@@ -215,7 +223,7 @@ def test_another_method_or_path_gets_json_too(sandbox: Running, method: str, pat
     sender.close()
 
 
-def test_a_percent_encoded_path_is_not_the_path(sandbox: Running):
+def test_a_percent_encoded_path_is_not_the_path(sandbox: Running) -> None:
     sender = connection(sandbox.base_url)
     sender.request("POST", PATH.replace("payout", "%70ayout"))
 
@@ -223,13 +231,13 @@ def test_a_percent_encoded_path_is_not_the_path(sandbox: Running):
     sender.close()
 
 
-def test_an_endless_body_is_refused_before_it_ends(sandbox: Running):
+def test_an_endless_body_is_refused_before_it_ends(sandbox: Running) -> None:
     with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
         client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n".encode() + b" " * 70000)
         assert client.recv(12) == b"HTTP/1.1 413"
 
 
-def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, merchant: Merchant):
+def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, merchant: Merchant) -> None:
     request = raw_request(merchant, sandbox.base_url, payout("HALF"))
     for cut in (1, len(request) // 2, len(request) - 1):
         with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
@@ -240,7 +248,7 @@ def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, m
     assert sandbox.recorded("HALF") == []
 
 
-def test_one_connection_serves_many_requests(sandbox: Running, merchant: Merchant):
+def test_one_connection_serves_many_requests(sandbox: Running, merchant: Merchant) -> None:
     with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
         for number in range(5):
             client.sendall(raw_request(merchant, sandbox.base_url, payout(f"KEPT-{number}"), close=False))
@@ -250,7 +258,7 @@ def test_one_connection_serves_many_requests(sandbox: Running, merchant: Merchan
             reply.close()
 
 
-def test_many_at_once_are_all_answered_and_recorded_once(sandbox: Running, merchant: Merchant):
+def test_many_at_once_are_all_answered_and_recorded_once(sandbox: Running, merchant: Merchant) -> None:
     statuses: list[int] = []
 
     def pay(worker: int) -> None:
@@ -270,7 +278,7 @@ def test_many_at_once_are_all_answered_and_recorded_once(sandbox: Running, merch
 
 def test_the_end_of_the_context_cuts_open_connections_and_frees_the_port(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path
-):
+) -> None:
     threads_before = set(threading.enumerate())
     with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
         client = socket.create_connection(address_of(base_url), timeout=SOON_S)
@@ -284,7 +292,7 @@ def test_the_end_of_the_context_cuts_open_connections_and_frees_the_port(
         socket.create_connection(address_of(base_url), timeout=SOON_S)
 
 
-def test_a_delayed_answer_does_not_hold_up_the_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path):
+def test_a_delayed_answer_does_not_hold_up_the_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     threads_before = set(threading.enumerate())
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")
     with running_sandbox(config) as base_url:
@@ -296,14 +304,14 @@ def test_a_delayed_answer_does_not_hold_up_the_end(make_config: MakeConfig, merc
     assert set(threading.enumerate()) == threads_before
 
 
-def test_an_exception_inside_the_context_comes_through(make_config: MakeConfig, tmp_path: Path):
+def test_an_exception_inside_the_context_comes_through(make_config: MakeConfig, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), running_sandbox(make_config(tmp_path / "record.csv")):
         raise ZeroDivisionError
 
 
 def test_it_listens_on_loopback_only_and_prints_nothing(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+) -> None:
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
         host, port = address_of(base_url)
@@ -321,7 +329,7 @@ def test_it_listens_on_loopback_only_and_prints_nothing(
 
 def test_a_record_that_cannot_be_written_is_no_payment(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     config = make_config(tmp_path / "record.csv")
     with running_sandbox(config) as base_url:
         make_unwritable(config.served[0].record_path)
@@ -342,7 +350,7 @@ def make_unwritable(path: Path) -> None:
             os.close(reading)
 
 
-def test_a_port_in_use_is_a_configuration_error(make_config: MakeConfig, sandbox: Running, tmp_path: Path):
+def test_a_port_in_use_is_a_configuration_error(make_config: MakeConfig, sandbox: Running, tmp_path: Path) -> None:
     port = address_of(sandbox.base_url)[1]
 
     with (
@@ -352,13 +360,13 @@ def test_a_port_in_use_is_a_configuration_error(make_config: MakeConfig, sandbox
         pass
 
 
-def test_an_unknown_profile_is_a_configuration_error(make_config: MakeConfig, tmp_path: Path):
+def test_an_unknown_profile_is_a_configuration_error(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(tmp_path / "record.csv", profile="plain")
     with pytest.raises(ConfigurationError, match="json-params, raw-body"), running_sandbox(config):
         pass
 
 
-def test_the_record_is_the_owners_alone(sandbox: Running, merchant: Merchant):
+def test_the_record_is_the_owners_alone(sandbox: Running, merchant: Merchant) -> None:
     post(merchant, sandbox.base_url, payout("OWNER"))
 
     assert stat.S_IMODE(sandbox.record_path.stat().st_mode) == 0o600

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
@@ -10,7 +11,19 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sandbox_merchant import (
+
+from paygw_batch.core.instruction import Instruction
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.prepare import Signer
+from paygw_batch.gateway.sign import PrivateKey
+from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
+from paygw_batch.sandbox.authorization import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, SignatureProfile
+from paygw_batch.sandbox.form import FormCheck
+from paygw_batch.sandbox.message import Order, Request
+from paygw_batch.sandbox.verify import Verifier
+from tests.sandbox.sandbox_merchant import (
     GOOD,
     NOW_S,
     PATH,
@@ -24,18 +37,6 @@ from sandbox_merchant import (
     request_of,
 )
 
-from paygw_batch.core.instruction import Instruction
-from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.encode import Supplies
-from paygw_batch.gateway.prepare import Signer
-from paygw_batch.gateway.sign import PrivateKey
-from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
-from paygw_batch.sandbox.authorization import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, SignatureProfile
-from paygw_batch.sandbox.form import FormCheck
-from paygw_batch.sandbox.message import Order, Request
-from paygw_batch.sandbox.verify import Verifier
-
 KENYA = GOOD["KE"]
 
 
@@ -43,7 +44,7 @@ KENYA = GOOD["KE"]
 @pytest.mark.parametrize("code", GOOD)
 def test_a_good_request_of_every_country_is_an_order(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, code: str, profile: str
-):
+) -> None:
     merchant = Merchant(merchant_key, profile)
     fields = GOOD[code]
 
@@ -63,7 +64,7 @@ def test_a_good_request_of_every_country_is_an_order(
 @pytest.mark.parametrize("signs", PROFILES)
 def test_a_signature_under_the_other_profile_is_refused(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str
-):
+) -> None:
     expects = next(each for each in PROFILES if each != signs)
     verifier = make_verifier(Merchant(merchant_key, expects))
 
@@ -75,7 +76,7 @@ def test_a_signature_under_the_other_profile_is_refused(
 @pytest.mark.parametrize("profile", PROFILES)
 def test_any_change_to_the_body_after_signing_is_refused(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
-):
+) -> None:
     merchant = Merchant(merchant_key, profile)
     for name, value in KENYA.items():
         signed = request_of(merchant, KENYA)
@@ -87,28 +88,28 @@ def test_any_change_to_the_body_after_signing_is_refused(
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_digits_of_the_amount_are_signed_and_not_its_value(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
-):
+) -> None:
     merchant = Merchant(merchant_key, profile)
     signed = request_of(merchant, KENYA | {"amount": "1500.5"})
 
     assert refusal(make_verifier(merchant).verify(replace(signed, body=as_body(KENYA)))).code == "signature"
 
 
-def test_a_signature_for_another_host_is_refused(verifier: Verifier, merchant: Merchant):
+def test_a_signature_for_another_host_is_refused(verifier: Verifier, merchant: Merchant) -> None:
     signed = request_of(merchant, KENYA, host="gateway.example")
     headers = tuple((name, "127.0.0.1:8080" if name == "host" else value) for name, value in signed.headers)
 
     assert refusal(verifier.verify(replace(signed, headers=headers))).code == "signature"
 
 
-def test_the_signature_of_another_key_is_refused(verifier: Verifier):
+def test_the_signature_of_another_key_is_refused(verifier: Verifier) -> None:
     stranger = Merchant(generate_private_key(public_exponent=65537, key_size=2048))
 
     assert refusal(verifier.verify(request_of(stranger, KENYA))).code == "signature"
 
 
 @pytest.mark.parametrize("signature", ["AAAA", "not base64!", "AAA"])
-def test_what_is_no_signature_is_refused(verifier: Verifier, merchant: Merchant, signature: str):
+def test_what_is_no_signature_is_refused(verifier: Verifier, merchant: Merchant, signature: str) -> None:
     header = oauth_header(merchant.parameters() | {"oauth_signature": signature})
 
     verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={"authorization": header})))
@@ -116,14 +117,14 @@ def test_what_is_no_signature_is_refused(verifier: Verifier, merchant: Merchant,
     assert (verdict.http_status, verdict.code) == (401, "signature")
 
 
-def test_a_nonce_can_be_used_once(verifier: Verifier, merchant: Merchant):
+def test_a_nonce_can_be_used_once(verifier: Verifier, merchant: Merchant) -> None:
     request = request_of(merchant, KENYA)
 
     assert isinstance(verifier.verify(request), Order)
     assert refusal(verifier.verify(request)).code == "nonce"
 
 
-def test_a_request_with_a_wrong_signature_uses_up_no_nonce(verifier: Verifier, merchant: Merchant):
+def test_a_request_with_a_wrong_signature_uses_up_no_nonce(verifier: Verifier, merchant: Merchant) -> None:
     request = request_of(merchant, KENYA)
     tampered = replace(request, body=as_body(KENYA | {"amount": "9"}))
 
@@ -131,17 +132,19 @@ def test_a_request_with_a_wrong_signature_uses_up_no_nonce(verifier: Verifier, m
     assert isinstance(verifier.verify(request), Order)
 
 
-def test_a_request_that_fails_its_form_has_used_its_nonce(verifier: Verifier, merchant: Merchant):
+def test_a_request_that_fails_its_form_has_used_its_nonce(verifier: Verifier, merchant: Merchant) -> None:
     nonce = "n" * 32
     assert (
-        refusal(verifier.verify(request_of(merchant, KENYA | {"phone": "0712345678"}, oauth_nonce=nonce))).code
+        refusal(
+            verifier.verify(request_of(merchant, KENYA | {"phone": "0712345678"}, overrides={"oauth_nonce": nonce}))
+        ).code
         == "phone"
     )
-    assert refusal(verifier.verify(request_of(merchant, KENYA, oauth_nonce=nonce))).code == "nonce"
+    assert refusal(verifier.verify(request_of(merchant, KENYA, overrides={"oauth_nonce": nonce}))).code == "nonce"
 
 
 @given(st.lists(st.floats(0, 300), max_size=30), st.integers(0, 29))
-def test_a_nonce_is_remembered_for_as_long_as_its_timestamp_could_pass(steps_s: list[float], position: int):
+def test_a_nonce_is_remembered_for_as_long_as_its_timestamp_could_pass(steps_s: list[float], position: int) -> None:
     memory = NonceMemory()
     now_s, seen_at_s = 0.0, None
     for index, step_s in enumerate(steps_s):
@@ -155,7 +158,7 @@ def test_a_nonce_is_remembered_for_as_long_as_its_timestamp_could_pass(steps_s: 
             memory.first_use(f"another {index}", now_s)
 
 
-def test_nonces_do_not_pile_up_for_ever():
+def test_nonces_do_not_pile_up_for_ever() -> None:
     memory = NonceMemory()
     for second in range(100):
         memory.first_use(str(second), second * CLOCK_TOLERANCE_S)
@@ -164,7 +167,7 @@ def test_nonces_do_not_pile_up_for_ever():
 
 
 @pytest.mark.parametrize("off_s", [-CLOCK_TOLERANCE_S, 0, CLOCK_TOLERANCE_S])
-def test_a_timestamp_within_five_minutes_passes(verifier: Verifier, merchant: Merchant, off_s: int):
+def test_a_timestamp_within_five_minutes_passes(verifier: Verifier, merchant: Merchant, off_s: int) -> None:
     assert isinstance(verifier.verify(request_of(merchant, KENYA, now_s=NOW_S + off_s)), Order)
 
 
@@ -189,8 +192,8 @@ def test_a_timestamp_within_five_minutes_passes(verifier: Verifier, merchant: Me
 )
 def test_a_wrong_parameter_is_refused_although_it_is_properly_signed(
     verifier: Verifier, merchant: Merchant, overrides: dict[str, str | None], http_status: int, code: str
-):
-    verdict = refusal(verifier.verify(request_of(merchant, KENYA, **overrides)))
+) -> None:
+    verdict = refusal(verifier.verify(request_of(merchant, KENYA, overrides=overrides)))
 
     assert (verdict.http_status, verdict.code) == (http_status, code)
 
@@ -219,7 +222,7 @@ def spoilt_header(merchant: Merchant, spoil: Callable[[str], str]) -> str:
 )
 def test_an_authorization_header_of_another_shape_is_refused(
     verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]
-):
+) -> None:
     header = spoilt_header(merchant, spoil)
 
     verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={"authorization": header})))
@@ -241,8 +244,8 @@ def test_an_authorization_header_of_another_shape_is_refused(
     ],
 )
 def test_another_line_than_post_to_the_endpoint_is_refused(
-    verifier: Verifier, merchant: Merchant, change: dict[str, str], http_status: int, code: str
-):
+    verifier: Verifier, merchant: Merchant, change: dict[str, Any], http_status: int, code: str
+) -> None:
     verdict = refusal(verifier.verify(replace(request_of(merchant, KENYA), **change)))
 
     assert (verdict.http_status, verdict.code) == (http_status, code)
@@ -263,21 +266,23 @@ def test_another_line_than_post_to_the_endpoint_is_refused(
 )
 def test_another_header_than_asked_for_is_refused(
     verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
-):
+) -> None:
     verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={name: value})))
 
     assert (verdict.http_status, verdict.code) == (http_status, name)
 
 
 @pytest.mark.parametrize("name", ["host", "content-type", "accept", "authorization"])
-def test_a_header_that_stands_twice_is_refused(verifier: Verifier, merchant: Merchant, name: str):
+def test_a_header_that_stands_twice_is_refused(verifier: Verifier, merchant: Merchant, name: str) -> None:
     request = request_of(merchant, KENYA)
     twice = replace(request, headers=(*request.headers, (name, dict(request.headers)[name])))
 
     assert refusal(verifier.verify(twice)).code == name
 
 
-def test_neither_requests_nor_orders_show_payee_data_in_their_representation(verifier: Verifier, merchant: Merchant):
+def test_neither_requests_nor_orders_show_payee_data_in_their_representation(
+    verifier: Verifier, merchant: Merchant
+) -> None:
     request = request_of(merchant, KENYA)
     order = verifier.verify(request)
 
@@ -285,7 +290,7 @@ def test_neither_requests_nor_orders_show_payee_data_in_their_representation(ver
     assert "oauth" not in repr(request)
 
 
-def test_a_public_key_that_is_none_is_a_configuration_error():
+def test_a_public_key_that_is_none_is_a_configuration_error() -> None:
     ec_key = generate_ec_key(SECP256R1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     for pem in (b"no key", ec_key):
         with pytest.raises(ConfigurationError):
@@ -301,7 +306,7 @@ line_of_text = (
 @given(profile=st.sampled_from(PROFILES), name=line_of_text, order_id=line_of_text, amount=st.integers(1, 10**9))
 def test_what_the_client_signs_is_what_the_sandbox_verifies(
     merchant_key: RSAPrivateKey, rules: Rules, profile: str, name: str, order_id: str, amount: int
-):
+) -> None:
     merchant = Merchant(merchant_key, profile)
     signer = Signer(
         url=f"http://127.0.0.1:8080{PATH}",

@@ -4,12 +4,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from sheet_values import XOF_ZONE, MakeSheet
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Sheet
+from tests.sheet.sheet_values import XOF_ZONE, MakeSheet
 
 
 @pytest.fixture(scope="session")

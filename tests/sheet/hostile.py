@@ -22,9 +22,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import openpyxl
 import polars as pl
+from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
@@ -40,6 +42,11 @@ AT_ONCE = 100
 FORMATS = (".csv",) * 8 + (".xlsx",) * 3 + (".parquet",)
 """Parquet is rare: each file is tried in a process of its own first."""
 NASTY_BYTES = b'"""\',;\t\r\n\n\x00\x1f\x7f\xff\xe2\xc3=+-@ |\\' + codecs.BOM_UTF8
+QUOTING: tuple[Literal[0, 1], ...] = (csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+DTYPES: tuple[type[pl.DataType] | pl.DataType, ...] = (
+    *(pl.String, pl.String, pl.String, pl.Float64, pl.Int64),
+    *(pl.Decimal(38, 4), pl.Categorical),
+)
 NASTY_CELLS = (
     *(
         "",
@@ -158,7 +165,7 @@ def _says_something(row: list[str]) -> bool:
 def _csv(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
     delimiter, end = chance.choice(",,,;\t|"), chance.choice(["\n", "\n", "\r\n", "\r"])
     text = io.StringIO()
-    quoting = chance.choice([csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+    quoting = chance.choice(QUOTING)
     csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=quoting).writerows([header, *rows])
     lines = text.getvalue()
     below = len(lines.partition(end)[0]) + len(end)
@@ -203,7 +210,7 @@ def _damaged(chance: Random, content: bytes, start: int) -> bytes:
 def _workbook(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
     book = openpyxl.Workbook()
     sheet = book.active
-    if not isinstance(sheet, openpyxl.worksheet.worksheet.Worksheet):
+    if not isinstance(sheet, Worksheet):
         raise TypeError("a new workbook has a worksheet")
     for at, row in enumerate([header, *rows], start=1):
         for column, cell in enumerate(row, start=1):
@@ -262,10 +269,7 @@ def _parquet(chance: Random, header: list[str], rows: list[list[str]]) -> Hostil
     columns = []
     for at, name in enumerate(header):
         text = pl.Series(name, [row[at] if at < len(row) else None for row in rows], pl.String)
-        dtype = chance.choice(
-            [pl.String, pl.String, pl.String, pl.Float64, pl.Int64, pl.Decimal(38, 4), pl.Categorical]
-        )
-        columns.append(text.cast(dtype, strict=False))
+        columns.append(text.cast(chance.choice(DTYPES), strict=False))
     frame = pl.DataFrame(columns)
     file = io.BytesIO()
     frame.write_parquet(file, compression=chance.choice(["uncompressed", "zstd", "snappy"]))

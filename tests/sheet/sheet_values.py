@@ -1,6 +1,6 @@
 """Rows and frames that the tests of sheets share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
@@ -39,7 +39,7 @@ def lines(*rows: str, header: str = HEADER) -> str:
     return "\n".join([header, *rows]) + "\n"
 
 
-def of_rows(*rows: dict[str, str | None]) -> Sheet:
+def of_rows(*rows: Mapping[str, str | None]) -> Sheet:
     """Return a sheet with these rows, from row 2 on; every column that a row names is there."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     frame = pl.DataFrame(

@@ -18,9 +18,9 @@ from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.comments import Comment
 from openpyxl.styles import PatternFill
+from openpyxl.worksheet import _writer
 from openpyxl.worksheet.table import Table
 from openpyxl.worksheet.worksheet import Worksheet
-from sheet_values import GOOD, HEADER, codes
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError, SheetError
@@ -28,6 +28,7 @@ from paygw_batch.sheet import annotate, problems, workbook_copy
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.rejects import Written, write_mendable
 from paygw_batch.sheet.validate import validate, warnings_as_defects
+from tests.sheet.sheet_values import GOOD, HEADER, codes
 
 RED, YELLOW = "FFFF9B9B", "FFFFE59A"
 HEADINGS = [*HEADER.split(","), "Note"]
@@ -91,7 +92,7 @@ def coloured(path: Path, colour: str) -> set[str]:
     return {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == colour}
 
 
-def test_the_red_cells_are_mended_and_the_same_workbook_is_clean(desk: Desk):
+def test_the_red_cells_are_mended_and_the_same_workbook_is_clean(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     written, path = desk.annotate(source)
     assert written == Written(is_workbook=True)
@@ -102,7 +103,7 @@ def test_the_red_cells_are_mended_and_the_same_workbook_is_clean(desk: Desk):
     assert read_sheet(path, ReadOptions()).frame.drop("row").height == len(BAD)
 
 
-def test_comments_and_the_list_say_what_is_wrong_and_the_list_leads_there(desk: Desk):
+def test_comments_and_the_list_say_what_is_wrong_and_the_list_leads_there(desk: Desk) -> None:
     _, path = desk.annotate(
         workbook(desk.folder / "bad.xlsx", BAD, lambda _, sheet: setattr(sheet, "title", "Jo's pay"))
     )
@@ -116,14 +117,16 @@ def test_comments_and_the_list_say_what_is_wrong_and_the_list_leads_there(desk: 
         (4, "E4", "account_name.missing"),
         (5, "A5", "country.unknown"),
     ]
-    assert lines[0][1].hyperlink.location == "'Jo''s pay'!C3"
+    link = lines[0][1].hyperlink
+    assert link is not None
+    assert link.location == "'Jo''s pay'!C3"
     assert lines[0][2].value == "amount"
     assert lines[0][3].value == "1,000.00"
     assert book.active is book["Problems"]
     assert [sheet.sheet_view.tabSelected for sheet in book.worksheets] == [False, True]
 
 
-def test_cells_in_which_something_is_typed_keep_it_as_text_and_dates_become_what_was_read(desk: Desk):
+def test_cells_in_which_something_is_typed_keep_it_as_text_and_dates_become_what_was_read(desk: Desk) -> None:
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert sheet["F3"].number_format == "@"
@@ -131,7 +134,7 @@ def test_cells_in_which_something_is_typed_keep_it_as_text_and_dates_become_what
     assert (sheet["C4"].value, sheet["C4"].data_type, sheet["C4"].number_format) == ("2026-01-12", "s", "General")
 
 
-def test_nothing_becomes_a_formula_and_nothing_else_is_changed(desk: Desk):
+def test_nothing_becomes_a_formula_and_nothing_else_is_changed(desk: Desk) -> None:
     bad = [*BAD, ["=1+1", "A-5", "=cmd|' /C calc'!A0", None, None, None, None, "@x"]]
     source = workbook(desk.folder / "bad.xlsx", bad)
     _, path = desk.annotate(source)
@@ -142,7 +145,7 @@ def test_nothing_becomes_a_formula_and_nothing_else_is_changed(desk: Desk):
             assert cell.value == was.value or cell.coordinate == "C4"
 
 
-def test_a_warning_has_another_colour_and_refuses_nothing(desk: Desk):
+def test_a_warning_has_another_colour_and_refuses_nothing(desk: Desk) -> None:
     rows = [*BAD, ["KE", "A-9", 50, "KES", "12345", "254712345679", "+254712345679", None]]
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", rows))
     assert "E6" in coloured(path, YELLOW)
@@ -150,7 +153,7 @@ def test_a_warning_has_another_colour_and_refuses_nothing(desk: Desk):
     assert desk.codes(path) == []
 
 
-def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(desk: Desk):
+def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(desk: Desk) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["E4"].comment = Comment("ask Joyce", "Peter")
         sheet["C3"].comment = Comment("paygw-batch: refuses this", "Peter")
@@ -170,7 +173,7 @@ def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(d
     assert openpyxl.load_workbook(second).sheetnames == ["Sheet", "Problems"]
 
 
-def test_the_list_is_never_taken_for_a_sheet_of_payees_whatever_it_quotes(desk: Desk):
+def test_the_list_is_never_taken_for_a_sheet_of_payees_whatever_it_quotes(desk: Desk) -> None:
     rows = [["country", "A-5", "amount", None, "x", "y", "z", None], *BAD]
     aliases = {"What is wrong": "amount", "Code": "country", "Value": "amount"}
     written, path = desk.annotate(workbook(desk.folder / "bad.xlsx", rows), aliases=aliases)
@@ -179,13 +182,13 @@ def test_the_list_is_never_taken_for_a_sheet_of_payees_whatever_it_quotes(desk: 
     assert len(read_sheet(path, ReadOptions(aliases=aliases)).frame) == len(rows)
 
 
-def test_a_senders_own_worksheet_called_problems_stays(desk: Desk):
+def test_a_senders_own_worksheet_called_problems_stays(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD, lambda book, _: book.create_sheet("problems").append(["mine"]))
     _, path = desk.annotate(source)
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
 
 
-def test_the_named_worksheet_is_the_one_that_is_marked(desk: Desk):
+def test_the_named_worksheet_is_the_one_that_is_marked(desk: Desk) -> None:
     def twice(book: openpyxl.Workbook, sheet: Worksheet) -> None:
         book.copy_worksheet(sheet).title = "October"
 
@@ -197,7 +200,7 @@ def test_the_named_worksheet_is_the_one_that_is_marked(desk: Desk):
     assert desk.codes(path, sheet_name="October") == desk.codes(source, sheet_name="October")
 
 
-def test_hidden_rows_and_columns_with_problems_are_shown_and_others_stay_hidden(desk: Desk):
+def test_hidden_rows_and_columns_with_problems_are_shown_and_others_stay_hidden(desk: Desk) -> None:
     def hide(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.row_dimensions[2].hidden = sheet.row_dimensions[3].hidden = True
         sheet.column_dimensions["F"].hidden = sheet.column_dimensions["G"].hidden = True
@@ -209,7 +212,7 @@ def test_hidden_rows_and_columns_with_problems_are_shown_and_others_stay_hidden(
     assert coloured(path, YELLOW) == {"A2"}
 
 
-def test_a_row_that_is_refused_for_being_hidden_is_not_cleared_by_the_copy(desk: Desk):
+def test_a_row_that_is_refused_for_being_hidden_is_not_cleared_by_the_copy(desk: Desk) -> None:
     def hide(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.row_dimensions[2].hidden = True
 
@@ -221,7 +224,7 @@ def test_a_row_that_is_refused_for_being_hidden_is_not_cleared_by_the_copy(desk:
     assert codes(again.defects) == codes(strict.defects) == [(2, "row.hidden")]
 
 
-def test_a_problem_in_merged_cells_is_shown_where_they_are_seen(desk: Desk):
+def test_a_problem_in_merged_cells_is_shown_where_they_are_seen(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD, lambda _, sheet: sheet.merge_cells("D4:E4"))
     _, path = desk.annotate(source)
     sheet = openpyxl.load_workbook(path).worksheets[0]
@@ -233,16 +236,15 @@ def with_values(path: Path, values: dict[str, str]) -> None:
     data = path.read_bytes()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
-            part = old.read(name).decode() if name.endswith("sheet1.xml") else None
-            for at, value in values.items() if part is not None else ():
-                head, _, tail = part.partition(f'r="{at}"')
-                part = (
-                    f'{head}r="{at}"{tail.replace("<v />", f"<v>{value}</v>", 1).replace("<v/>", f"<v>{value}</v>", 1)}'
-                )
-            new.writestr(name, old.read(name) if part is None else part)
+            part = old.read(name)
+            for at, value in values.items() if name.endswith("sheet1.xml") else ():
+                cell, filled = f'r="{at}"'.encode(), f"<v>{value}</v>".encode()
+                head, _, tail = part.partition(cell)
+                part = head + cell + tail.replace(b"<v />", filled, 1).replace(b"<v/>", filled, 1)
+            new.writestr(name, part)
 
 
-def test_formulas_stay_and_must_have_been_calculated_again_before_they_are_paid(desk: Desk):
+def test_formulas_stay_and_must_have_been_calculated_again_before_they_are_paid(desk: Desk) -> None:
     def calculate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["C2"] = "=750*2"
         sheet["H2"] = "=C2*2"
@@ -260,7 +262,7 @@ def test_formulas_stay_and_must_have_been_calculated_again_before_they_are_paid(
     assert desk.codes(path) == []
 
 
-def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk):
+def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk) -> None:
     rows: list[list[Any]] = [["KE", "A-1", 50, "KES", "Jane", 12345678901234567890, "+254712345678", None]]
     source = workbook(desk.folder / "bad.xlsx", rows)
     assert (2, "account_number.digits") in desk.codes(source)
@@ -269,7 +271,7 @@ def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk):
     assert desk.codes(path) == desk.codes(source)
 
 
-def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(annotate, "MOST_COMMENTS", 2)
     monkeypatch.setattr(problems, "MOST_LISTED", 3)
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
@@ -281,7 +283,7 @@ def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monk
     assert sum(isinstance(value, int) for value in said) == 3
 
 
-def test_rich_text_and_a_table_over_the_whole_sheet_stay(desk: Desk):
+def test_rich_text_and_a_table_over_the_whole_sheet_stay(desk: Desk) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["H2"].value = CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
         sheet.add_table(Table(displayName="Pay", ref="A1:H90000"))
@@ -306,7 +308,7 @@ def with_part(path: Path, name: str, text: str) -> None:
         parts.writestr(name, text)
 
 
-def test_a_workbook_above_the_bound_comes_back_as_a_table(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_a_workbook_above_the_bound_comes_back_as_a_table(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbook_copy, "MOST_UNPACKED_BYTES", 1000)
     source = workbook(desk.folder / "bad.xlsx", BAD)
     written, path = desk.annotate(source)
@@ -326,7 +328,7 @@ def test_a_workbook_above_the_bound_comes_back_as_a_table(desk: Desk, monkeypatc
         ("xl/worksheets/sheet9.xml", '<x><mergeCell ref="nonsense"/></x>', "damaged"),
     ],
 )
-def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text: str, why: str):
+def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text: str, why: str) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     with_part(source, name, text)
     written, _ = desk.annotate(source)
@@ -334,7 +336,7 @@ def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text:
     assert why in written.notes[0]
 
 
-def test_merged_cells_that_span_the_whole_sheet_are_not_given_to_the_library(desk: Desk):
+def test_merged_cells_that_span_the_whole_sheet_are_not_given_to_the_library(desk: Desk) -> None:
     written, _ = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, huge_merge))
     assert "span too many cells" in written.notes[0]
 
@@ -348,7 +350,7 @@ def without(path: Path, pattern: str, *, part: str) -> None:
             new.writestr(name, re.sub(pattern.encode(), b"", text) if name == part else text)
 
 
-def test_a_table_without_columns_is_not_written_again(desk: Desk):
+def test_a_table_without_columns_is_not_written_again(desk: Desk) -> None:
     def add(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.add_table(Table(displayName="Pay", ref="A1:H5"))
 
@@ -358,7 +360,7 @@ def test_a_table_without_columns_is_not_written_again(desk: Desk):
     assert "cannot be copied (ValueError)" in written.notes[0]
 
 
-def test_a_workbook_that_the_library_cannot_read_comes_back_as_a_table(desk: Desk):
+def test_a_workbook_that_the_library_cannot_read_comes_back_as_a_table(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     without(source, "<Override.*", part="[Content_Types].xml")
     written, path = desk.annotate(source)
@@ -366,7 +368,7 @@ def test_a_workbook_that_the_library_cannot_read_comes_back_as_a_table(desk: Des
     assert len(desk.codes(path)) == len(desk.codes(source))
 
 
-def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(book: openpyxl.Workbook) -> bytes:
         book.worksheets[0]["C2"].value = 9999
         return workbook_copy.saved(book)
@@ -377,7 +379,7 @@ def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monke
     assert "would not read like" in written.notes[0]
 
 
-def test_what_the_copy_lacks_is_said(desk: Desk):
+def test_what_the_copy_lacks_is_said(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     with_part(source, "xl/media/image1.png", "picture")
     written, _ = desk.annotate(source)
@@ -387,20 +389,22 @@ def test_what_the_copy_lacks_is_said(desk: Desk):
 # Files
 
 
-def test_the_copy_is_its_owners_alone_and_goes_through_no_temporary_file(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_the_copy_is_its_owners_alone_and_goes_through_no_temporary_file(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a payee's data would be in a temporary file")
 
-    monkeypatch.setattr(openpyxl.worksheet._writer, "create_temporary_file", refuse)
+    monkeypatch.setattr(_writer, "create_temporary_file", refuse)
     written, path = desk.annotate(source)
     assert written.is_workbook
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert sorted(os.listdir(desk.folder)) == ["bad.xlsx", "rejects.xlsx"]  # noqa: PTH208 (hidden ones too)
 
 
-def test_the_sheet_itself_is_never_overwritten(desk: Desk):
+def test_the_sheet_itself_is_never_overwritten(desk: Desk) -> None:
     source = workbook(desk.folder / "rejects.xlsx", BAD)
     before = source.read_bytes()
     with pytest.raises(OutputError, match="is the sheet itself"):
@@ -408,7 +412,7 @@ def test_the_sheet_itself_is_never_overwritten(desk: Desk):
     assert source.read_bytes() == before
 
 
-def test_a_sheet_that_has_changed_since_it_was_read_is_not_annotated(desk: Desk):
+def test_a_sheet_that_has_changed_since_it_was_read_is_not_annotated(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     validated = validate(read_sheet(source, ReadOptions()), desk.rules)
     workbook(source, BAD[1:])
@@ -420,7 +424,7 @@ def test_a_sheet_that_has_changed_since_it_was_read_is_not_annotated(desk: Desk)
 @pytest.mark.parametrize(
     ("source", "target"), [("bad.xlsx", "r.csv"), ("bad.csv", "r.xlsx"), ("bad.xlsx", "r.parquet")]
 )
-def test_between_other_formats_the_refused_rows_are_a_table(desk: Desk, source: str, target: str):
+def test_between_other_formats_the_refused_rows_are_a_table(desk: Desk, source: str, target: str) -> None:
     path = desk.folder / source
     if source.endswith(".csv"):
         path.write_text(f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n")
@@ -446,7 +450,7 @@ _CELL = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(rows=st.lists(st.lists(_CELL, min_size=8, max_size=8), min_size=1, max_size=4))
-def test_whatever_cells_hold_an_unmended_copy_reads_like_the_sheet(desk: Desk, rows: list[list[Any]]):
+def test_whatever_cells_hold_an_unmended_copy_reads_like_the_sheet(desk: Desk, rows: list[list[Any]]) -> None:
     source = workbook(desk.folder / "bad.xlsx", [*rows, BAD[3]])
     before = read_sheet(source, ReadOptions())
     written, path = desk.annotate(source)

@@ -1,6 +1,7 @@
 """What makes a batch the same batch: its id, derived order ids, and rows that repeat each other."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
@@ -8,7 +9,6 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
@@ -16,11 +16,12 @@ from paygw_batch.sheet.pages import ROWS_A_PAGE, from_pages, to_pages
 from paygw_batch.sheet.repeats import repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, Deferred, Sheet
 from paygw_batch.sheet.validate import validate, with_defects, with_warnings
+from tests.sheet.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}
 
 
-def batch(rules: Rules, *rows: dict[str, str | None]) -> str:
+def batch(rules: Rules, *rows: Mapping[str, str | None]) -> str:
     return validate(of_rows(*rows), rules).batch
 
 
@@ -37,45 +38,45 @@ def batch(rules: Rules, *rows: dict[str, str | None]) -> str:
 )
 def test_the_batch_is_another_one_when_anything_that_the_sheet_says_changes(
     rules: Rules, change: dict[str, str | None]
-):
+) -> None:
     assert batch(rules, KENYAN) != batch(rules, {**KENYAN, **change})
 
 
-def test_the_batch_is_another_one_when_a_receivers_field_changes(rules: Rules):
+def test_the_batch_is_another_one_when_a_receivers_field_changes(rules: Rules) -> None:
     for column, value in (("receiver_email", "x@example.com"), ("ipaddress", "192.0.2.9"), ("order_desc", "Bonus")):
         assert batch(rules, TANZANIAN) != batch(rules, {**TANZANIAN, column: value})
 
 
-def test_the_batch_is_another_one_when_a_row_moves_or_an_unknown_heading_changes(rules: Rules):
+def test_the_batch_is_another_one_when_a_row_moves_or_an_unknown_heading_changes(rules: Rules) -> None:
     other = {**KENYAN, "client_orderid": "A-9", "amount": "20"}
     assert batch(rules, KENYAN, other) != batch(rules, other, KENYAN)
     assert batch(rules, {**KENYAN, "team": "x"}) != batch(rules, {**KENYAN, "unit": "x"})
 
 
-def test_the_batch_is_the_same_however_a_number_is_written_or_columns_are_ordered(rules: Rules):
+def test_the_batch_is_the_same_however_a_number_is_written_or_columns_are_ordered(rules: Rules) -> None:
     assert batch(rules, KENYAN) == batch(rules, {**KENYAN, "phone": "0712 345 678", "currency": "KES"})
     assert batch(rules, KENYAN) == batch(rules, dict(reversed(KENYAN.items())))
 
 
-def test_the_batch_does_not_depend_on_the_configured_purpose_or_the_files_name(rules: Rules, sheet: MakeSheet):
+def test_the_batch_does_not_depend_on_the_configured_purpose_or_the_files_name(rules: Rules, sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD))
     renamed = replace(read, name="other.csv", sha256="1" * 64)
     other = {code: replace(rule, purpose="OTHER") for code, rule in rules.items()}
     assert validate(read, rules).batch == validate(renamed, other).batch
 
 
-def test_a_batch_id_has_sixteen_hex_digits_and_never_changes(rules: Rules):
+def test_a_batch_id_has_sixteen_hex_digits_and_never_changes(rules: Rules) -> None:
     assert batch(rules, KENYAN, TANZANIAN) == "3e0a80d2322f711c"
 
 
-def test_an_id_that_stands_twice_is_a_defect_of_every_row_that_has_it(rules: Rules):
+def test_an_id_that_stands_twice_is_a_defect_of_every_row_that_has_it(rules: Rules) -> None:
     rows = [{**KENYAN, "client_orderid": name} for name in ("A", "B", " A ", "C", "A")]
     defects = validate(of_rows(*rows), rules).defects
     assert codes(defects) == [(row, "client_orderid.duplicate") for row in (2, 4, 6)]
     assert set(defects["message"]) == {"A stands in 3 rows (2, 4, 6): give each row an id of its own."}
 
 
-def test_an_id_that_stands_in_very_many_rows_names_the_first_of_them(rules: Rules):
+def test_an_id_that_stands_in_very_many_rows_names_the_first_of_them(rules: Rules) -> None:
     defects = validate(of_rows(*[KENYAN] * 500), rules).defects
     assert defects.height == 500
     assert defects["message"][499] == "A-1 stands in 500 rows (2, 3, 4, 5, 6, 7, ...): give each row an id of its own."
@@ -83,13 +84,13 @@ def test_an_id_that_stands_in_very_many_rows_names_the_first_of_them(rules: Rule
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
-def test_repeated_ids_are_those_that_counting_finds(ids: list[str | None]):
+def test_repeated_ids_are_those_that_counting_finds(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
     assert sorted(repeated_ids(frame)["row"]) == expected
 
 
-def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(rules: Rules):
+def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(rules: Rules) -> None:
     twice = {**KENYAN, "client_orderid": "A-2", "account_number": "0712345678"}
     validated = validate(of_rows(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)
     assert codes(validated.warnings) == [(2, "row.look_alike"), (3, "row.look_alike")]
@@ -102,13 +103,13 @@ def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(ru
 # Order ids from a reference
 
 
-def test_without_ids_and_without_a_reference_the_sheet_is_refused(rules: Rules):
+def test_without_ids_and_without_a_reference_the_sheet_is_refused(rules: Rules) -> None:
     with pytest.raises(SheetError, match="no column client_orderid") as refused:
         validate(of_rows(NO_IDS), rules)
     assert "--reference" in refused.value.hint
 
 
-def test_derived_ids_do_not_depend_on_other_rows(rules: Rules):
+def test_derived_ids_do_not_depend_on_other_rows(rules: Rules) -> None:
     others = [{**NO_IDS, "amount": str(amount)} for amount in range(100, 110)]
     alone = validate(of_rows(NO_IDS), rules, reference="payroll-2026-11").rows["client_orderid"][0]
     among = validate(of_rows(*others, NO_IDS), rules, reference="payroll-2026-11")
@@ -119,7 +120,7 @@ def test_derived_ids_do_not_depend_on_other_rows(rules: Rules):
     assert alone.endswith("-1")
 
 
-def test_a_derived_id_never_changes(rules: Rules):
+def test_a_derived_id_never_changes(rules: Rules) -> None:
     content = (
         "KE KES 0000000000000150050 account     "
         '{"account_name":"Wanjiru Kamau","account_number":"254712345678","phone":"+254712345678"}'
@@ -130,7 +131,7 @@ def test_a_derived_id_never_changes(rules: Rules):
     assert validated.rows["client_orderid"].to_list() == [f"R-{digest}-1", f"R-{digest}-2"]
 
 
-def test_equal_rows_are_counted_and_rows_that_are_not_valid_get_no_id(rules: Rules):
+def test_equal_rows_are_counted_and_rows_that_are_not_valid_get_no_id(rules: Rules) -> None:
     bad = {**NO_IDS, "amount": "0"}
     ids = validate(of_rows(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
         "client_orderid"
@@ -139,14 +140,14 @@ def test_equal_rows_are_counted_and_rows_that_are_not_valid_get_no_id(rules: Rul
     assert [name.rsplit("-", 1)[1] for name in (ids[0], ids[2], ids[3])] == ["1", "2", "3"]
 
 
-def test_a_sheet_with_ids_keeps_them_whatever_the_reference(rules: Rules):
+def test_a_sheet_with_ids_keeps_them_whatever_the_reference(rules: Rules) -> None:
     validated = validate(of_rows(KENYAN, {**KENYAN, "client_orderid": None, "amount": "77"}), rules, reference="R")
     assert validated.rows["client_orderid"].to_list() == ["A-1", None]
     assert codes(validated.defects) == [(3, "client_orderid.missing")]
 
 
 @pytest.mark.parametrize("reference", ["", " x", "x ", "a\nb", "é", "x" * 91])
-def test_a_reference_that_cannot_be_part_of_an_id_is_refused(rules: Rules, reference: str):
+def test_a_reference_that_cannot_be_part_of_an_id_is_refused(rules: Rules, reference: str) -> None:
     with pytest.raises(UsageError, match="1 to 90 printable"):
         validate(of_rows(NO_IDS), rules, reference=reference)
 
@@ -159,7 +160,7 @@ def finding(row: int, code: str = "client_orderid.conflict") -> pl.DataFrame:
     return pl.DataFrame([line], schema=DEFECT_SCHEMA, orient="row")
 
 
-def test_further_defects_make_rows_invalid_and_another_batch(rules: Rules):
+def test_further_defects_make_rows_invalid_and_another_batch(rules: Rules) -> None:
     before = validate(of_rows(KENYAN, {**TANZANIAN, "amount": "0"}, {**KENYAN, "client_orderid": "A-3"}), rules)
     after = with_defects(before, finding(2))
     assert after.rows["valid"].to_list() == [False, False, True]
@@ -171,14 +172,14 @@ def test_further_defects_make_rows_invalid_and_another_batch(rules: Rules):
     assert after.totals == before.totals
 
 
-def test_a_further_defect_of_a_row_that_has_one_is_told_in_the_order_of_columns(rules: Rules):
+def test_a_further_defect_of_a_row_that_has_one_is_told_in_the_order_of_columns(rules: Rules) -> None:
     before = validate(of_rows({**KENYAN, "amount": "0"}), rules)
     after = with_defects(before, finding(2))
     assert codes(after.defects) == [(2, "client_orderid.conflict"), (2, "amount.zero")]
     assert after.rows["message"][0] == "Used before. 0: an amount must be above zero."
 
 
-def test_further_warnings_change_nothing_else(rules: Rules):
+def test_further_warnings_change_nothing_else(rules: Rules) -> None:
     before = validate(of_rows(KENYAN), rules)
     after = with_warnings(before, finding(2, "row.look_alike"))
     assert codes(after.warnings) == [(2, "row.look_alike")]
@@ -210,7 +211,7 @@ def many(count: int) -> Sheet:
     return Sheet("many.csv", "0" * 64, Deferred.of(frame), dict(zip(names, names, strict=True)), ())
 
 
-def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkeypatch: pytest.MonkeyPatch):
+def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 50_000)
     sheet = many(230_001)
     validated = validate(sheet, rules)
@@ -225,7 +226,7 @@ def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkey
     assert sum((validated.totals.sums or {}).values()) == Decimal(sheet.frame["amount"].cast(pl.Int64).sum())
 
 
-def test_pages_give_the_rows_back_and_have_a_bounded_size(rules: Rules):
+def test_pages_give_the_rows_back_and_have_a_bounded_size(rules: Rules) -> None:
     rows = validate(many(ROWS_A_PAGE * 2 + 1), rules).rows
     pages = list(to_pages(rows))
     assert len(pages) == 3
@@ -235,7 +236,7 @@ def test_pages_give_the_rows_back_and_have_a_bounded_size(rules: Rules):
         from_pages([])
 
 
-def test_a_heading_that_is_ours_does_not_mix_with_our_columns(sheet: MakeSheet, rules: Rules):
+def test_a_heading_that_is_ours_does_not_mix_with_our_columns(sheet: MakeSheet, rules: Rules) -> None:
     content = lines(GOOD + ",7,yes,old", header=HEADER + ",row,valid,message")
     rows = validate(sheet(content), rules).rows
     assert rows.select("row (sheet)", "valid (sheet)", "message (sheet)", "row", "valid", "message").rows() == [

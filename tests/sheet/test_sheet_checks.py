@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 from paygw_batch.core.money import parse_amount, to_minor
 from paygw_batch.countries.load import load_rules
@@ -19,6 +18,7 @@ from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.doubts import warnings_of
 from paygw_batch.sheet.schema import breaches
 from paygw_batch.sheet.validate import validate
+from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 ABOUT_THE_SHEET = ["client_orderid.duplicate", "row.total"]
 """Codes of defects that no single value shows."""
@@ -65,12 +65,12 @@ def in_one_call(rules: Rules, rows: list[dict[str, str | None]]) -> tuple[pl.Dat
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(rows=st.lists(any_row, min_size=1, max_size=12))
-def test_the_fast_path_and_the_pandera_contract_find_the_same(rules: Rules, rows: list[dict[str, str | None]]):
+def test_the_fast_path_and_the_pandera_contract_find_the_same(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     contract, fast = in_one_call(rules, rows)
     assert contract.rows() == fast.rows()
 
 
-def test_every_listed_cell_is_judged_alike_by_both_paths_in_every_country(rules: Rules):
+def test_every_listed_cell_is_judged_alike_by_both_paths_in_every_country(rules: Rules) -> None:
     rows = [
         {**KENYAN, **TANZANIAN, "country": country, "client_orderid": f"{country}-{name}-{at}", name: cell}
         for country in rules
@@ -82,7 +82,7 @@ def test_every_listed_cell_is_judged_alike_by_both_paths_in_every_country(rules:
     assert fast["code"].n_unique() >= 35
 
 
-def test_a_column_is_sound_exactly_where_none_of_its_checks_fails(rules: Rules):
+def test_a_column_is_sound_exactly_where_none_of_its_checks_fails(rules: Rules) -> None:
     frame = prepared(of_rows(*({name: cell} for name, cells in CELLS.items() for cell in cells)).frame)
     for checks in (checks_without_country(rules), *(checks_of(rule, rules) for rule in rules.values())):
         for column in checks:
@@ -95,7 +95,7 @@ def test_a_column_is_sound_exactly_where_none_of_its_checks_fails(rules: Rules):
 @given(rows=st.lists(any_row, min_size=1, max_size=12))
 def test_what_is_plainly_sound_is_sound_and_what_was_clean_has_not_been_changed(
     rules: Rules, rows: list[dict[str, str | None]]
-):
+) -> None:
     listed = [{name: cell} for name, cells in CELLS.items() for cell in cells]
     raw = of_rows(*rows, KENYAN, TANZANIAN, *listed).frame
     frame = prepared(raw)
@@ -116,7 +116,7 @@ def test_what_is_plainly_sound_is_sound_and_what_was_clean_has_not_been_changed(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(rows=st.lists(any_row, min_size=1, max_size=12))
-def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: list[dict[str, str | None]]):
+def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     validated = validate(of_rows(*rows), rules)
     assert validated.rows["row"].to_list() == list(range(2, len(rows) + 2))
     invalid = validated.rows.filter(~pl.col("valid"))
@@ -131,7 +131,7 @@ def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: li
     decimals=st.text("0123456789", max_size=4),
     country=st.sampled_from(["GH", "UG", "CI"]),
 )
-def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decimals: str, country: str):
+def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decimals: str, country: str) -> None:
     text = f"{whole}.{decimals}" if decimals else str(whole)
     units = rules[country].minor_units
     amount = parse_amount(text, minor_units=units)
@@ -146,7 +146,7 @@ def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decim
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(name=st.text(min_size=1, max_size=30), email_user=st.text("abc.!#$%&'*+/=?^_`{|}~-", min_size=1))
-def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, name: str, email_user: str):
+def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, name: str, email_user: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_email": f"{email_user}@example.com"})
     for fields in validate(of_rows(*rows), rules).instructions["fields"]:
         parsed = json.loads(fields)
@@ -156,13 +156,13 @@ def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, n
 @pytest.mark.parametrize(
     "name", ['Jane "JJ" Doe', "back\\slash", '\\"', "O'Brien", "${1}", "Aïssatou 张伟", "{}", "a/b"]
 )
-def test_a_name_comes_out_of_the_fields_as_it_went_in(rules: Rules, name: str):
+def test_a_name_comes_out_of_the_fields_as_it_went_in(rules: Rules, name: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_last_name": name})
     kenyan, tanzanian = (json.loads(fields) for fields in validate(of_rows(*rows), rules).instructions["fields"])
     assert (kenyan["account_name"], tanzanian["receiver_last_name"]) == (name, name)
 
 
-def test_an_instruction_has_exactly_the_fields_of_its_form(rules: Rules):
+def test_an_instruction_has_exactly_the_fields_of_its_form(rules: Rules) -> None:
     validated = validate(of_rows(KENYAN, TANZANIAN), rules)
     kenyan, tanzanian = (json.loads(fields) for fields in validated.instructions["fields"])
     assert kenyan == {"account_name": "Wanjiru Kamau", "account_number": "254712345678", "phone": "+254712345678"}
@@ -178,7 +178,7 @@ def test_an_instruction_has_exactly_the_fields_of_its_form(rules: Rules):
     assert validated.instructions["payee"].to_list() == ["254712345678", "0621234567"]
 
 
-def test_what_the_configuration_fills_in_is_not_part_of_the_content(rules: Rules):
+def test_what_the_configuration_fills_in_is_not_part_of_the_content(rules: Rules) -> None:
     written = {**TANZANIAN, "client_orderid": "A-3", "order_desc": "Payout"}
     sheet = of_rows(TANZANIAN, written)
     fields, content = (validate(sheet, rules).instructions[name].to_list() for name in ("fields", "content"))
@@ -187,14 +187,14 @@ def test_what_the_configuration_fills_in_is_not_part_of_the_content(rules: Rules
     assert "127.0.0.1" not in content[0]
 
 
-def test_a_receiver_row_shows_the_receivers_name_and_phone(rules: Rules):
+def test_a_receiver_row_shows_the_receivers_name_and_phone(rules: Rules) -> None:
     row = validate(of_rows(TANZANIAN), rules).rows.row(0, named=True)
     assert (row["account_name"], row["account_number"], row["phone"]) == ("Asha Mushi", None, "0621234567")
     bad = validate(of_rows({**TANZANIAN, "receiver_email": "x"}), rules).rows.row(0, named=True)
     assert (bad["account_name"], bad["account_number"], bad["phone"]) == ("Asha Mushi", None, "0621234567")
 
 
-def test_what_a_sheet_leaves_out_is_filled_in_and_what_contradicts_is_a_defect(rules: Rules):
+def test_what_a_sheet_leaves_out_is_filled_in_and_what_contradicts_is_a_defect(rules: Rules) -> None:
     row = validate(of_rows(KENYAN), rules).rows.row(0, named=True)
     assert (row["currency"], row["purpose"]) == ("KES", "WALLET-KE")
     wrong = {**KENYAN, "currency": "UGX", "purpose": "OTHER", "receiver_country_code": "UG"}
@@ -205,7 +205,7 @@ def test_what_a_sheet_leaves_out_is_filled_in_and_what_contradicts_is_a_defect(r
     ]
 
 
-def test_south_africa_takes_no_purpose(rules: Rules):
+def test_south_africa_takes_no_purpose(rules: Rules) -> None:
     row = {**KENYAN, "country": "ZA", "account_number": "27711234567", "phone": "+27711234567"}
     good = validate(of_rows(row), rules)
     assert good.rows["purpose"].to_list() == [None]
@@ -221,31 +221,31 @@ def test_south_africa_takes_no_purpose(rules: Rules):
         ("BJ", "country.unknown", "BN"),
     ],
 )
-def test_a_country_that_is_none_says_what_to_write(rules: Rules, country: str | None, code: str, sentence: str):
+def test_a_country_that_is_none_says_what_to_write(rules: Rules, country: str | None, code: str, sentence: str) -> None:
     defects = validate(of_rows({**KENYAN, "country": country}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
 
 
-def test_a_country_without_a_form_is_refused_in_the_rules_own_words():
+def test_a_country_without_a_form_is_refused_in_the_rules_own_words() -> None:
     bare = load_rules("payout", {})
     defects = validate(of_rows({**KENYAN, "country": "SN", "amount": "1500"}), bare).defects
     assert codes(defects) == [(2, "country.unusable")]
     assert defects["message"][0] == bare["SN"].unusable
 
 
-def test_a_column_that_some_rows_need_must_be_there(rules: Rules):
+def test_a_column_that_some_rows_need_must_be_there(rules: Rules) -> None:
     sheet = of_rows({name: value for name, value in KENYAN.items() if name != "phone"}, TANZANIAN)
     with pytest.raises(SheetError, match=r"phone \(needed for Kenya\)"):
         validate(sheet, rules)
 
 
-def test_a_column_that_no_row_needs_may_be_missing(rules: Rules):
+def test_a_column_that_no_row_needs_may_be_missing(rules: Rules) -> None:
     assert set(of_rows(KENYAN).frame.columns) < set(KNOWN_COLUMNS) | {"row"}
     assert validate(of_rows(KENYAN), rules).rows["valid"].all()
 
 
-def test_totals_count_every_row_and_every_readable_amount(rules: Rules):
+def test_totals_count_every_row_and_every_readable_amount(rules: Rules) -> None:
     totals = validate(
         of_rows(KENYAN, {**KENYAN, "amount": "0.50"}, {**KENYAN, "amount": "1,000"}, TANZANIAN), rules
     ).totals
@@ -253,7 +253,7 @@ def test_totals_count_every_row_and_every_readable_amount(rules: Rules):
     assert totals.sums == {"KES": Decimal("1501.00"), "TZS": Decimal(20000)}
 
 
-def test_a_name_of_digits_only_is_worth_a_warning(rules: Rules):
+def test_a_name_of_digits_only_is_worth_a_warning(rules: Rules) -> None:
     validated = validate(of_rows({**KENYAN, "account_name": "254712345678"}), rules)
     assert codes(validated.warnings) == [(2, "account_name.digits")]
     assert validated.rows["valid"].all()

@@ -64,7 +64,7 @@ def codes(found: Validated) -> list[str]:
     return found.defects["code"].to_list()
 
 
-def test_a_good_row_becomes_an_instruction_with_the_fields_of_its_country(sheet: Path):
+def test_a_good_row_becomes_an_instruction_with_the_fields_of_its_country(sheet: Path) -> None:
     found = validated(sheet, GOOD, {**RWANDAN, "client_orderid": "C-2"})
     assert codes(found) == []
     hold_to_contract(found, RULES)
@@ -93,17 +93,17 @@ def test_a_good_row_becomes_an_instruction_with_the_fields_of_its_country(sheet:
         ({"order_desc": ""}, "order_desc.missing"),
     ],
 )
-def test_a_wrong_value_is_a_defect_of_its_column(sheet: Path, change: dict[str, str], code: str):
+def test_a_wrong_value_is_a_defect_of_its_column(sheet: Path, change: dict[str, str], code: str) -> None:
     assert codes(validated(sheet, GOOD | change)) == [code]
 
 
-def test_south_africa_takes_no_purpose_and_others_no_merchant_data(sheet: Path):
+def test_south_africa_takes_no_purpose_and_others_no_merchant_data(sheet: Path) -> None:
     african = RWANDAN | {"country": "ZA", "cell_phone": "27821000105", "phone": "27821000105", "amount": "5"}
     found = validated(sheet, african | {"purpose": "X", "merchant_data": "t", "order_desc": "Fees"})
     assert sorted(codes(found)) == ["account_name.not_used", "merchant_data.not_used", "purpose.not_used"]
 
 
-def test_a_missing_column_is_named_unless_the_terms_fill_it(sheet: Path):
+def test_a_missing_column_is_named_unless_the_terms_fill_it(sheet: Path) -> None:
     rows = {name: value for name, value in GOOD.items() if name not in {"city", "zip_code"}}
     with pytest.raises(SheetError, match=r"city \(needed for Kenya\); zip_code"):
         validated(sheet, rows)
@@ -114,7 +114,7 @@ masked = st.text("0123456789*", min_size=9, max_size=9)
 
 
 @given(written=st.sampled_from(["+254{}", "00254 {}", "254-{}", "0{}"]), digits=masked)
-def test_a_phone_is_partly_hidden_at_most_and_keeps_what_is_shown(written: str, digits: str):
+def test_a_phone_is_partly_hidden_at_most_and_keeps_what_is_shown(written: str, digits: str) -> None:
     column = NumberColumn.of(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
     text = pl.Series("phone", [written.format(digits)])
     frame = pl.DataFrame([text, bare_number(text).alias(bare("phone"))])
@@ -126,7 +126,7 @@ def test_a_phone_is_partly_hidden_at_most_and_keeps_what_is_shown(written: str, 
 
 
 @given(digits=masked.filter(lambda text: "*" in text))
-def test_a_hidden_digit_passes_nowhere_else(digits: str):
+def test_a_hidden_digit_passes_nowhere_else(digits: str) -> None:
     for name, kind in (("cell_phone", FieldKind.INTERNATIONAL_PHONE), ("account_number", FieldKind.WALLET)):
         column = NumberColumn.of(RULES["KE"], name, kind)
         text = pl.Series(name, [f"+254{digits}"])
@@ -134,46 +134,46 @@ def test_a_hidden_digit_passes_nowhere_else(digits: str):
         assert not frame.select(column.is_valid).item()
 
 
-def test_what_only_the_other_operations_sheets_have_is_unknown_and_comes_back(sheet: Path):
+def test_what_only_the_other_operations_sheets_have_is_unknown_and_comes_back(sheet: Path) -> None:
     found = read(sheet, GOOD | {"account_number": "254712345678"})
     assert found.unknown == ("account_number (sheet)",)
     payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
     assert payout.unknown == ("city", "customer_url")
 
 
-def test_our_own_column_of_a_collections_reconciliation_is_never_a_senders(sheet: Path):
+def test_our_own_column_of_a_collections_reconciliation_is_never_a_senders(sheet: Path) -> None:
     assert read(sheet, GOOD | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)
 
 
 @pytest.mark.parametrize("operation", COLUMNS_OF)
-def test_a_sheet_may_have_every_field_that_a_form_of_its_operation_takes_from_it(operation: str):
+def test_a_sheet_may_have_every_field_that_a_form_of_its_operation_takes_from_it(operation: str) -> None:
     terms = {code: OperatorTerms(form="account", purpose="X") for code in ("CI",)} if operation == "payout" else {}
     rules = load_rules(operation, terms)
     wanted = {field.name for rule in rules.values() if rule.form for field in rule.form.fields if field.from_sheet}
     assert wanted <= set(COLUMNS_OF[operation])
 
 
-def test_a_sheet_with_columns_of_both_is_for_who_runs_it(sheet: Path):
+def test_a_sheet_with_columns_of_both_is_for_who_runs_it(sheet: Path) -> None:
     refuse_misdirected(read(sheet, GOOD | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
 
 
 @pytest.mark.parametrize("operation", ["payout", "payin"])
-def test_a_sheet_without_a_telling_column_is_not_guessed_at(sheet: Path, operation: str):
+def test_a_sheet_without_a_telling_column_is_not_guessed_at(sheet: Path, operation: str) -> None:
     refuse_misdirected(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
 
 
-def test_the_same_rows_have_another_batch_id_in_each_operation(sheet: Path):
+def test_the_same_rows_have_another_batch_id_in_each_operation(sheet: Path) -> None:
     rows = {"country": "XX", "client_orderid": "1", "amount": "1"}
     ids = {validate(read(sheet, rows, operation=name), load_rules(name, {})).batch for name in ("payout", "payin")}
     assert len(ids) == 2
 
 
-def test_all_that_is_collected_counts_for_the_batch_id(sheet: Path):
+def test_all_that_is_collected_counts_for_the_batch_id(sheet: Path) -> None:
     ids = [validated(sheet, GOOD | change).batch for change in ({}, {"city": "Mombasa"}, {"merchant_data": "u"})]
     assert len(set(ids)) == 3
 
 
-def test_the_zone_has_one_purpose_for_collections():
+def test_the_zone_has_one_purpose_for_collections() -> None:
     terms = {code: OperatorTerms(purpose=f"P-{code}") for code in ("CI", "SN")}
     with pytest.raises(ConfigurationError, match=r"countries\.CI\.payin\.purpose, countries\.SN\.payin\.purpose"):
         load_rules("payin", terms)

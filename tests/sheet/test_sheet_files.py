@@ -5,6 +5,7 @@ import gzip
 import io
 import os
 import zipfile
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,15 +13,15 @@ import openpyxl
 import polars as pl
 import pytest
 from openpyxl.worksheet.worksheet import Worksheet
-from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.validate import validate
+from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 
-def parquet(**columns: pl.Series | list[object]) -> bytes:
+def parquet(**columns: pl.Series | Sequence[object]) -> bytes:
     file = io.BytesIO()
     pl.DataFrame(columns).write_parquet(file)
     return file.getvalue()
@@ -50,7 +51,7 @@ HEADINGS: list[object] = [*HEADER.split(",")]
 CELLS: list[object] = [*GOOD.split(",")]
 
 
-def test_a_missing_file_a_directory_and_a_device_are_refused(tmp_path: Path):
+def test_a_missing_file_a_directory_and_a_device_are_refused(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe.csv"
     os.mkfifo(fifo)
     (tmp_path / "folder.csv").mkdir()
@@ -63,7 +64,7 @@ def test_a_missing_file_a_directory_and_a_device_are_refused(tmp_path: Path):
             read_sheet(tmp_path / name, ReadOptions())
 
 
-def test_a_device_is_refused_without_being_read(tmp_path: Path):
+def test_a_device_is_refused_without_being_read(tmp_path: Path) -> None:
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
     with pytest.raises(SheetError, match="no regular file"):
         read_sheet(tmp_path / "zero.csv", ReadOptions())
@@ -72,7 +73,7 @@ def test_a_device_is_refused_without_being_read(tmp_path: Path):
 @pytest.mark.parametrize("after", [GOOD + GOOD, GOOD.replace("1500.50", "9500.50"), GOOD[:-9]])
 def test_a_file_that_is_changed_while_it_is_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
-):
+) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(lines(GOOD))
     os.utime(path, ns=(0, 0))
@@ -89,7 +90,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_refused(
         read_sheet(path, ReadOptions())
 
 
-def test_a_file_above_the_limit_is_refused(sheet: MakeSheet):
+def test_a_file_above_the_limit_is_refused(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="at most"):
         sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD)) - 1)
     assert sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD))).frame.height == 1
@@ -111,12 +112,14 @@ def test_a_file_above_the_limit_is_refused(sheet: MakeSheet):
         (lines(GOOD).encode(), "pay", "ends in none of"),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says_is_refused(sheet: MakeSheet, content: bytes, name: str, sentence: str):
+def test_a_file_that_is_not_what_its_name_says_is_refused(
+    sheet: MakeSheet, content: bytes, name: str, sentence: str
+) -> None:
     with pytest.raises(SheetError, match=sentence):
         sheet(content, name)
 
 
-def test_the_same_rows_are_the_same_batch_in_every_format(sheet: MakeSheet, rules: Rules):
+def test_the_same_rows_are_the_same_batch_in_every_format(sheet: MakeSheet, rules: Rules) -> None:
     header, row = HEADER + ",Department", GOOD + ",Café"
     columns = {name: [value] for name, value in zip(header.split(","), row.split(","), strict=True)}
     read = [
@@ -132,7 +135,7 @@ def test_the_same_rows_are_the_same_batch_in_every_format(sheet: MakeSheet, rule
 # Parquet
 
 
-def test_parquet_integers_decimals_and_categories_are_taken_exactly(sheet: MakeSheet):
+def test_parquet_integers_decimals_and_categories_are_taken_exactly(sheet: MakeSheet) -> None:
     read = sheet(
         parquet(
             country=pl.Series(["KE"] * 4, dtype=pl.Categorical),
@@ -156,7 +159,7 @@ def test_parquet_integers_decimals_and_categories_are_taken_exactly(sheet: MakeS
     assert not read.defects.height
 
 
-def test_a_parquet_float_that_is_not_whole_is_a_defect_however_good_it_looks(sheet: MakeSheet, rules: Rules):
+def test_a_parquet_float_that_is_not_whole_is_a_defect_however_good_it_looks(sheet: MakeSheet, rules: Rules) -> None:
     columns = GOOD_COLUMNS | {"amount": pl.Series([100.5]), "share": pl.Series([0.5])}
     validated = validate(sheet(parquet(**columns), "pay.parquet"), rules)
     assert codes(validated.defects) == [(2, "amount.float")]
@@ -166,12 +169,12 @@ def test_a_parquet_float_that_is_not_whole_is_a_defect_however_good_it_looks(she
 
 
 @pytest.mark.parametrize("value", [[[1]], [{"a": 1}], [b"x"]])
-def test_nested_and_binary_parquet_columns_refuse_the_sheet(sheet: MakeSheet, value: list[object]):
+def test_nested_and_binary_parquet_columns_refuse_the_sheet(sheet: MakeSheet, value: list[object]) -> None:
     with pytest.raises(SheetError, match="column 'extra'"):
         sheet(parquet(**GOOD_COLUMNS, extra=value), "pay.parquet")
 
 
-def test_a_parquet_file_with_too_much_inside_is_refused(sheet: MakeSheet):
+def test_a_parquet_file_with_too_much_inside_is_refused(sheet: MakeSheet) -> None:
     many = {name: values * 1000 for name, values in GOOD_COLUMNS.items()}
     with pytest.raises(SheetError, match="more rows than are allowed"):
         sheet(parquet(**many), "pay.parquet", max_rows=999)
@@ -181,14 +184,14 @@ def test_a_parquet_file_with_too_much_inside_is_refused(sheet: MakeSheet):
         sheet(bomb, "pay.parquet", max_sheet_bytes=1_000_000)
 
 
-def test_a_damaged_parquet_file_is_refused(sheet: MakeSheet):
+def test_a_damaged_parquet_file_is_refused(sheet: MakeSheet) -> None:
     good = parquet(**GOOD_COLUMNS)
     for damaged in (good[:-20], good[:40] + good[60:], b"PAR1" + bytes(200) + b"PAR1", b"PAR1"):
         with pytest.raises(SheetError, match="damaged Parquet"):
             sheet(damaged, "pay.parquet")
 
 
-def test_a_control_character_in_parquet_or_a_workbook_refuses_the_sheet(sheet: MakeSheet):
+def test_a_control_character_in_parquet_or_a_workbook_refuses_the_sheet(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="row 2, column 'account_name'"):
         sheet(parquet(**GOOD_COLUMNS | {"account_name": ["Wanjiru\nKamau"]}), "pay.parquet")
     with pytest.raises(SheetError, match="row 2, column 'account_name'"):
@@ -198,7 +201,7 @@ def test_a_control_character_in_parquet_or_a_workbook_refuses_the_sheet(sheet: M
 # Workbooks
 
 
-def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet):
+def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet) -> None:
     content = workbook(
         ["Payroll November"],
         [],
@@ -230,7 +233,7 @@ def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet):
         (b"-5", "-5"),
     ],
 )
-def test_a_number_cell_is_the_number_that_was_typed(sheet: MakeSheet, stored: bytes, text: str):
+def test_a_number_cell_is_the_number_that_was_typed(sheet: MakeSheet, stored: bytes, text: str) -> None:
     content = rewritten(
         workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]),
         "xl/worksheets/sheet1.xml",
@@ -239,7 +242,7 @@ def test_a_number_cell_is_the_number_that_was_typed(sheet: MakeSheet, stored: by
     assert sheet(content, "pay.xlsx").frame["amount"].to_list() == [text]
 
 
-def test_what_a_workbook_makes_doubtful_is_a_defect(sheet: MakeSheet, rules: Rules):
+def test_what_a_workbook_makes_doubtful_is_a_defect(sheet: MakeSheet, rules: Rules) -> None:
     cells = [
         [*CELLS[:2], "=B2*2", *CELLS[3:]],
         [*CELLS[:5], 1234567890123456789, CELLS[6]],
@@ -258,12 +261,12 @@ def test_what_a_workbook_makes_doubtful_is_a_defect(sheet: MakeSheet, rules: Rul
     assert not validated.rows["valid"].any()
 
 
-def test_a_row_of_formulas_without_values_is_not_taken_for_blank(sheet: MakeSheet):
+def test_a_row_of_formulas_without_values_is_not_taken_for_blank(sheet: MakeSheet) -> None:
     read = sheet(workbook(HEADINGS, CELLS, ["=A2", "=B2", "=C2"]), "pay.xlsx")
     assert read.frame["row"].to_list() == [2, 3]
 
 
-def test_several_worksheets_that_look_like_sheets_are_refused_until_one_is_named(sheet: MakeSheet):
+def test_several_worksheets_that_look_like_sheets_are_refused_until_one_is_named(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS, more={"Second": [HEADINGS, CELLS, CELLS], "Notes": [["hello"]]})
     with pytest.raises(SheetError, match="Several worksheets look like a sheet of payees: 'Sheet', 'Second'"):
         sheet(content, "pay.xlsx")
@@ -274,7 +277,7 @@ def test_several_worksheets_that_look_like_sheets_are_refused_until_one_is_named
         sheet(content, "pay.xlsx", sheet_name="Notes")
 
 
-def test_hidden_rows_and_worksheets_are_told(sheet: MakeSheet):
+def test_hidden_rows_and_worksheets_are_told(sheet: MakeSheet) -> None:
     book = openpyxl.load_workbook(io.BytesIO(workbook(HEADINGS, CELLS, CELLS, more={"Old": [HEADINGS, CELLS]})))
     book["Old"].sheet_state = "hidden"
     book["Sheet"].row_dimensions[3].hidden = True
@@ -315,7 +318,7 @@ def rewritten(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
         (b"<worksheet ", b'<!DOCTYPE x [<!ENTITY a "b">]><worksheet '),
     ],
 )
-def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes, after: bytes):
+def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes, after: bytes) -> None:
     content = workbook(HEADINGS, [*CELLS, 5.5])
     damaged = rewritten(content, "xl/worksheets/sheet1.xml", {before: after})
     if b's="x"' in after:
@@ -324,7 +327,7 @@ def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: byt
         sheet(damaged, "pay.xlsx")
 
 
-def test_a_workbook_that_unpacks_to_more_than_the_limit_is_refused(sheet: MakeSheet):
+def test_a_workbook_that_unpacks_to_more_than_the_limit_is_refused(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS)
     bomb = rewritten(content, "xl/worksheets/sheet1.xml", {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000})
     assert len(bomb) < 50_000
@@ -332,7 +335,7 @@ def test_a_workbook_that_unpacks_to_more_than_the_limit_is_refused(sheet: MakeSh
         sheet(bomb, "pay.xlsx", max_sheet_bytes=1_000_000)
 
 
-def test_a_workbook_whose_parts_lie_about_their_size_is_refused(sheet: MakeSheet):
+def test_a_workbook_whose_parts_lie_about_their_size_is_refused(sheet: MakeSheet) -> None:
     content = bytearray(workbook(HEADINGS, CELLS))
     for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
         at = -1
@@ -342,7 +345,7 @@ def test_a_workbook_whose_parts_lie_about_their_size_is_refused(sheet: MakeSheet
         sheet(bytes(content), "pay.xlsx")
 
 
-def test_a_zip_archive_that_is_no_workbook_is_refused(sheet: MakeSheet):
+def test_a_zip_archive_that_is_no_workbook_is_refused(sheet: MakeSheet) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("pay.csv", lines(GOOD))
@@ -350,7 +353,7 @@ def test_a_zip_archive_that_is_no_workbook_is_refused(sheet: MakeSheet):
         sheet(file.getvalue(), "pay.xlsx")
 
 
-def test_what_a_text_cell_escapes_is_undone_and_how_it_is_pronounced_is_left_out(sheet: MakeSheet):
+def test_what_a_text_cell_escapes_is_undone_and_how_it_is_pronounced_is_left_out(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, [*CELLS[:4], "Wanjiru Kamau", *CELLS[5:]])
     phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
     changed = rewritten(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hostile import Hostile, hostile_sheet, play
-from hostile import verdict as verdict_on
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sheet_values import GOOD, HEADER, lines
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Deferred, Sheet
 from paygw_batch.sheet.validate import validate
+from tests.sheet.hostile import Hostile, hostile_sheet, play
+from tests.sheet.hostile import verdict as verdict_on
+from tests.sheet.sheet_values import GOOD, HEADER, lines
 
 BODY = lines(*(GOOD.replace("A-1", f"A-{n}") for n in range(6))).encode()
 AT = len(HEADER) + 1
@@ -71,7 +71,9 @@ def mutated(draw: st.DrawFn, start: int) -> bytes:
 
 @hostile
 @given(content=mutated(AT))
-def test_no_row_is_lost_whatever_happens_to_the_bytes_below_the_header(tmp_path: Path, rules: Rules, content: bytes):
+def test_no_row_is_lost_whatever_happens_to_the_bytes_below_the_header(
+    tmp_path: Path, rules: Rules, content: bytes
+) -> None:
     sheet = verdict(tmp_path / "pay.csv", content, rules)
     if sheet is not None:
         assert rows_that_say_something(content) <= set(sheet.frame["row"])
@@ -79,13 +81,13 @@ def test_no_row_is_lost_whatever_happens_to_the_bytes_below_the_header(tmp_path:
 
 @hostile
 @given(content=mutated(0))
-def test_a_sheet_with_any_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes):
+def test_a_sheet_with_any_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes) -> None:
     verdict(tmp_path / "pay.csv", content, rules)
 
 
 @hostile
 @given(content=st.binary(max_size=300))
-def test_any_bytes_below_a_header_get_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes):
+def test_any_bytes_below_a_header_get_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes) -> None:
     verdict(tmp_path / "pay.csv", HEADER.encode() + b"\n" + content, rules)
 
 
@@ -101,7 +103,7 @@ printable = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), 
 )
 def test_what_another_program_writes_is_read_to_the_letter(
     tmp_path: Path, rules: Rules, rows: list[list[str]], delimiter: str, quoting: int, end: str
-):
+) -> None:
     text = io.StringIO()
     csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows(  # type: ignore[arg-type]
         [[*HEADER.split(","), "note"], *rows]
@@ -127,7 +129,7 @@ def test_what_another_program_writes_is_read_to_the_letter(
         max_size=8,
     )
 )
-def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]):
+def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     names = HEADER.split(",")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String)).with_row_index("row", offset=2)
     sheet = Sheet("made.parquet", "0" * 64, Deferred.of(frame), dict(zip(names, names, strict=True)), ())
@@ -158,7 +160,7 @@ WORKBOOK_PARTS = {
 }
 
 
-def test_a_workbook_without_cell_addresses_styles_or_shared_texts_is_read(tmp_path: Path, rules: Rules):
+def test_a_workbook_without_cell_addresses_styles_or_shared_texts_is_read(tmp_path: Path, rules: Rules) -> None:
     sheet = verdict(tmp_path / "pay.xlsx", a_workbook(), rules)
     assert sheet is not None
     assert sheet.frame["client_orderid"].to_list() == ["A-1", "A-2"]
@@ -166,7 +168,9 @@ def test_a_workbook_without_cell_addresses_styles_or_shared_texts_is_read(tmp_pa
 
 @hostile
 @given(data=st.data())
-def test_a_workbook_with_any_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, data: st.DataObject):
+def test_a_workbook_with_any_bytes_changed_gets_a_clean_verdict(
+    tmp_path: Path, rules: Rules, data: st.DataObject
+) -> None:
     content = bytearray(a_workbook())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -177,7 +181,7 @@ def test_a_workbook_with_any_bytes_changed_gets_a_clean_verdict(tmp_path: Path, 
 @given(data=st.data())
 def test_a_worksheet_with_any_characters_changed_gets_a_clean_verdict(
     tmp_path: Path, rules: Rules, data: st.DataObject
-):
+) -> None:
     text = WORKBOOK_PARTS["xl/worksheets/sheet1.xml"]
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text)))
@@ -194,7 +198,7 @@ def test_a_worksheet_with_any_characters_changed_gets_a_clean_verdict(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, seed: int):
+def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, seed: int) -> None:
     file = io.BytesIO()
     pl.DataFrame(
         {name: [cell] * 50 for name, cell in zip(HEADER.split(","), GOOD.split(","), strict=True)}
@@ -205,7 +209,7 @@ def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, 
     verdict(tmp_path / "pay.parquet", bytes(content), rules)
 
 
-def test_a_field_of_a_million_characters_gets_a_clean_verdict(tmp_path: Path, rules: Rules):
+def test_a_field_of_a_million_characters_gets_a_clean_verdict(tmp_path: Path, rules: Rules) -> None:
     long = "9" * 1_000_000
     for column in range(7):
         cells = GOOD.split(",")
@@ -214,32 +218,32 @@ def test_a_field_of_a_million_characters_gets_a_clean_verdict(tmp_path: Path, ru
     assert verdict(tmp_path / "pay.csv", lines(GOOD + "," + long).encode(), rules) is not None
 
 
-def test_very_many_columns_get_a_clean_verdict(tmp_path: Path, rules: Rules):
+def test_very_many_columns_get_a_clean_verdict(tmp_path: Path, rules: Rules) -> None:
     header = HEADER + "".join(f",c{n}" for n in range(5_000))
     sheet = verdict(tmp_path / "pay.csv", lines(GOOD + ",x" * 5_000, header=header).encode(), rules)
     assert sheet is not None
     assert len(sheet.unknown) == 5_000
 
 
-def test_rows_that_each_name_another_country_get_a_clean_verdict(tmp_path: Path, rules: Rules):
+def test_rows_that_each_name_another_country_get_a_clean_verdict(tmp_path: Path, rules: Rules) -> None:
     rows = [GOOD.replace("KE", f"Q{n}", 1).replace("A-1", f"A-{n}") for n in range(3_000)]
     assert verdict(tmp_path / "pay.csv", lines(*rows).encode(), rules) is not None
 
 
 @pytest.mark.parametrize("start", range(0, 100, 25))
-def test_damaged_samples_and_nasty_cells_get_a_clean_verdict(start: int):
+def test_damaged_samples_and_nasty_cells_get_a_clean_verdict(start: int) -> None:
     """The first hundred of what `python -m tests.sheet.hostile --sheets 10000` plays."""
     verdicts, failures = play(range(start, start + 25))
     assert not failures
     assert verdicts.total() == 25
 
 
-def test_a_seed_is_a_sheet_and_always_the_same_one():
+def test_a_seed_is_a_sheet_and_always_the_same_one() -> None:
     assert hostile_sheet(7).content == hostile_sheet(7).content
     assert hostile_sheet(7).content != hostile_sheet(8).content
 
 
-def test_a_lost_row_would_be_found(tmp_path: Path):
+def test_a_lost_row_would_be_found(tmp_path: Path) -> None:
     content = lines(GOOD, GOOD.replace("A-1", "A-2")).encode()
     assert verdict_on(tmp_path / "pay.csv", Hostile(".csv", content, 2)) == "read"
     with pytest.raises(AssertionError, match="3 rows went in, 2 came out"):

@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
 from paygw_batch.sheet.clean import bare, bare_number, is_clean, prepared
 from paygw_batch.sheet.numbers import NumberColumn
 from paygw_batch.sheet.validate import validate
+from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 KENYAN_WAYS = [
     "+254712345678",
@@ -35,7 +35,7 @@ KENYAN_WAYS = [
 
 
 @pytest.mark.parametrize("written", KENYAN_WAYS)
-def test_a_kenyan_number_is_recognised_however_it_is_written(rules: Rules, written: str):
+def test_a_kenyan_number_is_recognised_however_it_is_written(rules: Rules, written: str) -> None:
     validated = validate(of_rows({**KENYAN, "phone": written, "account_number": written}), rules)
     assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
     assert not validated.warnings.height
@@ -65,13 +65,13 @@ def test_a_kenyan_number_is_recognised_however_it_is_written(rules: Rules, writt
         ("n/a", "phone.format", "is not"),
     ],
 )
-def test_a_number_that_is_none_is_a_defect_that_says_why(rules: Rules, written: str, code: str, sentence: str):
+def test_a_number_that_is_none_is_a_defect_that_says_why(rules: Rules, written: str, code: str, sentence: str) -> None:
     defects = validate(of_rows({**KENYAN, "phone": written}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
 
 
-def test_a_zero_that_the_spreadsheet_has_eaten_is_restored_with_a_warning(rules: Rules):
+def test_a_zero_that_the_spreadsheet_has_eaten_is_restored_with_a_warning(rules: Rules) -> None:
     validated = validate(of_rows({**KENYAN, "phone": "712345678", "account_number": "712345678.0"}), rules)
     assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
     assert codes(validated.warnings) == [(2, "account_number.zero_restored"), (2, "phone.zero_restored")]
@@ -95,7 +95,7 @@ def test_a_zero_that_the_spreadsheet_has_eaten_is_restored_with_a_warning(rules:
 )
 def test_every_country_keeps_or_drops_its_zero_as_it_should(
     rules: Rules, country: str, written: str, phone: str, *, warned: bool
-):
+) -> None:
     validated = validate(
         of_rows({**KENYAN, "amount": "1500", "country": country, "phone": written, "account_number": phone}), rules
     )
@@ -104,17 +104,17 @@ def test_every_country_keeps_or_drops_its_zero_as_it_should(
 
 
 @pytest.mark.parametrize("written", ["0621234567", "+255621234567", "255 621 234 567"])
-def test_the_receiver_form_wants_the_local_number(rules: Rules, written: str):
+def test_the_receiver_form_wants_the_local_number(rules: Rules, written: str) -> None:
     validated = validate(of_rows({**TANZANIAN, "receiver_phone": written}), rules)
     assert validated.rows["phone"].to_list() == ["0621234567"]
 
 
-def test_a_local_number_that_is_wrong_is_explained_by_the_local_form(rules: Rules):
+def test_a_local_number_that_is_wrong_is_explained_by_the_local_form(rules: Rules) -> None:
     defects = validate(of_rows({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects
     assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10 and starts with 0."
 
 
-def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Rules):
+def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Rules) -> None:
     row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
     validated = validate(of_rows({**row, "account_number": " 0021234567 "}), rules)
     assert validated.instructions["payee"].to_list() == ["0021234567"]
@@ -138,7 +138,7 @@ def column(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], lis
     return read["valid"].to_list(), read["wire"].to_list()
 
 
-def test_where_lengths_differ_a_number_that_can_be_read_in_two_ways_is_refused(rules: Rules):
+def test_where_lengths_differ_a_number_that_can_be_read_in_two_ways_is_refused(rules: Rules) -> None:
     either = replace(
         rules["ZA"].numbers, dialling_code="27", pattern="(?:2[0-9]{6}|27[0-9]{7})", national_lengths=(7, 9)
     )
@@ -152,7 +152,7 @@ def test_where_lengths_differ_a_number_that_can_be_read_in_two_ways_is_refused(r
 @given(data=st.data())
 def test_every_valid_number_of_every_country_comes_back_the_same_in_every_way_of_writing(
     rules: Rules, data: st.DataObject
-):
+) -> None:
     numbers = rules[data.draw(st.sampled_from(sorted(rules)))].numbers
     national = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
     ways = [
@@ -167,7 +167,7 @@ def test_every_valid_number_of_every_country_comes_back_the_same_in_every_way_of
 
 @settings(deadline=None, max_examples=200)
 @given(st.text("0123456789+-(). \u00a0\u200b'=\"eE,", max_size=20))
-def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str):
+def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str) -> None:
     read = bare_number(pl.Series("phone", [text])).item()
     assert "".join(c for c in read if c.isdigit()) in {
         "".join(c for c in text if c.isdigit()),
@@ -182,7 +182,7 @@ def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str):
         st.text("0123456789+- .(\t\u0663\uff15'e", max_size=24), st.from_regex(r"\A\+?[0-9]{1,3}([ -][0-9]{1,4})*\Z")
     )
 )
-def test_numbers_of_a_sheet_are_freed_of_separators_however_they_are_told_to_be_clean(text: str):
+def test_numbers_of_a_sheet_are_freed_of_separators_however_they_are_told_to_be_clean(text: str) -> None:
     frame = prepared(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
     assert frame[bare("phone")].item() == bare_number(frame["phone"]).item()
     if frame[is_clean("phone")].item():

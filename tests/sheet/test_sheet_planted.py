@@ -6,10 +6,10 @@ import pandera.polars as pa
 import polars as pl
 import pytest
 from pandera.config import ValidationDepth, config_context
-from sheet_values import KENYAN, of_rows
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.sheet.schema import breaches
+from tests.sheet.sheet_values import KENYAN, of_rows
 
 
 def found(rules: Rules) -> list[tuple[int, str, str]]:

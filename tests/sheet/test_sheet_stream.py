@@ -4,10 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hostile import hostile_sheet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sheet_values import GOOD, HEADER, lines
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
@@ -15,6 +13,8 @@ from paygw_batch.sheet.read import ReadOptions, open_sheet, read_sheet
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.stream import TextStream
 from paygw_batch.sheet.validate import validate, validate_opened, warnings_as_defects
+from tests.sheet.hostile import hostile_sheet
+from tests.sheet.sheet_values import GOOD, HEADER, lines
 
 RECEIVER = "country,client_orderid,amount,receiver_first_name,receiver_last_name,receiver_phone,receiver_email"
 
@@ -101,7 +101,7 @@ CASES = {
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("case", CASES)
-def test_a_text_in_blocks_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str):
+def test_a_text_in_blocks_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:
     both_ways(tmp_path / "pay.csv", CASES[case].encode(), rules)
 
 
@@ -109,12 +109,12 @@ def test_a_text_in_blocks_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Ru
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe" + lines(*rows(9)).encode("utf-16-le"), lines(*rows(9)).encode() + b"\xff"]
 )
-def test_other_encodings_come_to_the_same(tmp_path: Path, rules: Rules, content: bytes):
+def test_other_encodings_come_to_the_same(tmp_path: Path, rules: Rules, content: bytes) -> None:
     both_ways(tmp_path / "pay.csv", content, rules)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_derived_order_ids_are_the_same(tmp_path: Path, rules: Rules):
+def test_derived_order_ids_are_the_same(tmp_path: Path, rules: Rules) -> None:
     header = HEADER.replace("client_orderid,", "")
     content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(rows(30), 1)), header=header)
     found = both_ways(tmp_path / "pay.csv", (content + content.splitlines()[1] + "\n").encode(), rules, "R")
@@ -122,13 +122,13 @@ def test_derived_order_ids_are_the_same(tmp_path: Path, rules: Rules):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_column_that_is_missing_is_told_at_the_end(tmp_path: Path, rules: Rules):
+def test_a_column_that_is_missing_is_told_at_the_end(tmp_path: Path, rules: Rules) -> None:
     header, cut = HEADER.rsplit(",", 1)[0], [row.rsplit(",", 1)[0] for row in rows(30)]
     assert both_ways(tmp_path / "pay.csv", lines(*cut, header=header).encode(), rules)[0] == "refused"
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_warnings_can_be_made_defects_of_a_streamed_sheet(tmp_path: Path, rules: Rules):
+def test_warnings_can_be_made_defects_of_a_streamed_sheet(tmp_path: Path, rules: Rules) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(CASES["paid again at the end"], encoding="utf-8")
     streamed = warnings_as_defects(validate_opened(open_sheet(path, ReadOptions()), rules))
@@ -139,13 +139,13 @@ def test_warnings_can_be_made_defects_of_a_streamed_sheet(tmp_path: Path, rules:
 @pytest.mark.usefixtures("small_blocks")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=120)
 @given(seed=st.integers(0, 10**6))
-def test_hostile_texts_come_to_the_same(tmp_path: Path, rules: Rules, seed: int):
+def test_hostile_texts_come_to_the_same(tmp_path: Path, rules: Rules, seed: int) -> None:
     sheet = hostile_sheet(seed)
     both_ways(tmp_path / f"pay{sheet.ending}", sheet.content, rules)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_large_text_is_streamed_in_several_pieces(tmp_path: Path):
+def test_a_large_text_is_streamed_in_several_pieces(tmp_path: Path) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(CASES["good"], encoding="utf-8")
     source = open_sheet(path, ReadOptions())
@@ -156,7 +156,7 @@ def test_a_large_text_is_streamed_in_several_pieces(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_file_that_is_changed_after_it_was_validated_gives_no_rows(tmp_path: Path, rules: Rules):
+def test_a_file_that_is_changed_after_it_was_validated_gives_no_rows(tmp_path: Path, rules: Rules) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(CASES["good"], encoding="utf-8")
     validated = validate_opened(open_sheet(path, ReadOptions()), rules)
@@ -166,7 +166,7 @@ def test_a_file_that_is_changed_after_it_was_validated_gives_no_rows(tmp_path: P
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_file_that_is_changed_between_two_passings_is_refused(tmp_path: Path):
+def test_a_file_that_is_changed_between_two_passings_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(CASES["good"], encoding="utf-8")
     source = open_sheet(path, ReadOptions())
@@ -177,7 +177,7 @@ def test_a_file_that_is_changed_between_two_passings_is_refused(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_text_with_too_many_rows_is_refused_in_the_same_words(tmp_path: Path, rules: Rules):
+def test_a_text_with_too_many_rows_is_refused_in_the_same_words(tmp_path: Path, rules: Rules) -> None:
     path, options = tmp_path / "pay.csv", ReadOptions(max_rows=20)
     path.write_text(CASES["good"], encoding="utf-8")
     with pytest.raises(SheetError, match="has 30 rows; at most 20 are allowed"):

@@ -4,12 +4,12 @@ import codecs
 
 import polars as pl
 import pytest
-from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.result import Sheet
 from paygw_batch.sheet.validate import validate
+from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 SEMICOLONS = lines(GOOD).replace(",", ";")
 FRENCH = lines("KE,A-1,1500.50,KES,Aïssatou Né,254712345678,+254712345678")
@@ -48,13 +48,13 @@ def names(sheet: Sheet) -> list[str]:
 )
 def test_a_good_sheet_is_read_whatever_its_encoding_and_delimiter(
     sheet: MakeSheet, rules: Rules, content: bytes, name: str
-):
+) -> None:
     read = sheet(content, name)
     assert read.frame.select("row", "account_name", "phone").rows() == [(2, "Aïssatou Né", "+254712345678")]
     assert validate(read, rules).instructions.height == 1
 
 
-def test_another_code_page_is_tried_only_where_the_configuration_names_it(sheet: MakeSheet):
+def test_another_code_page_is_tried_only_where_the_configuration_names_it(sheet: MakeSheet) -> None:
     content = FRENCH.encode("cp1252")
     with pytest.raises(SheetError, match=r"pay\.csv, line 2: the text is not UTF-8") as refused:
         sheet(content)
@@ -62,21 +62,21 @@ def test_another_code_page_is_tried_only_where_the_configuration_names_it(sheet:
     assert names(sheet(content, code_page="cp1252")) == ["Aïssatou Né"]
 
 
-def test_utf8_is_read_as_utf8_even_where_a_code_page_is_named(sheet: MakeSheet):
+def test_utf8_is_read_as_utf8_even_where_a_code_page_is_named(sheet: MakeSheet) -> None:
     assert names(sheet(FRENCH, code_page="cp1252")) == ["Aïssatou Né"]
 
 
-def test_a_code_page_that_does_not_exist_is_a_matter_of_configuration(sheet: MakeSheet):
+def test_a_code_page_that_does_not_exist_is_a_matter_of_configuration(sheet: MakeSheet) -> None:
     with pytest.raises(ConfigurationError, match="cp9999"):
         sheet(FRENCH.encode("cp1252"), code_page="cp9999")
 
 
-def test_bytes_that_the_code_page_does_not_have_refuse_the_sheet(sheet: MakeSheet):
+def test_bytes_that_the_code_page_does_not_have_refuse_the_sheet(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="not CP1252"):
         sheet(lines(GOOD.replace("Kamau", "Kam\x81u")).encode("latin-1"), code_page="cp1252")
 
 
-def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeSheet):
+def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeSheet) -> None:
     padded = "é" * 700_000
     content = lines(GOOD, f"KE,A-2,1,KES,{padded},2,3").encode() + b"KE,\xff\n"
     with pytest.raises(SheetError, match="line 4"):
@@ -125,7 +125,7 @@ def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeShe
 )
 def test_a_sheet_that_cannot_be_trusted_is_refused_whole_with_a_plain_sentence(
     sheet: MakeSheet, content: bytes, sentence: str
-):
+) -> None:
     with pytest.raises(SheetError, match=sentence) as refused:
         sheet(content)
     assert refused.value.message.startswith("pay.csv")
@@ -141,14 +141,16 @@ def test_a_sheet_that_cannot_be_trusted_is_refused_whole_with_a_plain_sentence(
 )
 def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(
     sheet: MakeSheet, rules: Rules, row: str, found: list[tuple[int, str]]
-):
+) -> None:
     validated = validate(sheet(lines(row, GOOD.replace("A-1", "A-9"))), rules)
     assert set(found) <= set(codes(validated.defects))
     assert validated.rows["valid"].to_list() == [False, True]
 
 
 @pytest.mark.parametrize("good_rows", [0, 1, 50_000])
-def test_one_ragged_row_with_quotes_is_found_among_any_number_of_others(sheet: MakeSheet, rules: Rules, good_rows: int):
+def test_one_ragged_row_with_quotes_is_found_among_any_number_of_others(
+    sheet: MakeSheet, rules: Rules, good_rows: int
+) -> None:
     others = [GOOD.replace("A-1", f"B-{n}") for n in range(good_rows)]
     content = lines(GOOD.replace("Wanjiru Kamau", '"Kamau, W."') + ",x", *others)
     found = validate(sheet(content), rules).defects
@@ -157,54 +159,54 @@ def test_one_ragged_row_with_quotes_is_found_among_any_number_of_others(sheet: M
     assert set(found["row"]) == {2}
 
 
-def test_surplus_and_missing_fields_that_make_up_for_each_other_are_still_found(sheet: MakeSheet, rules: Rules):
+def test_surplus_and_missing_fields_that_make_up_for_each_other_are_still_found(sheet: MakeSheet, rules: Rules) -> None:
     short, long = GOOD.rpartition(",")[0], GOOD.replace("A-1", "A-2") + ",x"
     found = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
     assert [line for line in found if line[1] == "row.fields"] == [(2, "row.fields"), (3, "row.fields")]
 
 
-def test_the_text_of_a_row_with_surplus_fields_is_kept_for_whoever_mends_it(sheet: MakeSheet):
+def test_the_text_of_a_row_with_surplus_fields_is_kept_for_whoever_mends_it(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD + ",x,y"))
     assert read.frame["phone"].to_list() == ["+254712345678,x,y"]
 
 
-def test_blank_rows_are_dropped_and_row_numbers_are_those_of_the_file(sheet: MakeSheet, rules: Rules):
+def test_blank_rows_are_dropped_and_row_numbers_are_those_of_the_file(sheet: MakeSheet, rules: Rules) -> None:
     content = lines(GOOD, "", ",,,,,,", '"","",,,,,', " , ,\u00a0,,\u200b,,", GOOD.replace("A-1", "A-2"), "", ",,,,,,")
     validated = validate(sheet(content), rules)
     assert validated.rows["row"].to_list() == [2, 7]
     assert validated.totals.rows == 2
 
 
-def test_a_row_with_anything_in_it_is_never_dropped(sheet: MakeSheet):
+def test_a_row_with_anything_in_it_is_never_dropped(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD, ",,,,,,x", "note,,,,,,", header=HEADER))
     assert read.frame["row"].to_list() == [2, 3, 4]
 
 
-def test_titles_above_the_header_move_the_row_numbers_only(sheet: MakeSheet):
+def test_titles_above_the_header_move_the_row_numbers_only(sheet: MakeSheet) -> None:
     read = sheet('Payroll "November\n\nprepared by,A. N. Other\n' + lines(GOOD))
     assert read.frame["row"].to_list() == [5]
 
 
-def test_a_line_that_names_the_delimiter_is_no_row_of_the_spreadsheet(sheet: MakeSheet):
+def test_a_line_that_names_the_delimiter_is_no_row_of_the_spreadsheet(sheet: MakeSheet) -> None:
     assert sheet("sep=;\n" + SEMICOLONS).frame["row"].to_list() == [2]
 
 
 @pytest.mark.parametrize("line", ['sep="', "sep=a", "sep=", "sep=;;"])
-def test_a_line_that_names_no_delimiter_is_a_line_like_any_other(sheet: MakeSheet, line: str):
+def test_a_line_that_names_no_delimiter_is_a_line_like_any_other(sheet: MakeSheet, line: str) -> None:
     assert sheet(line + "\n" + SEMICOLONS).frame["row"].to_list() == [3]
 
 
-def test_a_sheet_whose_first_heading_looks_like_an_archive_is_read(sheet: MakeSheet):
+def test_a_sheet_whose_first_heading_looks_like_an_archive_is_read(sheet: MakeSheet) -> None:
     assert sheet(lines("7," + GOOD, header="PK," + HEADER)).unknown == ("PK",)
 
 
-def test_a_header_below_the_twentieth_row_is_not_looked_for(sheet: MakeSheet):
+def test_a_header_below_the_twentieth_row_is_not_looked_for(sheet: MakeSheet) -> None:
     assert sheet("x\n" * 19 + lines(GOOD)).frame.height == 1
     with pytest.raises(SheetError, match="no header"):
         sheet("x\n" * 20 + lines(GOOD))
 
 
-def test_a_total_at_the_end_is_recognised(sheet: MakeSheet, rules: Rules):
+def test_a_total_at_the_end_is_recognised(sheet: MakeSheet, rules: Rules) -> None:
     for total in ("TOTAL,,1500.50,,,,", ",,1500.50,,Grand total:,,", ",,1500.50,,,,Totaux"):
         validated = validate(sheet(lines(GOOD, total)), rules)
         assert codes(validated.defects)[0] == (3, "row.total")
@@ -212,7 +214,7 @@ def test_a_total_at_the_end_is_recognised(sheet: MakeSheet, rules: Rules):
 
 
 @pytest.mark.parametrize("wrapped", ["'0712345678", '"=""0712345678"""', '="0712345678"', "\u202a0712345678\u202c"])
-def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str):
+def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("+254712345678", wrapped))), rules)
     assert validated.rows["phone"].to_list() == ["+254712345678"]
 
@@ -258,25 +260,25 @@ def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeShee
 )
 def test_an_amount_that_is_not_plain_is_a_defect_that_says_what_to_write(
     sheet: MakeSheet, rules: Rules, amount: str, code: str, advice: str
-):
+) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
     assert codes(validated.defects) == [(2, code)]
     assert advice in validated.defects["message"][0]
 
 
 @pytest.mark.parametrize("amount", ["10", "1500.5", "1500.50", "250000", " 1500 ", "\u200b1500"])
-def test_an_amount_reaches_the_wire_with_the_digits_of_the_sheet(sheet: MakeSheet, rules: Rules, amount: str):
+def test_an_amount_reaches_the_wire_with_the_digits_of_the_sheet(sheet: MakeSheet, rules: Rules, amount: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
     assert validated.instructions["amount"].to_list() == [amount.strip(" \u200b")]
 
 
-def test_long_values_are_cut_where_they_are_shown(sheet: MakeSheet, rules: Rules):
+def test_long_values_are_cut_where_they_are_shown(sheet: MakeSheet, rules: Rules) -> None:
     defect = validate(sheet(lines(GOOD.replace("1500.50", "x" * 500))), rules).defects
     assert defect["value"].to_list() == ["x" * 60 + "..."]
     assert len(defect["message"][0]) < 200
 
 
-def test_unknown_columns_are_kept_under_their_own_headings(sheet: MakeSheet, rules: Rules):
+def test_unknown_columns_are_kept_under_their_own_headings(sheet: MakeSheet, rules: Rules) -> None:
     content = lines(GOOD + ",Sales,x,7", header=HEADER + ",Department,State,state")
     read = sheet(content)
     assert read.unknown == ("Department", "State", "state (sheet)")
@@ -284,30 +286,30 @@ def test_unknown_columns_are_kept_under_their_own_headings(sheet: MakeSheet, rul
     assert validate(read, rules).rows.select("Department", "State", "state (sheet)").rows() == [("Sales", "x", "7")]
 
 
-def test_a_column_without_heading_is_kept_only_when_it_holds_something(sheet: MakeSheet):
+def test_a_column_without_heading_is_kept_only_when_it_holds_something(sheet: MakeSheet) -> None:
     assert sheet(lines(GOOD + ",", header=HEADER + ",")).unknown == ()
     assert sheet(lines(GOOD + ",x", header=HEADER + ",")).unknown == ("column 8",)
 
 
-def test_headings_are_matched_however_they_are_spelt(sheet: MakeSheet):
+def test_headings_are_matched_however_they_are_spelt(sheet: MakeSheet) -> None:
     header = "COUNTRY, Client Order-ID ,\u200bAmount,curr_ency,Account  Name,ACCOUNTNUMBER,Phone"
     assert sheet(lines(GOOD, header=header)).frame.columns[1:] == HEADER.split(",")
 
 
-def test_a_senders_own_heading_can_stand_for_a_column(sheet: MakeSheet):
+def test_a_senders_own_heading_can_stand_for_a_column(sheet: MakeSheet) -> None:
     content = lines(GOOD).replace("amount", "Net Pay")
     assert sheet(content, aliases={"net_pay": "amount"}).frame["amount"].to_list() == ["1500.50"]
     with pytest.raises(ConfigurationError, match="amuont"):
         sheet(content, aliases={"net pay": "amuont"})
 
 
-def test_too_many_rows_are_refused(sheet: MakeSheet):
+def test_too_many_rows_are_refused(sheet: MakeSheet) -> None:
     assert sheet(lines(GOOD, GOOD), max_rows=2).frame.height == 2
     with pytest.raises(SheetError, match="3 rows; at most 2"):
         sheet(lines(GOOD, GOOD, GOOD), max_rows=2)
 
 
-def test_every_value_is_text_and_nothing_empty_is_left(sheet: MakeSheet):
+def test_every_value_is_text_and_nothing_empty_is_left(sheet: MakeSheet) -> None:
     read = sheet(lines('KE,007,1.50,,"",0712345678,'))
     assert read.frame.dtypes == [pl.UInt32, *[pl.String] * 7]
     assert read.frame.row(0) == (2, "KE", "007", "1.50", None, None, "0712345678", None)

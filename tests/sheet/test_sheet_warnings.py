@@ -1,11 +1,11 @@
 """Warnings: what is doubtful about rows that are valid, and what `--strict` makes of it."""
 
 import pytest
-from sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.validate import validate, warnings_as_defects
+from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 OTHER = "254712000000"
 
@@ -14,28 +14,28 @@ def kenyan(order_id: str, **changes: str) -> dict[str, str | None]:
     return {**KENYAN, "client_orderid": order_id, **changes}
 
 
-def test_good_rows_have_no_warning(rules: Rules):
+def test_good_rows_have_no_warning(rules: Rules) -> None:
     assert not validate(of_rows(KENYAN, TANZANIAN), rules).warnings.height
 
 
 @pytest.mark.parametrize("name", ["OK", "ok.", "n/a", "N/A", "-", "...", "Test", "null", "XXX", "same as above", "?"])
-def test_a_word_that_is_nobodys_name_is_a_warning(rules: Rules, name: str):
+def test_a_word_that_is_nobodys_name_is_a_warning(rules: Rules, name: str) -> None:
     assert codes(validate(of_rows(kenyan("A", account_name=name)), rules).warnings) == [(2, "account_name.placeholder")]
 
 
 @pytest.mark.parametrize(
     "name", ["Na", "No Yes", "Okello", "Testimony Oke", "X", "محمد", "Nullah", "O'Kay", "Ditto B."]
 )
-def test_a_name_that_somebody_may_have_is_none(rules: Rules, name: str):
+def test_a_name_that_somebody_may_have_is_none(rules: Rules, name: str) -> None:
     assert not validate(of_rows(kenyan("A", account_name=name)), rules).warnings.height
 
 
 @pytest.mark.parametrize("name", ["0712345678", "+254 712", "1.0"])
-def test_a_name_of_digits_is_one_warning_and_not_two(rules: Rules, name: str):
+def test_a_name_of_digits_is_one_warning_and_not_two(rules: Rules, name: str) -> None:
     assert codes(validate(of_rows(kenyan("A", account_name=name)), rules).warnings) == [(2, "account_name.digits")]
 
 
-def test_the_names_of_the_receiver_form_are_looked_at_too(rules: Rules):
+def test_the_names_of_the_receiver_form_are_looked_at_too(rules: Rules) -> None:
     sheet = of_rows({**TANZANIAN, "receiver_first_name": "OK", "receiver_last_name": "123"})
     assert codes(validate(sheet, rules).warnings) == [
         (2, "receiver_first_name.placeholder"),
@@ -43,7 +43,7 @@ def test_the_names_of_the_receiver_form_are_looked_at_too(rules: Rules):
     ]
 
 
-def test_one_account_under_two_names_is_a_warning_for_each_row(rules: Rules):
+def test_one_account_under_two_names_is_a_warning_for_each_row(rules: Rules) -> None:
     rows = [
         kenyan("A", amount="10"),
         kenyan("B", amount="20", account_number=OTHER),
@@ -55,16 +55,16 @@ def test_one_account_under_two_names_is_a_warning_for_each_row(rules: Rules):
 
 
 @pytest.mark.parametrize("other", ["KAMAU, Wanjiru", "wanjiru  kamau", "Wánjirú Kamau", "Wanjiru-Kamau"])
-def test_the_same_name_written_otherwise_is_no_other_name(rules: Rules, other: str):
+def test_the_same_name_written_otherwise_is_no_other_name(rules: Rules, other: str) -> None:
     rows = [kenyan("A", amount="10"), kenyan("B", amount="20", account_name=other)]
     assert not validate(of_rows(*rows), rules).warnings.height
 
 
-def test_one_name_with_two_accounts_is_normal(rules: Rules):
+def test_one_name_with_two_accounts_is_normal(rules: Rules) -> None:
     assert not validate(of_rows(kenyan("A"), kenyan("B", account_number=OTHER)), rules).warnings.height
 
 
-def test_the_receivers_phone_is_an_account_like_any_other(rules: Rules):
+def test_the_receivers_phone_is_an_account_like_any_other(rules: Rules) -> None:
     rows = [{**TANZANIAN, "amount": "10000"}, {**TANZANIAN, "client_orderid": "B", "receiver_first_name": "Juma"}]
     assert set(codes(validate(of_rows(*rows), rules).warnings)) == {
         (2, "account_name.two_names"),
@@ -86,7 +86,7 @@ def operator_rules(code: str, operator: str | None) -> Rules:
         ("254744123456", True),  # a longer start than Safaricom's own 74
     ],
 )
-def test_a_number_of_another_operator_than_the_purposes_is_a_warning(number: str, warned: bool):
+def test_a_number_of_another_operator_than_the_purposes_is_a_warning(number: str, warned: bool) -> None:
     sheet = of_rows(kenyan("A", account_number=number, phone="+254733123456"))
     warnings = validate(sheet, operator_rules("KE", "Safaricom")).warnings
     found = [code for code in warnings["code"] if code.endswith(".operator")]
@@ -94,13 +94,13 @@ def test_a_number_of_another_operator_than_the_purposes_is_a_warning(number: str
     assert not any("operator" in code for code in validate(sheet, operator_rules("KE", None)).warnings["code"])
 
 
-def test_the_sentence_names_both_operators():
+def test_the_sentence_names_both_operators() -> None:
     sheet = of_rows(kenyan("A", account_number="254733123456"))
     (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
     assert "like a number of Airtel, and the purpose WALLET pays to Safaricom" in message
 
 
-def test_a_form_without_an_account_is_judged_by_its_phone():
+def test_a_form_without_an_account_is_judged_by_its_phone() -> None:
     rules = operator_rules("TZ", "Airtel")
     assert codes(validate(of_rows({**TANZANIAN, "receiver_phone": "0621234567"}), rules).warnings) == [
         (2, "receiver_phone.operator")
@@ -108,13 +108,13 @@ def test_a_form_without_an_account_is_judged_by_its_phone():
     assert not validate(of_rows({**TANZANIAN, "receiver_phone": "0681234567"}), rules).warnings.height
 
 
-def test_a_bank_account_has_no_operator():
+def test_a_bank_account_has_no_operator() -> None:
     terms = OperatorTerms(purpose="W", operator="MTN", bank_account_pattern="[0-9]{10}")
     row = kenyan("A", country="NG", account_number="8021234567", phone="+2348031234567")
     assert not validate(of_rows(row), load_rules("payout", {"NG": terms})).warnings.height
 
 
-def test_strict_makes_every_warning_a_defect_with_the_same_code(rules: Rules):
+def test_strict_makes_every_warning_a_defect_with_the_same_code(rules: Rules) -> None:
     sheet = of_rows(kenyan("A"), kenyan("B", account_name="OK", account_number=OTHER), kenyan("C", phone="712345678"))
     lax = validate(sheet, rules)
     strict = warnings_as_defects(lax)

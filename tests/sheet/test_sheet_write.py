@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError
@@ -18,6 +17,7 @@ from paygw_batch.sheet.formulas import guarded, unguarded
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.validate import validate
 from paygw_batch.sheet.write import check_writable, rejects, write_frame, write_rejects
+from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 FRAME = pl.DataFrame(
     {"row": pl.Series([2, 3], dtype=pl.UInt32), "name": ["Aïssatou", None], "=note": ["=1+1", "007"], "n": [1.5, 2]}
@@ -25,19 +25,19 @@ FRAME = pl.DataFrame(
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
-def test_a_file_is_readable_by_its_owner_alone_and_leaves_nothing_beside_it(tmp_path: Path, ending: str):
+def test_a_file_is_readable_by_its_owner_alone_and_leaves_nothing_beside_it(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"out.{ending}"
     write_frame(FRAME, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == [path.name]  # noqa: PTH208 (hidden files too)
 
 
-def test_parquet_keeps_values_and_types(tmp_path: Path):
+def test_parquet_keeps_values_and_types(tmp_path: Path) -> None:
     write_frame(FRAME, tmp_path / "out.parquet")
     assert pl.read_parquet(tmp_path / "out.parquet").equals(FRAME)
 
 
-def test_a_workbook_holds_text_as_text(tmp_path: Path):
+def test_a_workbook_holds_text_as_text(tmp_path: Path) -> None:
     write_frame(FRAME, tmp_path / "out.xlsx")
     sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
     assert sheet is not None
@@ -47,7 +47,7 @@ def test_a_workbook_holds_text_as_text(tmp_path: Path):
     assert sheet["A2"].number_format == "0"
 
 
-def test_a_csv_file_guards_what_a_spreadsheet_would_run(tmp_path: Path):
+def test_a_csv_file_guards_what_a_spreadsheet_would_run(tmp_path: Path) -> None:
     write_frame(FRAME, tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "row,name,'=note,n\n2,Aïssatou,'=1+1,1.5\n3,,007,2.0\n"
 
@@ -70,7 +70,7 @@ def test_a_csv_file_guards_what_a_spreadsheet_would_run(tmp_path: Path):
         (None, None),
     ],
 )
-def test_the_guard_is_put_where_it_is_needed_and_taken_off_again(text: str | None, written: str | None):
+def test_the_guard_is_put_where_it_is_needed_and_taken_off_again(text: str | None, written: str | None) -> None:
     column = pl.Series([text], dtype=pl.String)
     assert guarded(column).to_list() == [written]
     assert unguarded(guarded(column)).to_list() == [text]
@@ -78,13 +78,13 @@ def test_the_guard_is_put_where_it_is_needed_and_taken_off_again(text: str | Non
 
 @settings(deadline=None, max_examples=200)
 @given(st.text())
-def test_no_guarded_text_starts_a_formula(text: str):
+def test_no_guarded_text_starts_a_formula(text: str) -> None:
     written = guarded(pl.Series([text])).item()
     assert written[:1] not in {"=", "@", "\t", "\r"}
     assert written == text or (written[0], written[1:]) == ("'", text)
 
 
-def test_an_older_file_stays_whole_until_the_new_one_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_older_file_stays_whole_until_the_new_one_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.csv"
     path.write_text("old")
 
@@ -98,11 +98,22 @@ def test_an_older_file_stays_whole_until_the_new_one_is_there(tmp_path: Path, mo
     assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_what_is_written_is_on_stable_storage_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_written_is_on_stable_storage_before_it_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[str] = []
     sync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append("sync"), sync(descriptor))[1])
-    monkeypatch.setattr(Path, "replace", lambda path, to: (steps.append("appear"), replace(path, to))[1])
+
+    def syncing(descriptor: int) -> None:
+        steps.append("sync")
+        sync(descriptor)
+
+    def appearing(path: Path, to: Path) -> Path:
+        steps.append("appear")
+        return replace(path, to)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(Path, "replace", appearing)
     write_frame(FRAME, tmp_path / "out.csv")
     assert steps == ["sync", "appear", "sync"]
 
@@ -115,7 +126,9 @@ def test_what_is_written_is_on_stable_storage_before_it_appears(tmp_path: Path, 
         ("folder.csv", "no regular file"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(tmp_path: Path, name: str, sentence: str):
+def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(
+    tmp_path: Path, name: str, sentence: str
+) -> None:
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(OutputError, match=sentence):
         check_writable(tmp_path / name)
@@ -123,18 +136,18 @@ def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(tm
         write_frame(FRAME, tmp_path / name)
 
 
-def test_a_device_is_never_replaced_by_a_file(tmp_path: Path):
+def test_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "null.csv").symlink_to("/dev/null")
     with pytest.raises(OutputError, match="no regular file"):
         write_frame(FRAME, tmp_path / "null.csv")
 
 
-def test_checking_a_place_leaves_nothing_there(tmp_path: Path):
+def test_checking_a_place_leaves_nothing_there(tmp_path: Path) -> None:
     check_writable(tmp_path / "out.csv")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_workbook_that_would_be_too_long_is_refused_before_anything_is_written(tmp_path: Path):
+def test_a_workbook_that_would_be_too_long_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="at most 1048575 rows"):
         write_frame(pl.DataFrame({"a": pl.repeat("x", 1_048_576, eager=True)}), tmp_path / "out.xlsx")
 
@@ -151,7 +164,7 @@ ALIASES = {"net amount": "amount", "mobile phone": "phone"}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
-def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rules, tmp_path: Path, ending: str):
+def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rules, tmp_path: Path, ending: str) -> None:
     first = validate(sheet(MIXED, aliases=ALIASES), rules)
     path = tmp_path / f"pay.rejects.{ending}"
     write_rejects(first, path)
@@ -162,7 +175,7 @@ def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rule
     assert validate(again, rules).defects["code"].to_list() == first.defects["code"].to_list()
 
 
-def test_rejects_have_the_senders_headings_and_say_what_is_wrong(sheet: MakeSheet, rules: Rules):
+def test_rejects_have_the_senders_headings_and_say_what_is_wrong(sheet: MakeSheet, rules: Rules) -> None:
     frame = rejects(validate(sheet(MIXED, aliases=ALIASES), rules))
     assert frame.columns == ["row", "problems", *MIXED.splitlines()[0].split(",")]
     assert frame["row"].to_list() == [3, 4]
@@ -173,20 +186,20 @@ def test_rejects_have_the_senders_headings_and_say_what_is_wrong(sheet: MakeShee
     assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
 
 
-def test_a_row_with_surplus_fields_comes_back_with_all_its_text(sheet: MakeSheet, rules: Rules, tmp_path: Path):
+def test_a_row_with_surplus_fields_comes_back_with_all_its_text(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD + ",x")), rules)
     write_rejects(validated, tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
     assert rejects(validated)["phone"].to_list() == ["+254712345678,x"]
 
 
-def test_a_sheet_that_loses_columns_to_ours_says_so(sheet: MakeSheet):
+def test_a_sheet_that_loses_columns_to_ours_says_so(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD + ",2,none", header=HEADER + ",row,problems"))
     assert read.unknown == ()
     assert read.notes == ("The columns row and problems are those of a rejects file, and are left out.",)
 
 
-def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules, tmp_path: Path):
+def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", "0") + ",77", header=HEADER + ",row")), rules)
     write_rejects(validated, tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
@@ -196,7 +209,7 @@ def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(note=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20))
-def test_any_printable_note_survives_being_rejected(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str):
+def test_any_printable_note_survives_being_rejected(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
     quoted = '"' + note.replace('"', '""') + '"'
     validated = validate(sheet(lines(f"{GOOD},{quoted}".replace("1500.50", "0"), header=HEADER + ",note")), rules)
     write_rejects(validated, tmp_path / "r.csv")

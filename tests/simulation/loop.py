@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, cast
+from typing import Any, TypeVarTuple, cast
+
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(slots=True)
@@ -67,14 +69,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Whether asyncio shall watch itself."""
         return False
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         """Let `callback` have its turn."""
         waiting = _Callback(callback, args, context)
         self._ready.append(waiting)
         return cast("asyncio.Handle", waiting)
 
     def call_at(
-        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Let `callback` have its turn at a simulated time."""
         waiting = _Callback(callback, args, context)
@@ -83,7 +87,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return cast("asyncio.TimerHandle", waiting)
 
     def call_later(
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Let `callback` have its turn in `delay` simulated seconds."""
         return self.call_at(self._clock.now_s + delay, callback, *args, context=context)

@@ -100,7 +100,7 @@ class Process:
         self.world = world
         self.is_run = is_run
         self.pace: Pace = world.pace
-        self.loop = ProcessLoop(world.clock, world.unhandled.append)
+        self.loop = ProcessLoop(world.clock, world.unhandled.append)  # type: ignore[abstract]  # no ABC when it runs
         self.dead = False
         self.writes = 0
         self.dies_before_write = self.dies_after_write = self.fails_at_write = 0
