@@ -21,7 +21,7 @@ from paygw_batch.gateway.notification import read_notification
 from paygw_batch.journal.spool import Spool, SpoolEnd, spool_path
 from paygw_batch.listener.app import Limits, ListenerApp
 from paygw_batch.listener.keeper import Keeper
-from paygw_batch.listener.server import LOOPBACK, listen_on, serve
+from paygw_batch.listener.server import LOOPBACK, serve
 from paygw_batch.run.intake import AT_ONCE, Intake
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.summary import ExitCode, Summary
@@ -48,8 +48,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     names = field_names(settings, load_operation(PAYOUT))
     check = authenticity(settings, names, os.environ)
     section = settings.notifications
-    with closing(_open_spool(settings)) as spool, closing(listen_on(section.port)) as listener:
-        keeper = Keeper(spool)
+    with closing(_open_spool(settings)) as spool, closing(Keeper(spool)) as keeper:
         app = ListenerApp(
             path,
             read=partial(read_notification, names=names, check=check),
@@ -61,19 +60,19 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         taking = _Taking(settings, spool, screen)
         if check is None:
             screen.notes(["No authenticity check is configured: a notification is evidence for a person to confirm."])
-        screen.say(
-            f"Listening on {LOOPBACK}:{listener.getsockname()[1]}; kept in {spool_path(settings.journal_path())}."
-        )
+
+        def ready(port: int) -> None:
+            screen.say(f"Listening on {LOOPBACK}:{port}; kept in {spool_path(settings.journal_path())}.")
 
         async def receive() -> None:
             at_intervals = asyncio.create_task(taking.at_intervals())
-            await serve(app, listener, client_timeout_s=section.client_timeout_s)
+            await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
             at_intervals.cancel()
             with suppress(asyncio.CancelledError):
                 await at_intervals
 
         asyncio.run(receive())
-        keeper.close()
+        keeper.close()  # what is under way is kept before the last look
         taking.take_what_is_left()
     counted = dict(sorted(app.counts.items()))
     screen.finish(

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,8 +22,30 @@ _BACKLOG = 2048
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
-def listen_on(port: int) -> socket.socket:
-    """Return a socket that listens on loopback. Raises `ConfigurationError`."""
+async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
+    """Serve until SIGINT or SIGTERM, both of which end it in order from before it can be connected to.
+
+    `ready` is called with the port once it listens; 0 asks for any free one. A connection carries one request and ends
+    within `client_timeout_s`. Raises `ConfigurationError` when the port cannot be had.
+    """
+    server = _server(app, client_timeout_s)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        with closing(_listen_on(port)) as listener:
+            ready(listener.getsockname()[1])
+            await server.serve(sockets=[listener])
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _listen_on(port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
     except OSError as problem:
@@ -32,9 +54,16 @@ def listen_on(port: int) -> socket.socket:
         ) from None
 
 
-async def serve(app: ListenerApp, listener: socket.socket, *, client_timeout_s: float) -> None:
-    """Serve until SIGINT or SIGTERM. A connection carries one request and ends within `client_timeout_s`."""
-    server = _Server(
+class _Server(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(app: ListenerApp, client_timeout_s: float) -> _Server:
+    return _Server(
         uvicorn.Config(
             app,
             http=_bounded(client_timeout_s),
@@ -53,26 +82,6 @@ async def serve(app: ListenerApp, listener: socket.socket, *, client_timeout_s: 
             timeout_graceful_shutdown=int(client_timeout_s) + 1,
         )
     )
-
-    def stop() -> None:
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _bounded(limit_s: float) -> type[asyncio.Protocol]:

@@ -1,0 +1,53 @@
+"""The listener's own end: in order from the moment that anybody can connect to it."""
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.listener.app import Limits, ListenerApp
+from paygw_batch.listener.server import LOOPBACK, serve
+
+
+async def keep(_content: str) -> None:
+    await asyncio.sleep(0)
+
+
+def listen(port: int, ready: Callable[[int], None]) -> None:
+    app = ListenerApp(
+        "/paygw/token",
+        read=lambda _received: "nothing is sent to it",
+        keep=keep,
+        limits=Limits(max_body_bytes=1024, rate_per_s=10.0),
+        now=lambda: "2026-01-31T12:00:00Z",
+        monotonic_s=time.monotonic,
+    )
+    asyncio.run(asyncio.wait_for(serve(app, port, client_timeout_s=1.0, ready=ready), timeout=30))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_as_soon_as_it_can_be_connected_to_ends_it_in_order(number: signal.Signals) -> None:
+    ports: list[int] = []
+
+    def ready(port: int) -> None:
+        with socket.create_connection((LOOPBACK, port), timeout=5):
+            ports.append(port)
+        signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    listen(0, ready)
+    assert signal.getsignal(number) == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOOPBACK, ports[0]), timeout=5)
+
+
+def test_a_port_in_use_is_refused_by_its_number_and_with_the_setting_to_change() -> None:
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"Cannot listen on {LOOPBACK}:{port}") as refused:
+            listen(port, lambda _port: pytest.fail("it listens"))
+    assert "[notifications] port" in refused.value.hint
