@@ -1,27 +1,11 @@
 """Sheets that were given to the wrong command: people to pay and customers to collect from are told apart."""
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.columns import COLUMNS_OF
 from paygw_batch.sheet.headers import fold
-
-
-class Headed(Protocol):
-    """What is known of a sheet by its header: `name`, `operation` and `headers` as in `Sheet`."""
-
-    @property
-    def name(self) -> str:
-        """As in `Sheet`."""
-
-    @property
-    def operation(self) -> str:
-        """As in `Sheet`."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """As in `Sheet`."""
+from paygw_batch.sheet.result import Headed
 
 
 def refuse_misdirected(sheet: Headed, commands: Mapping[str, str]) -> None:

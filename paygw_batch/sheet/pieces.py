@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import polars as pl
 
-from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.result import Headed, Sheet
 
 ROWS_AT_ONCE = 250_000
 _CORES_A_PIECE = 2
@@ -31,20 +31,8 @@ class NotPlain(Exception):
     """A file cannot be gone through piece by piece: it has to be read as a whole."""
 
 
-class Source(Protocol):
-    """A sheet that can be gone through piece by piece, as often as need be."""
-
-    @property
-    def name(self) -> str:
-        """As in `Sheet`."""
-
-    @property
-    def operation(self) -> str:
-        """As in `Sheet`."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """As in `Sheet`, with all of the `nameless`."""
+class Source(Headed, Protocol):
+    """A sheet that can be gone through piece by piece, as often as need be. `headers` has all of the `nameless`."""
 
     @property
     def unknown(self) -> Sequence[str]:

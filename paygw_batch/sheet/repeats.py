@@ -57,7 +57,7 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a warning for every valid line that pays like another one, or the same account under another name.
+    """Return a warning for every valid line that is like another one, or the same account under another name.
 
     `lines` need hold no others than those whose payee stands twice.
     """
@@ -69,7 +69,7 @@ def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return a warning for every row whose account is paid under different names."""
+    """Return a warning for every row whose account stands under different names."""
     # Case, accents, blanks, punctuation and the order of names are no other name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     named = paid.drop_nulls("account_name").with_columns(
@@ -87,7 +87,7 @@ def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         value=pl.col("account_name").str.slice(0, 60),
         code=pl.lit("account_name.two_names"),
         message=pl.format(
-            "{}: the same account is paid under {} different names (rows {}): make sure whose it is.",
+            "{}: the same account stands under {} different names (rows {}): make sure whose it is.",
             pl.col("account_name").str.slice(0, 60),
             "names",
             "rows",
@@ -96,7 +96,7 @@ def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return a warning for every row that pays the same payee the same amount as another one."""
+    """Return a warning for every row with the payee and the amount of another one."""
     groups = _groups(paid, keys)
     if not groups.height:
         return no_defects()
@@ -111,7 +111,7 @@ def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         value=pl.col("client_orderid").str.slice(0, 60),
         code=pl.lit("row.look_alike"),
         message=pl.format(
-            "{} pays the same account the same amount as {} ({} such rows: {}): make sure that all are meant.",
+            "{} has the same account and the same amount as {} ({} such rows: {}): make sure that all are meant.",
             pl.col("client_orderid").str.slice(0, 60),
             other.str.slice(0, 60),
             "count",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import polars as pl
 
@@ -91,6 +92,22 @@ class Sheet:
     def frame(self) -> pl.DataFrame:
         """Every row as received."""
         return self.content.frame
+
+
+class Headed(Protocol):
+    """What is known of a sheet by its header."""
+
+    @property
+    def name(self) -> str:
+        """As in `Sheet`."""
+
+    @property
+    def operation(self) -> str:
+        """As in `Sheet`."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """As in `Sheet`."""
 
 
 class Deferred:

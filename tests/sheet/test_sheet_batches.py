@@ -95,8 +95,8 @@ def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(ru
     validated = validate(of_rows(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)
     assert codes(validated.warnings) == [(2, "row.look_alike"), (3, "row.look_alike")]
     first, second = validated.warnings["message"]
-    assert first.startswith("A-1 pays the same account the same amount as A-2")
-    assert second.startswith("A-2 pays the same account the same amount as A-1")
+    assert first.startswith("A-1 has the same account and the same amount as A-2")
+    assert second.startswith("A-2 has the same account and the same amount as A-1")
     assert validated.rows["valid"].all()
 
 
