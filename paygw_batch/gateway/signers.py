@@ -86,14 +86,22 @@ class SigningProcesses:
         return await min(self._working, key=attrgetter("waiting")).sign(texts)
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        for _ in range(SIGNERS):
-            one = _AtWork(_process(), self._key.signature_characters + 1)
-            self._working.append(one)
-            await loop.connect_read_pipe(lambda one=one: one, one.process.stdout)  # type: ignore[misc]  # bound now
-            one.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, one.process.stdin)
-            one.input.write(self._key.hand_over() + b"\n")
+        """Start them all, or none. Raises `SigningFailed`."""
+        try:
+            for _ in range(SIGNERS):
+                self._working.append(await self._started())
+        except OSError as problem:
+            await self.__aexit__()
+            raise SigningFailed(f"No process could be started that signs: {problem.strerror}.") from None
         return self
+
+    async def _started(self) -> "_AtWork":
+        loop = asyncio.get_running_loop()
+        one = _AtWork(_process(), self._key.signature_characters + 1)
+        await loop.connect_read_pipe(lambda: one, one.process.stdout)
+        one.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, one.process.stdin)
+        one.input.write(self._key.hand_over() + b"\n")
+        return one
 
     async def __aexit__(self, *_: object) -> None:
         for one in self._working:

@@ -1,6 +1,7 @@
 """Signatures made beside the event loop: in threads, and in processes that never outlive the run."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from paygw_batch.gateway.signers import (
     Signers,
     SigningProcesses,
     SigningThreads,
+    _process,
     signers_for,
 )
 from tests.gateway.gateway_cases import KEY_FILE, RULES, instruction_for, prepared, signer, throw_away_key
@@ -64,6 +66,26 @@ def test_a_prepared_request_is_the_same_whoever_signs_it(key: PrivateKey) -> Non
 def test_a_short_run_signs_in_threads_and_a_long_one_in_processes(key: PrivateKey) -> None:
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS - 1), SigningThreads)
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS), SigningProcesses)
+
+
+def test_a_signing_process_that_cannot_be_started_ends_those_that_were(
+    key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def begin_one_alone() -> subprocess.Popen[bytes]:
+        if begun:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        begun.append(_process())
+        return begun[0]
+
+    async def never(_: SigningProcesses) -> None:
+        raise AssertionError("it was started all the same")
+
+    monkeypatch.setattr("paygw_batch.gateway.signers._process", begin_one_alone)
+    with pytest.raises(SigningFailed, match=r"^No process could be started that signs: .+\.$"):
+        with_signers(SigningProcesses(key), never)
+    assert [process.returncode for process in begun] == [0]
 
 
 def test_a_signing_process_that_ends_is_an_error_and_not_a_wait(key: PrivateKey) -> None:
