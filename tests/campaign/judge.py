@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from decimal import Decimal
 
 from paygw_batch.sandbox.compare import compare, read_reconciliation
@@ -23,7 +24,7 @@ def orders_of(machine: Machine, record: Iterable[RecordLine]) -> list[RecordLine
 
 def intended(machine: Machine) -> set[str]:
     """Return the order ids that the journal holds an intent for, read by another library than the program's own."""
-    with sqlite3.connect(f"file:{machine.journal}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{machine.journal}?mode=ro", uri=True)) as connection:
         found = connection.execute("SELECT details FROM fact WHERE kind = 'intended'").fetchall()
     connection.close()
     return {json.loads(details)["order_id"] for (details,) in found}

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -288,7 +289,7 @@ def test_a_rejected_collection_is_retried_as_one(program: Program) -> None:
 
 def test_a_batch_is_of_one_operation_in_the_journal(program: Program) -> None:
     program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
-    with sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True) as journal:
+    with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as journal:
         assert journal.execute("SELECT operation FROM batch").fetchall() == [("payin",)]
 
 
