@@ -3,7 +3,6 @@
 import argparse
 import os
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -13,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Event
+
+from tests.long_runs import stop_at_sigterm
 
 from .judge import Broken, judge_end, judge_orders
 from .kills import FAST, SLOW, Killed, kill
@@ -44,8 +45,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lanes", type=int, default=4, help="how many batches are killed side by side (kills)")
     arguments = parser.parse_args()
-    stop = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())  # every part then ends in order, with what it came to so far
+    stop = stop_at_sigterm()
+    # Every part then ends in order, with what it came to so far.
     sizes = RELEASE if arguments.release else vars(arguments)
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
     parts: list[tuple[str, Callable[[Path, Spawner], str]]] = [

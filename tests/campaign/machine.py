@@ -46,6 +46,7 @@ class Spawner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            process_group=0,  # whoever ends the campaign by its group leaves it to end its own processes in order
         )
         self._hear()
 
@@ -196,6 +197,7 @@ def gateway(directory: Path, behaviour: str, further: str = "") -> Iterator[Gate
         env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        process_group=0,
     ) as process:
         try:
             _wait_until_there(port, process)

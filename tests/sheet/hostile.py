@@ -10,7 +10,6 @@ import argparse
 import codecs
 import csv
 import io
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.validate import validate
+from tests.long_runs import results_of, stop_at_sigterm
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 ROWS = 12
@@ -327,17 +327,18 @@ def main() -> int:
     pieces = [range(at, min(at + AT_ONCE, end)) for at in range(told.start, end, AT_ONCE)]
     verdicts: Counter[str] = Counter()
     failures: list[str] = []
-    with multiprocessing.get_context("spawn").Pool(told.workers) as pool:
-        for found, wrong in pool.imap_unordered(play, pieces):
-            verdicts += found
-            failures += wrong
-            for failure in wrong:
-                print(failure, flush=True)  # noqa: T201 (a script's output)
-            if sum(verdicts.values()) % 1000 < AT_ONCE:
-                print(f"{sum(verdicts.values()):,} sheets", file=sys.stderr, flush=True)  # noqa: T201 (as above)
+    stop = stop_at_sigterm()
+    for found, wrong in results_of(play, pieces, workers=told.workers, start_method="spawn", stop=stop):
+        verdicts += found
+        failures += wrong
+        for failure in wrong:
+            print(failure, flush=True)  # noqa: T201 (a script's output)
+        if sum(verdicts.values()) % 1000 < AT_ONCE:
+            print(f"{sum(verdicts.values()):,} sheets", file=sys.stderr, flush=True)  # noqa: T201 (as above)
     told_verdicts = ", ".join(f"{what}: {count:,}" for what, count in sorted(verdicts.items()))
     print(  # noqa: T201 (as above)
-        f"{told.sheets:,} sheets from seed {told.start:,} in {time.monotonic() - began_s:,.0f} s: {told_verdicts}; "
+        f"{sum(verdicts.values()) + len(failures):,} sheets from seed {told.start:,} in "
+        f"{time.monotonic() - began_s:,.0f} s: {told_verdicts}; "
         f"{len(failures)} failures"
     )
     return 1 if failures else 0

@@ -2,15 +2,14 @@
 
 import argparse
 import gc
-import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import takewhile
 from threading import Event
+
+from tests.long_runs import results_of, stop_at_sigterm
 
 from .planted import BUGS
 from .seeds import Failure, first_failure, hunt
@@ -42,8 +41,7 @@ def _arguments() -> argparse.Namespace:
 def _play(start: int, seeds: int, workers: int) -> int:
     """Play seeds, in this process if it is the only worker. A SIGTERM ends it, with what it came to so far."""
     began_s = time.monotonic()
-    stop = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = stop_at_sigterm()
     pieces = [range(at, min(at + AT_ONCE, start + seeds)) for at in range(start, start + seeds, AT_ONCE)]
     played = failures = 0
     for count, failure in _first_failures(pieces, workers, stop):
@@ -68,14 +66,7 @@ def _first_failures(pieces: Sequence[range], workers: int, stop: Event) -> Itera
     if workers == 1:
         yield from map(first_failure, takewhile(lambda _: not stop.is_set(), pieces))
         return
-    with multiprocessing.get_context("fork").Pool(workers, signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool:
-        results = pool.imap_unordered(first_failure, pieces)
-        while not stop.is_set():
-            with suppress(multiprocessing.TimeoutError):
-                try:
-                    yield results.next(1.0)
-                except StopIteration:
-                    return
+    yield from results_of(first_failure, pieces, workers=workers, start_method="fork", stop=stop)
 
 
 def _processor_s() -> float:
