@@ -57,14 +57,21 @@ class Pace:
         self.sending_s += 0.2 * (sending_s - self.sending_s)
 
 
-def kill_until_done(machine: Machine, at: GatewayProcess, rng: Random, pace: Pace, tally: Killed) -> None:
+def kill_until_done(
+    machine: Machine,
+    at: GatewayProcess,
+    rng: Random,
+    pace: Pace,
+    tally: Killed,
+    planted: str = "plants:key_known_to_be_sound",
+) -> None:
     """Submit a sheet and kill the program at random instants until it ends by itself; judge after each kill."""
     rows = rng.randrange(2, 50)
     sheet = machine.sheet(rows)
     has_batch = False
     for _ in range(MOST_STARTS):
         command = ("resume",) if has_batch and rng.random() < 0.8 else (machine.command, sheet)
-        run = machine.start(*command, planted="plants:key_known_to_be_sound")
+        run = machine.start(*command, planted=planted)
         if not _is_let_end(run, at.of(machine.operation), rng, pace):
             run.send(signal.SIGKILL)
         if (code := run.done()) == -signal.SIGKILL:
@@ -109,7 +116,10 @@ def _slug(seed: int | str) -> str:
 def kill(
     directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int | str, stop: Event | None = None
 ) -> Killed:
-    """Kill until there were `kills`, or until told to `stop`. Every third batch is collected, and not paid out."""
+    """Kill until there were `kills`, or until told to `stop`.
+
+    Every third batch is collected, and not paid out; every fifth is signed in processes, as large ones are.
+    """
     tally, pace = Killed(), Pace()
     life = 0
     while tally.kills < kills and not (stop is not None and stop.is_set()):
@@ -117,8 +127,9 @@ def kill(
         name, concurrency = f"K{_slug(seed)}x{life}", rng.choice((1, 3, 16))
         operation = "payin" if life % 3 == 2 else "payout"
         machine = Machine.made(directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation)
+        planted = "plants:signed_in_processes" if life % 5 == 4 else "plants:key_known_to_be_sound"
         try:
-            kill_until_done(machine, at, rng, pace, tally)
+            kill_until_done(machine, at, rng, pace, tally, planted)
         except Broken as broken:
             raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
         shutil.rmtree(machine.home)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
-from paygw_batch.gateway import encode, prepare, sign
+from paygw_batch.gateway import encode, prepare, sign, signers
 from paygw_batch.gateway.encode import EncodedBody
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.prepare import Draft, Signer
@@ -59,6 +59,12 @@ def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
 def key_known_to_be_sound() -> None:
     """No bug: the campaign's own key is not looked through for weak primes again, a third of what a start costs."""
     _put(sign, "load_pem_private_key", partial(load_pem_private_key, unsafe_skip_rsa_key_validation=True))
+
+
+def signed_in_processes() -> None:
+    """No bug: a run of any size signs as large ones do, in processes of its own."""
+    key_known_to_be_sound()
+    _put(signers, "LONG_RUN_PAYOUTS", 1)
 
 
 def parts_by_a_known_name() -> None:
