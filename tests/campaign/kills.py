@@ -27,6 +27,8 @@ status = "declined"
 commits = false
 """
 ENDS = {0, 4, 5}
+SIGNED_IN_THREADS = "plants:key_known_to_be_sound"
+SIGNED_IN_PROCESSES = "plants:signed_in_processes"
 MOST_STARTS = 200
 
 
@@ -63,7 +65,7 @@ def kill_until_done(
     rng: Random,
     pace: Pace,
     tally: Killed,
-    planted: str = "plants:key_known_to_be_sound",
+    planted: str = SIGNED_IN_THREADS,
 ) -> None:
     """Submit a sheet and kill the program at random instants until it ends by itself; judge after each kill."""
     rows = rng.randrange(2, 50)
@@ -127,7 +129,7 @@ def kill(
         name, concurrency = f"K{_slug(seed)}x{life}", rng.choice((1, 3, 16))
         operation = "payin" if life % 3 == 2 else "payout"
         machine = Machine.made(directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation)
-        planted = "plants:signed_in_processes" if life % 5 == 4 else "plants:key_known_to_be_sound"
+        planted = SIGNED_IN_PROCESSES if life % 5 == 4 else SIGNED_IN_THREADS
         try:
             kill_until_done(machine, at, rng, pace, tally, planted)
         except Broken as broken:

@@ -97,8 +97,11 @@ def test_a_signing_process_that_ends_is_an_error_and_not_a_wait(key: PrivateKey)
             process.kill()
             process.wait()
         results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert any(isinstance(result, SigningFailed) for result in results)
-        assert all(isinstance(result, BaseException) or len(result) == len(TEXTS) for result in results)
+        failed = [result for result in results if isinstance(result, BaseException)]
+        signed = [result for result in results if not isinstance(result, BaseException)]
+        assert failed
+        assert {type(failure) for failure in failed} == {SigningFailed}
+        assert all(len(signatures) == len(TEXTS) for signatures in signed)
         with pytest.raises(SigningFailed):
             await signers.sign(TEXTS)
 
