@@ -194,7 +194,7 @@ class Payouts:
                     message = f"{bad:,} of {found.height:,} rows have defects: nothing was sent."
                     return Refused(message, found.defects, found.warnings)
                 file = default_plan(path) if plan is None else Path(plan)
-                approvals = require_approval(self._settings, self._rules, planned, file, utc_now)
+                approved = require_approval(self._settings, self._rules, planned, file, journal, utc_now)
                 batch = open_planned_batch(
                     planned,
                     journal,
@@ -203,7 +203,8 @@ class Payouts:
                     sheet_path=path,
                     now=utc_now,
                     by=decider,
-                    approvals=approvals,
+                    approvals=approved.sentences,
+                    plan_sha256=approved.plan_sha256,
                 )
                 task = Task(self._settings, self._rules, connection, journal, batch, planned.known_rows)
                 return self._sent(task, parts, found.warnings)

@@ -110,8 +110,12 @@ class StatementSection(Section):
     columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer"]] = Field(default_factory=dict)
 
 
+Keys = str | Annotated[list[str], Field(min_length=1)]
+"""A person's public key, or several."""
+
+
 class ApprovalSection(Section):
-    """`[approval]`: what needs a second pair of eyes, and whose. Names map to Ed25519 public keys, as one line.
+    """`[approval]`: what needs a second pair of eyes, and whose. A name maps to an Ed25519 public key, or to several.
 
     Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
     """
@@ -120,8 +124,8 @@ class ApprovalSection(Section):
     from_amount: Mapping[str, AmountText] = Field(default_factory=dict)
     expires_h: Annotated[float, Field(gt=0)] = 72
     changed_share: Annotated[float, Field(ge=0)] = 0.25
-    makers: Mapping[str, str] = Field(default_factory=dict)
-    approvers: Mapping[str, str] = Field(default_factory=dict)
+    makers: Mapping[str, Keys] = Field(default_factory=dict)
+    approvers: Mapping[str, Keys] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _peopled(self) -> "ApprovalSection":

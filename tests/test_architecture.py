@@ -56,7 +56,7 @@ ROOMS_OF_LIBRARIES = {
     "click": {"cli"},
     "rich": {"cli"},
     "uvicorn": {"sandbox", "listener"},
-    "pydantic": {"sections.py", "settings.py", "countries", "sandbox", "run/approval.py"},
+    "pydantic": {"sections.py", "settings.py", "countries", "sandbox", "run/signed_document.py"},
     "platformdirs": {"settings.py"},
     "sqlite3": set(),
     "requests": set(),

@@ -84,7 +84,7 @@ def _configuration(settings: Settings) -> Iterator[Check]:
         f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
     )
     yield _columns(settings)
-    yield _approval(settings)
+    yield from _approval(settings)
 
 
 def _ready(settings: Settings, rules: Rules) -> list[str]:
@@ -132,15 +132,29 @@ def _columns(settings: Settings) -> Check:
     return Check("columns", Health.GOOD, f"{named}; {len(headings)} headings besides our own are known")
 
 
-def _approval(settings: Settings) -> Check:
+def _approval(settings: Settings) -> Iterator[Check]:
+    """Say who may prepare and who may approve, by name and key, and whose plans nobody could approve."""
     try:
         policy = policy_of(settings)
     except PaygwError as error:
-        return Check("approval", Health.BAD, f"{error.message} {error.hint}".strip())
+        yield Check("approval", Health.BAD, f"{error.message} {error.hint}".strip())
+        return
     if policy is None:
-        return Check("approval", Health.GOOD, "none is asked for")
-    told = f"{policy.needed} needed; {len(policy.makers)} may prepare and {len(policy.approvers)} may approve"
-    return Check("approval", Health.GOOD, told)
+        yield Check("approval", Health.GOOD, "none is asked for")
+        return
+    people = policy.people.listed
+    makers, approvers = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
+    told = f"{policy.needed} needed; {makers} may prepare and {approvers} may approve"
+    yield Check("approval", Health.GOOD, told)
+    for person in people:
+        may = [
+            f"may {does} with {', '.join(key.fingerprint for key in keys)}"
+            for does, keys in (("prepare", person.maker_keys), ("approve", person.approver_keys))
+            if keys
+        ]
+        is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
+        stuck = "; too few others may approve what this person prepares" if is_stuck else ""
+        yield Check(f"approval {person.name}", Health.WARNING if is_stuck else Health.GOOD, f"{'; '.join(may)}{stuck}")
 
 
 def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:

@@ -1,6 +1,7 @@
 """`paygw-batch plan`: write down exactly what a sheet would pay, signed by its maker, for others to approve."""
 
 import time
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,19 +12,20 @@ from paygw_batch.cli.options import collect_option, settings_of, strict_option, 
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import refused, show_findings
-from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
+from paygw_batch.cli.two_people import document_told, known_maker, own_key, required_policy, show_document
 from paygw_batch.compose.parts import (
     find_batch,
-    journal_or_nothing,
+    journal_to_name,
     minor_units_of,
     rules_of,
     utc_now,
     validated_sheet,
 )
-from paygw_batch.errors import ApprovalError, UsageError
+from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import JournalReader
-from paygw_batch.run.approval import Finding, content_of, make_plan, needs_approval, write_plan
+from paygw_batch.run.approval import Finding, PlanDocument, content_of, make_plan, needs_approval
 from paygw_batch.run.changes import changes
+from paygw_batch.run.signed_document import write_document
 from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.pages import from_pages
@@ -66,38 +68,47 @@ def command(
     policy = required_policy(settings)
     rules = rules_of(settings, operation)
     maker = own_key(key)
-    if maker.public not in policy.makers.values():
-        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
+    known_maker(maker, policy, "No plan was made.")
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
-    with journal_or_nothing(settings) as journal:
+    with journal_to_name(settings, "plan") as journal:
         planned = plan_submission(validated, journal, operation=operation, amend=amend, now=utc_now, strict=strict)
         show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:
             screen.finish(refused(planned, strict=strict))
         share = Decimal(str(settings.approval.changed_share))
         findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
-    content = content_of(planned, endpoint=settings.endpoint(), operation=operation, minor_units=minor_units_of(rules))
+        content = content_of(
+            planned,
+            endpoint=settings.endpoint(),
+            journal_id=journal.journal_id,
+            operation=operation,
+            minor_units=minor_units_of(rules),
+        )
     document = make_plan(content, findings, maker, utc_now())
-    write_plan(document, out)
-    show_plan(screen, document, settings)
+    write_document(document, out)
+    show_document(screen, document, policy)
+    approvals = "1 approval" if policy.needed == 1 else f"{policy.needed} approvals"
     asks = (
-        f"It needs {policy.needed} approvals by others: `paygw-batch approve {out} --key KEY`."
+        f"It needs {approvals} by others: `paygw-batch approve {out} --key KEY`."
         if needs_approval(content, policy)
         else "It is too small to need approval."
     )
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
-            f"The plan is in {out}. {asks}",
-            batch=content.batch,
-            sheet=content.sheet,
-            rows=content.rows,
-            totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
-            defects=planned.validated.defects["row"].n_unique(),
-            known=planned.known_rows,
-            seconds=time.monotonic() - started_s,
-            further=plan_told(document),
-        )
+    summary = _summary(document, planned, f"The plan is in {out}. {asks}", time.monotonic() - started_s)
+    screen.finish(replace(summary, further=document_told(document, policy)))
+
+
+def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float) -> Summary:
+    content = document.content
+    return Summary(
+        ExitCode.DONE,
+        message,
+        batch=content.batch,
+        sheet=content.sheet,
+        rows=content.rows,
+        totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
+        defects=planned.validated.defects["row"].n_unique(),
+        known=planned.known_rows,
+        seconds=seconds,
     )
 
 

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -11,7 +11,16 @@ import click
 from paygw_batch.cli.options import by_option, settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.settle_by_order import (
+    OrderFile,
+    carry_out_order,
+    needs_order_sentence,
+    order_file,
+    refuse_alone,
+    write_order,
+)
 from paygw_batch.cli.standing import batch_summary
+from paygw_batch.compose.approval import needs_order
 from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
 from paygw_batch.compose.person import in_words, person
 from paygw_batch.core.evidence import HOLDING
@@ -34,53 +43,85 @@ SHOWN_LINES = 20
 
 
 @click.command("resolve", short_help="Settle rows in doubt.")
-@click.argument("batch")
+@click.argument("batch", required=False)
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="The row of the sheet. Repeatable.")
 @click.option("--as", "resolution", type=click.Choice([one.value for one in Resolution]), help="What became of it.")
 @click.option("--evidence", metavar="TEXT", help="How you know: who said so, when, under which ticket.")
 @click.option("--from", "file", type=click.Path(path_type=Path), help="A statement of the gateway's, as CSV.")
 @click.option("--yes", is_flag=True, help="With --from: carry out what the preview shows.")
 @click.option("--matching-only", is_flag=True, help="With --from: settle the lines that fit, though others do not.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write an order for a second person, and settle nothing.")
+@click.option("--key", type=click.Path(path_type=Path), help="With --out: your private key (Ed25519, PEM).")
+@click.option("--order", type=click.Path(path_type=Path), help="Carry out an order that another person approved.")
 @by_option
 @wait_option
 @click.pass_obj
 def command(
     invocation: Invocation,
     *,
-    batch: str,
+    batch: str | None,
     rows: tuple[int, ...],
     resolution: str | None,
     evidence: str | None,
     file: Path | None,
     yes: bool,
     matching_only: bool,
+    out: Path | None,
+    key: Path | None,
+    order: Path | None,
     by: str | None,
     wait: bool,
 ) -> None:
     """Settle rows of BATCH that are in doubt (or accepted and never answered, or held), with the evidence for it.
 
     Either name rows (--row, --as, --evidence), or give a statement (--from FILE): without --yes it is only held
-    against the journal, and nothing changes.
+    against the journal, and nothing changes. With --out, either is written as an order, which another person approves
+    and --order carries out.
     """
     started_s = time.monotonic()
     screen = Screen(invocation)
     who = person(by)
     words = None if evidence is None else in_words(evidence, "--evidence")
     settings = settings_of(invocation)
-    if file is not None:
+    to_order = order_file(out, key)
+    if order is not None:
+        if rows or resolution or words or file or yes or matching_only or to_order:
+            raise UsageError("--order speaks for itself: it goes with BATCH, --by and --wait alone.")
+        summary, settled, by_whom = carry_out_order(settings, screen, order, batch, who, wait=wait)
+        screen.say(_settled_sentence(settled, by_whom))
+        summary = replace(summary, further={"resolved": len(settled)})
+    elif batch is None:
+        raise UsageError("Name the BATCH, or give an --order.")
+    elif file is not None:
         if rows or resolution:
             raise UsageError("--from speaks for itself: leave --row and --as out.")
-        summary = _by_statement(
-            settings, screen, batch, file, words, who, yes=yes, matching_only=matching_only, wait=wait
-        )
+        if yes and to_order:
+            raise UsageError("--yes settles and --out does not: say one of them.")
+        statement = _Asked(file, words, yes, matching_only, to_order)
+        summary = _by_statement(settings, screen, batch, statement, who, wait=wait)
     elif yes or matching_only:
         raise UsageError("--yes and --matching-only belong to --from FILE.")
     elif not rows or resolution is None or words is None:
         raise UsageError("Say --row, --as and --evidence, or give a statement with --from FILE.")
     else:
         settlements = [Settlement(row, Resolution(resolution), words) for row in sorted(set(rows))]
-        summary = _by_hand(settings, screen, batch, settlements, who, wait=wait)
+        if to_order:
+            with journal_to_read(settings) as journal:
+                summary = write_order(settings, screen, journal, find_batch(journal, batch), settlements, to_order)
+        else:
+            summary = _by_hand(settings, screen, batch, settlements, who, wait=wait)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A statement, and what is to be done with it."""
+
+    file: Path
+    words: str | None
+    yes: bool
+    matching_only: bool
+    to_order: OrderFile | None
 
 
 def _by_hand(
@@ -91,56 +132,67 @@ def _by_hand(
         record = find_batch(journal, batch)
         quarantine_h = settings.submission.quarantine_h
         check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
+        words = " ".join(f"--row {one.row}" for one in settlements[:SHOWN_LINES])
+        options = f"{words} --as {settlements[0].resolution.value} --evidence TEXT"
+        refuse_alone(settings, journal, record, settlements, options)
         settle(journal, record, settlements, by=who, now=utc_now)
         screen.say(_settled_sentence(settlements, who))
         return _after(journal, record, units, {"resolved": len(settlements)})
 
 
-def _by_statement(
-    settings: Settings,
-    screen: Screen,
-    batch: str,
-    file: Path,
-    words: str | None,
-    who: str,
-    *,
-    yes: bool,
-    matching_only: bool,
-    wait: bool,
-) -> Summary:
+def _by_statement(settings: Settings, screen: Screen, batch: str, asked: _Asked, who: str, *, wait: bool) -> Summary:
     units = minor_units_by_currency()
-    statement = read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page)
-    if not yes:
-        with journal_to_read(settings) as journal:
-            record = find_batch(journal, batch)
-            matched = _reader(settings, units, journal, record).match(statement)
-            _show(screen, matched)
-            summary = _after(journal, record, units, _told(matched, 0, 0))
-        does = f"would settle {len(matched.settlements):,} rows"
-        if matched.contrary:
-            does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
-        if matched.differences and not matching_only:
-            return _refused(summary, f"The statement {does}, but {_count(matched)}.")
-        return replace(summary, message=f"The statement {does}. Nothing was changed: --yes carries it out.")
+    statement = read_statement(asked.file, settings.statement.columns, code_page=settings.sheet.code_page)
+    if not asked.yes:
+        return _preview(settings, screen, batch, asked, statement)
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
         reader = _reader(settings, units, journal, record)
         matched = reader.match(statement)
         _show(screen, matched)
         held = _hold(journal, reader, statement, matched, who, screen)
-        if matched.differences and not matching_only:
+        if matched.differences and not asked.matching_only:
             return _refused(
                 _after(journal, record, units, _told(matched, 0, held)), f"Of the statement, {_count(matched)}."
             )
-        settlements = [
-            replace(one, evidence=f"{words} ({one.evidence})" if words else one.evidence) for one in matched.settlements
-        ]
+        settlements = _with_words(matched.settlements, asked.words)
+        refuse_alone(settings, journal, record, settlements, f"--from {asked.file}")
         settle(journal, record, settlements, by=who, now=utc_now)
         screen.say(_settled_sentence(settlements, who))
         summary = _after(journal, record, units, _told(matched, len(settlements), held))
     if matched.differences:
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
     return summary
+
+
+def _preview(settings: Settings, screen: Screen, batch: str, asked: _Asked, statement: Statement) -> Summary:
+    """Show what a statement would do; with `--out`, write it as an order. Nothing is changed."""
+    units = minor_units_by_currency()
+    with journal_to_read(settings) as journal:
+        record = find_batch(journal, batch)
+        matched = _reader(settings, units, journal, record).match(statement)
+        _show(screen, matched)
+        summary = _after(journal, record, units, _told(matched, 0, 0))
+        does = f"would settle {len(matched.settlements):,} rows"
+        if matched.contrary:
+            does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
+        if matched.differences and not asked.matching_only:
+            return _refused(summary, f"The statement {does}, but {_count(matched)}.")
+        if asked.to_order is not None:
+            settlements = _with_words(matched.settlements, asked.words)
+            return write_order(
+                settings, screen, journal, record, settlements, asked.to_order, statement_sha256=statement.sha256
+            )
+        doubtful = needs_order(settings, journal, record, matched.settlements)
+    how = ": --yes carries it out."
+    if doubtful:
+        how = f". {needs_order_sentence(doubtful)} --out ORDER.json --key KEY writes the order for the second person."
+    return replace(summary, message=f"The statement {does}. Nothing was changed{how}")
+
+
+def _with_words(settlements: Sequence[Settlement], words: str | None) -> list[Settlement]:
+    """Return settlements with what the person said before what the statement says."""
+    return [replace(one, evidence=f"{words} ({one.evidence})" if words else one.evidence) for one in settlements]
 
 
 def _hold(

@@ -59,8 +59,8 @@ def submit_sheet(
         if submission.rejects is not None:
             write_rejects(planned.validated, submission.rejects)
         return refused(planned, strict=submission.strict)
-    approvals = require_approval(settings, rules, planned, submission.plan, utc_now)
-    for sentence in approvals:
+    approved = require_approval(settings, rules, planned, submission.plan, journal, utc_now)
+    for sentence in approved.sentences:
         screen.say(f"The plan was {sentence}.")
     check_writable(submission.out)
     batch = open_planned_batch(
@@ -71,7 +71,8 @@ def submit_sheet(
         sheet_path=submission.sheet,
         now=utc_now,
         by=person(None),
-        approvals=approvals,
+        approvals=approved.sentences,
+        plan_sha256=approved.plan_sha256,
     )
     task = Task(settings, rules, connection, journal, batch, planned.known_rows)
     summary = send_and_reconcile(task, submission.out, screen, report=submission.report)

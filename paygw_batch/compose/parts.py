@@ -219,6 +219,15 @@ def journal_or_nothing(settings: Settings) -> Iterator[JournalReader]:
         yield journal
 
 
+@contextmanager
+def journal_to_name(settings: Settings, command: str) -> Iterator[JournalReader]:
+    """Look into the journal of a document that names it; where a first run may make the journal, make it first."""
+    if not settings.journal_path().exists():
+        open_to_write(settings, command).close()
+    with journal_to_read(settings) as journal:
+        yield journal
+
+
 def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     """Return the batch that a person means: by id, by any unambiguous prefix of it, or by the path of its sheet."""
     records = journal.batches()

@@ -61,6 +61,8 @@ class BatchOpened:
     totals: Mapping[str, tuple[int, int]]
     by: str
     approvals: tuple[str, ...]
+    plan_sha256: str = ""
+    """The digest of the plan that was approved; empty, and not written, where none was asked for."""
 
 
 def encode(fact: Fact) -> tuple[str, str]:
@@ -162,7 +164,10 @@ def decode(kind: str, details: str) -> Fact:
 
 def encode_batch(opened: BatchOpened) -> str:
     """Return the canonical details of the fact that opens a batch."""
-    return canonical(asdict(opened))
+    fields = asdict(opened)
+    if not opened.plan_sha256:
+        del fields["plan_sha256"]
+    return canonical(fields)
 
 
 def decode_batch(details: str) -> BatchOpened:

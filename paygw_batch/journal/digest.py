@@ -118,4 +118,5 @@ class Intake:
             totals=self._totals,
             by=batch.by,
             approvals=batch.approvals,
+            plan_sha256=batch.plan_sha256,
         )

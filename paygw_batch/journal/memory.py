@@ -7,7 +7,6 @@ import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
@@ -36,7 +35,7 @@ from paygw_batch.journal.port import (
     RowStanding,
     Tally,
 )
-from paygw_batch.journal.progress import Progress, amendable, next_order_id, row_standing, storable, succeed
+from paygw_batch.journal.progress import Progress, amendable, next_order_id, row_standing, succeed
 from paygw_batch.journal.states_memory import MemoryStates
 
 
@@ -73,7 +72,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
         at: str,
     ) -> BatchRecord:
         """Make a whole batch part of the journal, or nothing of it (see the port)."""
-        batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
+        batch = self.storable_once(batch)
         record = BatchRecord(
             len(self._batches) + 1,
             batch.batch,

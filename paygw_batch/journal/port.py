@@ -67,6 +67,8 @@ class NewBatch:
     """Who opened it."""
     approvals: tuple[str, ...] = ()
     """A sentence for each person who prepared or approved it, where that was asked for."""
+    plan_sha256: str = ""
+    """The digest of the plan that was approved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +214,21 @@ class Tally:
 class JournalReader(EvidenceReader, Protocol):
     """The journal of one endpoint, looked into."""
 
+    @property
+    def journal_id(self) -> str:
+        """Which journal this is: the 32 hex digits it was given when it was made."""
+        ...
+
     def head(self) -> Head:
         """Return the end of the chain."""
         ...
 
     def batches(self) -> Sequence[BatchRecord]:
         """Return all batches, oldest first."""
+        ...
+
+    def opened_by_plan(self, plan_sha256: str) -> BatchRecord | None:
+        """Return the batch that the plan with this digest opened, if it has opened one."""
         ...
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
@@ -315,7 +326,7 @@ class Journal(JournalReader, Protocol):
 
         `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
         covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
-        order id is already taken and not amended: `compare` comes first.
+        order id is already taken and not amended: `compare` comes first; and when the plan has opened a batch before.
         """
         ...
 

@@ -21,10 +21,12 @@ from paygw_batch.journal.evidence_port import Contradiction, Hold, WaitingEviden
 from paygw_batch.journal.port import BatchRecord, Clash, Deed, Due, Head, Known, LookAlike, RowStanding, Tally
 from paygw_batch.journal.progress import amendable, row_standing
 from paygw_batch.journal.rows import CONTENT, PROGRESS, STATES, progress_of
-from paygw_batch.journal.schema import end_of
+from paygw_batch.journal.schema import end_of, identity_of
 from paygw_batch.journal.verify import verify
 
 _STANDINGS_AT_ONCE = 10_000
+_RECORD = "number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path"
+"""The columns of a batch that `BatchRecord` has."""
 
 
 class SqliteReader:
@@ -45,13 +47,24 @@ class SqliteReader:
             end = end_of(self._connection)
         return Head(end.seq, end.hash.hex())
 
+    @property
+    def journal_id(self) -> str:
+        """Which journal this is."""
+        with self._plainly():
+            return identity_of(self._connection).journal_id
+
     def batches(self) -> Sequence[BatchRecord]:
         """Return all batches, oldest first."""
+        return [BatchRecord(*line) for line in self._fetch(f"SELECT {_RECORD} FROM batch ORDER BY number")]  # noqa: S608 - ours
+
+    def opened_by_plan(self, plan_sha256: str) -> BatchRecord | None:
+        """Return the batch that the plan with this digest opened, if it has opened one."""
         found = self._fetch(
-            """SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path
-            FROM batch ORDER BY number"""
+            f"""SELECT {_RECORD} FROM batch WHERE number IN (SELECT batch FROM fact
+            WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?)""",  # noqa: S608 - ours
+            (plan_sha256,),
         )
-        return [BatchRecord(*line) for line in found]
+        return next((BatchRecord(*line) for line in found), None)
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
         """Hold (row, client_orderid, content) of a sheet against every order id ever used."""

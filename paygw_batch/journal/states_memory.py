@@ -3,16 +3,36 @@
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.port import LINE_COLUMNS, Due, RowStanding
+from paygw_batch.journal.chain import Line
+from paygw_batch.journal.codec import BATCH_OPENED, decode_batch
+from paygw_batch.journal.port import LINE_COLUMNS, BatchRecord, Due, NewBatch, RowStanding
+from paygw_batch.journal.progress import storable
 
 
 class MemoryStates:
     """The part of the journal's twin that speaks of states: it looks at every row."""
+
+    journal_id = "0" * 32
+    _batches: list[BatchRecord]
+    _lines: list[Line]
+
+    def opened_by_plan(self, plan_sha256: str) -> BatchRecord | None:
+        """Return the batch that the plan with this digest opened, if it has opened one."""
+        opened = (line for line in self._lines if line.kind == BATCH_OPENED)
+        found = (line.batch for line in opened if decode_batch(line.details).plan_sha256 == plan_sha256)
+        return next((self._batches[number - 1] for number in found), None)
+
+    def storable_once(self, batch: NewBatch) -> NewBatch:
+        """Return the batch with its names as they are stored. Raises `InternalError` when its plan opened another."""
+        if batch.plan_sha256 and self.opened_by_plan(batch.plan_sha256):
+            raise InternalError("a plan that has opened a batch was about to open another")
+        return replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
 
     def due_counts(self, batch: int) -> Mapping[str, int]:
         """Return how many rows of each country `due` has for a batch."""

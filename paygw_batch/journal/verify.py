@@ -100,7 +100,7 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
         columns = "batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path"
         ((at, *row),) = fetch(connection, f"SELECT opened_at, {columns} FROM batch WHERE number = ?", (number,))  # noqa: S608 - ours
         # Who opened and approved it stands in the fact alone.
-        batch = replace(NewBatch(*row), by=opened.by, approvals=opened.approvals)
+        batch = replace(NewBatch(*row), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
         found = _digested(connection, number, Intake(batch, opened.first_instruction))
         for part in BatchOpened.__dataclass_fields__:
             if getattr(found, part) != getattr(opened, part):

@@ -99,6 +99,8 @@ class SqliteJournal(SqliteReader):
         """Make a whole batch durable in one transaction, or nothing of it (see the port)."""
         batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
         replaced = {amendment.row: amendment.instruction for amendment in amendments}
+        if batch.plan_sha256 and self.opened_by_plan(batch.plan_sha256):
+            raise InternalError("a plan that has opened a batch was about to open another")
         with self._writing():
             number = self._next_number("batch")
             intake = Intake(batch, self._next_number("instruction"))

@@ -6,6 +6,7 @@ people of one company and have nothing to do with how the gateway is spoken to.
 
 import base64
 import binascii
+import hashlib
 import os
 import shlex
 import stat
@@ -28,10 +29,41 @@ HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalKey:
-    """A person's private key. `public` is its public half as one line of text: base64 of SubjectPublicKeyInfo."""
+class PublicKey:
+    """The public half of a person's key: its 32 bytes, whichever text they were read from."""
 
-    public: str
+    material: bytes
+
+    @property
+    def text(self) -> str:
+        """The key as one line of text, in its one spelling: base64 of SubjectPublicKeyInfo."""
+        return base64.b64encode(self._der).decode("ascii")
+
+    @property
+    def fingerprint(self) -> str:
+        """The first 16 hex digits of the SHA-256 of the key's DER encoding: short enough to read to each other."""
+        return hashlib.sha256(self._der).hexdigest()[:16]
+
+    @property
+    def _der(self) -> bytes:
+        key = Ed25519PublicKey.from_public_bytes(self.material)
+        return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+    def has_signed(self, data: bytes, signature: str) -> bool:
+        """Whether `signature` is this key's over exactly `data`, in the one spelling that `ApprovalKey.sign` writes."""
+        try:
+            plain = base64.b64decode(signature, validate=True)
+            Ed25519PublicKey.from_public_bytes(self.material).verify(plain, data)
+        except (InvalidSignature, binascii.Error, ValueError):
+            return False
+        return base64.b64encode(plain).decode("ascii") == signature
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalKey:
+    """A person's private key, and its public half."""
+
+    public: PublicKey
     _key: Ed25519PrivateKey = field(repr=False)
 
     def sign(self, data: bytes) -> str:
@@ -54,33 +86,27 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(f"{path} is no Ed25519 key.", hint=f"{HOW_TO_MAKE_ONE} makes one.")
-    der = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return ApprovalKey(base64.b64encode(der).decode("ascii"), key)
+    return ApprovalKey(PublicKey(key.public_key().public_bytes_raw()), key)
 
 
-def is_public_key(public: str) -> bool:
-    """Whether `public` is an Ed25519 public key as one line of text."""
-    return _public_key(public) is not None
+def read_public_key(text: str) -> PublicKey | None:
+    """Return the Ed25519 public key that a line of text is, or None when it is none.
 
-
-def is_signed_by(public: str, data: bytes, signature: str) -> bool:
-    """Whether `signature` is that of the key `public` over exactly `data`."""
-    key = _public_key(public)
-    if key is None:
-        return False
+    One key has many spellings: with line breaks, with too little or too much padding, with other unused bits at its
+    end. All of them are the same key.
+    """
+    bare = "".join(text.split()).rstrip("=")
     try:
-        key.verify(base64.b64decode(signature, validate=True), data)
-    except (InvalidSignature, binascii.Error, ValueError):
-        return False
-    return True
-
-
-def _public_key(public: str) -> Ed25519PublicKey | None:
-    try:
-        key = load_der_public_key(base64.b64decode(public, validate=True))
+        key = load_der_public_key(base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True))
     except (binascii.Error, ValueError, UnsupportedAlgorithm):
         return None
-    return key if isinstance(key, Ed25519PublicKey) else None
+    return PublicKey(key.public_bytes_raw()) if isinstance(key, Ed25519PublicKey) else None
+
+
+def read_own_spelling(text: str) -> PublicKey | None:
+    """Return the key that `PublicKey.text` writes as `text`, or None: a signed document has no other spelling."""
+    key = read_public_key(text)
+    return key if key is not None and key.text == text else None
 
 
 def _read_private(path: Path) -> bytes:

@@ -28,6 +28,16 @@ def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
     return (state, kind_of(Resolved(resolution, "", ""))) in TRANSITIONS
 
 
+def needs_second_person(state: State, resolution: Resolution) -> bool:
+    """Whether a row in `state`, settled so, may be paid again: at once, or after a release.
+
+    Where approvals are asked for, two people have to say so: one alone could have money leave twice.
+    """
+    state = State.IN_DOUBT if state is State.IN_FLIGHT else state
+    after = TRANSITIONS.get((state, kind_of(Resolved(resolution, "", ""))))
+    return after in {State.READY, State.REJECTED}
+
+
 def open_from(standing: RowStanding, quarantine_h: float) -> datetime | None:
     """Return from when on a row may be called not received: so long after its latest attempt; None: nothing left."""
     if standing.intended_at is None:

@@ -94,13 +94,15 @@ def open_planned_batch(
     now: Now,
     by: str = "",
     approvals: Sequence[str] = (),
+    plan_sha256: str = "",
 ) -> BatchRecord:
     """Make the planned batch durable, whole, or return it when the journal has it already.
 
     Every row of a new batch is held to its country's contract once more: it is written down whole, or not at all.
 
     `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there. `by` is
-    who opens the batch, `approvals` a sentence for each person who prepared or approved it.
+    who opens the batch, `approvals` a sentence for each person who prepared or approved it, `plan_sha256` the digest of
+    the plan that they signed.
     """
     if plan.existing is not None:
         return plan.existing
@@ -122,6 +124,7 @@ def open_planned_batch(
                 defects=validated.defects["row"].n_unique(),
                 by=by,
                 approvals=tuple(approvals),
+                plan_sha256=plan_sha256,
             ),
             pages=to_pages(rows),
             instructions=_held(map(NewInstruction._make, new.iter_rows()), contract),

@@ -1,0 +1,280 @@
+"""Documents that one person signs and others approve: a plan to pay, an order to settle rows.
+
+The first line of what is signed names the kind of document, so that a signature over one kind never counts for another.
+The maker signs the whole content. An approver signs the digest of that, a time and the own key: nobody can carry an
+approval over to other content or make it younger. Who counts is decided by people, not by keys (see `people.py`).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
+from paygw_batch.run.people import People, Person
+from paygw_batch.run.ports import timestamp
+from paygw_batch.sheet.write import write_whole
+
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+CLOCK_SKEW = timedelta(minutes=5)
+"""How far ahead of this machine's clock an approver's may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalPolicy:
+    """Who may prepare and approve, and what needs it.
+
+    A batch needs approval when its sum in any currency reaches `from_amount`; a currency that is not listed always
+    does. A settlement that lets a row be paid again always does.
+    """
+
+    needed: int
+    from_amount: Mapping[str, Decimal]
+    expires_h: float
+    people: People
+
+
+class SignedPart(BaseModel):
+    """A part of a signed document: frozen and strict; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Approval(SignedPart):
+    """One person's yes, as signed."""
+
+    key: str
+    approved_at: str
+    signature: str
+
+
+class SignedDocument(SignedPart):
+    """A document as it is in its file. `document` names the kind and the version of its format."""
+
+    noun: ClassVar[str]
+    """How a sentence calls the document."""
+    placeholder: ClassVar[str]
+    """How a command line calls its file."""
+    nothing_done: ClassVar[str]
+    """What a refusal says first."""
+    make_another: ClassVar[str]
+    """How its maker makes another one."""
+
+    document: str
+    content: Any
+    made_at: str
+    maker: str
+    """The maker's public key."""
+    signature: str
+    approvals: list[Approval]
+
+    def signed_text(self) -> bytes:
+        """Return what the maker's signature covers: everything but itself and the approvals."""
+        return _text(self.document, self.model_dump(exclude={"signature", "approvals"}))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what the maker signed, in hex."""
+        return hashlib.sha256(self.signed_text()).hexdigest()
+
+    def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
+        """Return what the signature of an approver with this key covers."""
+        body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
+        return _text(f"{self.document} approval", body)
+
+
+Document = TypeVar("Document", bound=SignedDocument)
+
+
+def _text(domain: str, body: Mapping[str, object]) -> bytes:
+    return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """Who made a document and who approves of it now: valid approvals by person, and what is wrong with the others."""
+
+    maker: Person
+    made_at: str
+    valid: Mapping[Person, Approval]
+    wrong: Sequence[str]
+
+
+def signed(unsigned: Document, key: ApprovalKey) -> Document:
+    """Return a document with its maker's signature."""
+    return unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())})
+
+
+def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: datetime) -> Document:
+    """Return the document with an approval by `key`, in place of an earlier one by the same person.
+
+    Raises `ApprovalError` for a document that was changed, a maker or an approver whom the policy does not know, and
+    the maker's own approval, with whichever key.
+    """
+    maker = _maker_of(document, policy)
+    owner = policy.people.owner_of(key.public)
+    if owner == maker:
+        raise ApprovalError(
+            f"{maker.name} made this {document.noun}: another person has to approve it.", hint="Nothing was approved."
+        )
+    person = policy.people.approver_with(key.public)
+    if person is None:
+        raise ApprovalError(
+            "This key is not among [approval.approvers] of the configuration.", hint="Nothing was approved."
+        )
+    approved_at = timestamp(now)
+    text = document.approval_text(key.public, approved_at)
+    approval = Approval(key=key.public.text, approved_at=approved_at, signature=key.sign(text))
+    others = [one for one in document.approvals if _owner(one.key, policy) != person]
+    return document.model_copy(update={"approvals": [*others, approval]})
+
+
+def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
+    """Return who made and who approves of a document. Raises `ApprovalError` for its maker, or when it was changed."""
+    maker = _maker_of(document, policy)
+    valid: dict[Person, Approval] = {}
+    wrong = []
+    for approval in document.approvals:
+        person = _person_behind(approval, document, maker, policy, now)
+        if isinstance(person, Person):
+            valid.setdefault(person, approval)
+        else:
+            wrong.append(f"that of {name_of(approval.key, policy.people)} {person}")
+    return Signatures(maker, document.made_at, valid, wrong)
+
+
+def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
+    """Return who made and approved a document. Raises `ApprovalError` when fewer people approve than are needed."""
+    found = signatures_of(document, policy, now)
+    if len(found.valid) < policy.needed:
+        count = f"{policy.needed} {'is' if policy.needed == 1 else 'are'} needed, {len(found.valid)} valid"
+        reasons = f"; {'; '.join(found.wrong)}" if found.wrong else ""
+        raise ApprovalError(
+            f"The {document.noun} has not enough approvals: {count}{reasons}.",
+            hint=f"{document.nothing_done} `paygw-batch approve {document.placeholder} --key KEY` approves it.",
+        )
+    return found
+
+
+def name_of(key: str, people: People) -> str:
+    """Return the name of the person whose key a document has."""
+    public = read_own_spelling(key)
+    owner = None if public is None else people.owner_of(public)
+    return "an unknown key" if owner is None else owner.name
+
+
+def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
+    public = read_own_spelling(key)
+    return None if public is None else policy.people.owner_of(public)
+
+
+def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
+    key = read_own_spelling(document.maker)
+    if key is None or not key.has_signed(document.signed_text(), document.signature):
+        raise ApprovalError(
+            f"The {document.noun} was changed after its maker signed it.",
+            hint=f"{document.nothing_done} {document.make_another}",
+        )
+    maker = policy.people.maker_with(key)
+    if maker is None:
+        raise ApprovalError(
+            f"The {document.noun} was made with a key that [approval.makers] of the configuration does not list.",
+            hint=f"{document.nothing_done} A maker whom nobody knows could be the approver.",
+        )
+    return maker
+
+
+def _person_behind(
+    approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
+) -> Person | str:
+    """Return whose valid approval it is, or what is wrong with it."""
+    key = read_own_spelling(approval.key)
+    if key is not None and policy.people.owner_of(key) == maker:
+        return f"is by the maker of the {document.noun}"
+    person = None if key is None else policy.people.approver_with(key)
+    if key is None or person is None:
+        return "is by a key that [approval.approvers] does not list"
+    if not key.has_signed(document.approval_text(key, approval.approved_at), approval.signature):
+        return "is over other content, or was changed"
+    approved_at = datetime.fromisoformat(approval.approved_at)
+    if approved_at > now + CLOCK_SKEW:
+        return f"is of {approval.approved_at}, which is still to come"
+    expires_at = approved_at + timedelta(hours=policy.expires_h)
+    if now >= expires_at:
+        return f"expired at {timestamp(expires_at)}"
+    return person
+
+
+def read_document(path: Path, *kinds: type[Document]) -> Document:
+    """Return the document in the file `path`, which must be of one of `kinds`.
+
+    Raises `ApprovalError` when there is none, or it does not read as one, or another version of this program made it.
+    """
+    noun, first = " or ".join(kind.noun for kind in kinds), kinds[0]
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_DOCUMENT_BYTES)
+    except OSError as error:
+        reason = (error.strerror or "unknown reason").lower()
+        raise ApprovalError(
+            f"The {noun} {path} cannot be read: {reason}.", hint=f"{first.nothing_done} {first.make_another}"
+        ) from None
+    try:
+        label = _Label.model_validate_json(data)
+        _check_version(path, label, kinds)
+        kind = next(kind for kind in kinds if kind.model_fields["document"].default == label.document)
+        document = kind.model_validate_json(data)
+        for moment in (document.made_at, *(approval.approved_at for approval in document.approvals)):
+            if datetime.fromisoformat(moment).tzinfo is None:
+                raise ValueError(moment)  # noqa: TRY301 (the same end as text that is no time at all)
+    except (ValidationError, ValueError, StopIteration):
+        raise ApprovalError(
+            f"{path.name} does not read as a {noun}.", hint=f"{first.nothing_done} {first.make_another}"
+        ) from None
+    return document
+
+
+def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocument]]) -> None:
+    """Raise `ApprovalError` for a document of a version that this program does not read."""
+    if label.document is None and label.maker is not None and label.approvals is not None:
+        raise ApprovalError(
+            f"{path.name} was made by an older version of this program, and does not name the journal.",
+            hint=f"{kinds[0].nothing_done} {kinds[0].make_another}",
+        )
+    if label.document is not None and label.document not in {kind.model_fields["document"].default for kind in kinds}:
+        raise ApprovalError(
+            f"{path.name} is no {kinds[0].noun} of this version: it says that it is {label.document[:60]!r}.",
+            hint=f"{kinds[0].nothing_done} {kinds[0].make_another}",
+        )
+
+
+class _Label(BaseModel):
+    """What a file says of itself, whatever else it holds."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    document: str | None = None
+    maker: str | None = None
+    approvals: list[Any] | None = None
+
+
+def write_document(document: SignedDocument, path: Path) -> None:
+    """Write a document to `path`, whole or not at all."""
+    write_whole(path, (document.model_dump_json(indent=1) + "\n").encode())
+
+
+def check_reachable(policy: ApprovalPolicy) -> None:
+    """Raise `ConfigurationError` when nobody's plan could ever have enough approvals by other people."""
+    others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
+    if others < policy.needed:
+        raise ConfigurationError(
+            f"[approval] needs {policy.needed} approvals, and no maker has more than {others} other people who may "
+            "approve: nothing could ever be approved.",
+            hint="A person with several keys counts once, and never approves the own plan.",
+        )
