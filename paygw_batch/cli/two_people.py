@@ -93,7 +93,7 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
                 one.row,
                 one.order_id or one.client_orderid,
                 one.attempt,
-                one.state.value,
+                f"{one.state.value}, held" if one.hold else one.state.value,
                 one.resolution.value,
                 one.currency,
                 one.amount,

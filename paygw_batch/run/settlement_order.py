@@ -23,13 +23,18 @@ _SHOWN_CHANGES = 5
 
 
 class OrderedRow(SignedPart):
-    """One row to settle: its latest attempt, and what becomes of it. `order_id` is empty where nothing ever left."""
+    """One row to settle: its latest attempt, and what becomes of it.
+
+    `order_id` is empty where nothing ever left. `hold` is the number of the evidence that holds a ready row, 0 where
+    none does: lifting a hold changes no state, so that only this keeps an order from lifting the next one too.
+    """
 
     row: int
     client_orderid: str
     order_id: str
     attempt: int
     state: State
+    hold: int
     currency: str
     amount: str
     resolution: Resolution
@@ -82,6 +87,7 @@ def order_content(
 ) -> OrderContent:
     """Return what settling rows of a batch now would be."""
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
+    holds = journal.holds(batch.number)
     rows = []
     for settlement in settlements:
         found = journal.row(batch.number, settlement.row)
@@ -96,6 +102,7 @@ def order_content(
                 attempt=standing.attempt,
                 # What is in flight when no run is on is in doubt: the next command that holds the journal says so.
                 state=State.IN_DOUBT if standing.state is State.IN_FLIGHT else standing.state,
+                hold=holds[settlement.row].number if settlement.row in holds else 0,
                 currency=shown.currency,
                 amount=from_minor(shown.minor, minor_units=minor_units[shown.currency]),
                 resolution=settlement.resolution,
@@ -190,6 +197,8 @@ def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
                 f"row {one.row} was {_words(one.state)} after attempt {one.attempt}, and is {_words(is_now.state)} "
                 f"after attempt {is_now.attempt}"
             )
+        elif is_now.hold != one.hold:
+            changes.append(f"what holds row {one.row} is not what held it when the order was made")
         elif is_now != one:
             changes.append(f"row {one.row} is not the payment that the order names")
     more = [f"and {len(changes) - _SHOWN_CHANGES:,} more rows"] if len(changes) > _SHOWN_CHANGES else []

@@ -6,35 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.approving import edited, plan_of, policy, prepared, refused
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
-
-
-def key(home: Path, name: str) -> str:
-    """Make a key with openssl, as the documentation says, and return its public half as one line."""
-    path = home / f"{name}.pem"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True, capture_output=True)
-    path.chmod(0o600)
-    shown = subprocess.run(["openssl", "pkey", "-in", path, "-pubout"], check=True, capture_output=True, text=True)
-    return shown.stdout.splitlines()[1]
-
-
-def policy(home: Path, *, needed: int = 1, expires_h: float = 72) -> str:
-    ada, ben, cleo = (key(home, name) for name in ("ada", "ben", "cleo"))
-    key(home, "stranger")
-    return f"""
-[approval]
-needed = {needed}
-expires_h = {expires_h}
-[approval.from_amount]
-KES = "1000"
-[approval.makers]
-ada = "{ada}"
-ben = "{ben}"
-[approval.approvers]
-ada = "{ada}"
-ben = "{ben}"
-cleo = "{cleo}"
-"""
 
 
 @pytest.fixture
@@ -42,29 +15,6 @@ def careful(program: Program) -> Program:
     """A company where KES 1,000 and more need one approval; ada and ben may prepare, and cleo may only approve."""
     program.config.write_text(sandbox_toml() + policy(program.home))
     return program
-
-
-def prepared(program: Program, *approvers: str, rows: int = 3) -> Path:
-    """Return a sheet with a plan by ada beside it, approved by whom is named."""
-    sheet = program.sheet(kenyan_rows(rows))
-    program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada.pem")
-    for name in approvers:
-        assert program.json("approve", plan_of(program), "--key", program.home / f"{name}.pem")["exit_code"] == 0
-    return sheet
-
-
-def plan_of(program: Program) -> Path:
-    return program.home / "payroll.plan.json"
-
-
-def refused(program: Program, *arguments: str | Path) -> str:
-    """Submit, which must be refused for want of approval with nothing sent or written; return why."""
-    result = program.run("submit", program.home / "payroll.csv", *arguments)
-    assert result.exit_code == 8, result.output
-    assert program.record() == []
-    assert not (program.home / "payroll.reconciliation.csv").exists()
-    assert program.json("status")["batches"] == []
-    return result.stderr
 
 
 def test_what_another_person_approved_is_sent(careful: Program) -> None:
@@ -210,11 +160,6 @@ def test_an_approval_for_another_endpoint_does_not_count(careful: Program) -> No
     result = careful.run("submit", careful.home / "payroll.csv")
     assert result.exit_code == 8
     assert "it is for sandbox/1000, and this is sandbox/1001" in result.stderr
-
-
-def edited(program: Program, change: "dict[str, object]") -> None:
-    document = json.loads(plan_of(program).read_text())
-    plan_of(program).write_text(json.dumps({**document, **change}))
 
 
 def test_a_plan_that_was_edited_after_it_was_signed_is_refused(careful: Program) -> None:

@@ -1,0 +1,63 @@
+"""People with keys, and plans that they make and approve."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.cli.program import Program, kenyan_rows
+
+
+def key(home: Path, name: str) -> str:
+    """Make a key with openssl, as the documentation says, and return its public half as one line."""
+    path = home / f"{name}.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True, capture_output=True)
+    path.chmod(0o600)
+    shown = subprocess.run(["openssl", "pkey", "-in", path, "-pubout"], check=True, capture_output=True, text=True)
+    return shown.stdout.splitlines()[1]
+
+
+def policy(home: Path, *, needed: int = 1, expires_h: float = 72) -> str:
+    ada, ben, cleo = (key(home, name) for name in ("ada", "ben", "cleo"))
+    key(home, "stranger")
+    return f"""
+[approval]
+needed = {needed}
+expires_h = {expires_h}
+[approval.from_amount]
+KES = "1000"
+[approval.makers]
+ada = "{ada}"
+ben = "{ben}"
+[approval.approvers]
+ada = "{ada}"
+ben = "{ben}"
+cleo = "{cleo}"
+"""
+
+
+def prepared(program: Program, *approvers: str, rows: int = 3) -> Path:
+    """Return a sheet with a plan by ada beside it, approved by whom is named."""
+    sheet = program.sheet(kenyan_rows(rows))
+    program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada.pem")
+    for name in approvers:
+        assert program.json("approve", plan_of(program), "--key", program.home / f"{name}.pem")["exit_code"] == 0
+    return sheet
+
+
+def plan_of(program: Program) -> Path:
+    return program.home / "payroll.plan.json"
+
+
+def refused(program: Program, *arguments: str | Path) -> str:
+    """Submit, which must be refused for want of approval with nothing sent or written; return why."""
+    result = program.run("submit", program.home / "payroll.csv", *arguments)
+    assert result.exit_code == 8, result.output
+    assert program.record() == []
+    assert not (program.home / "payroll.reconciliation.csv").exists()
+    assert program.json("status")["batches"] == []
+    return result.stderr
+
+
+def edited(program: Program, change: "dict[str, object]") -> None:
+    document = json.loads(plan_of(program).read_text())
+    plan_of(program).write_text(json.dumps({**document, **change}))

@@ -1,0 +1,296 @@
+"""Two people for settlements that let a row be paid again: an order, an approval, and one use of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.approving import policy
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+
+EVIDENCE = "Ticket 4711, answered by support on the phone"
+
+
+@pytest.fixture
+def doubtful(program: Program) -> Program:
+    """A batch of which rows 2 and 3 are in doubt, row 4 is accepted, and 5 is paid; too small to need a plan."""
+    people = policy(program.home).replace('KES = "1000"', 'KES = "1000000"')
+    configured = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
+    program.config.write_text(configured + people)
+    rows = [
+        *kenyan_rows(1, amount="9008", prefix="LOST"),
+        *kenyan_rows(1, amount="9007", prefix="TAKEN"),
+        *kenyan_rows(1, amount="9002", prefix="LATER"),
+        *kenyan_rows(1, prefix="GOOD"),
+    ]
+    summary = program.json("submit", program.sheet(rows))
+    assert summary["states"] == {"in_doubt": 2, "accepted": 1, "paid": 1}
+    return program
+
+
+def order_of(program: Program) -> Path:
+    return program.home / "order.json"
+
+
+def pem(program: Program, name: str) -> Path:
+    return program.home / f"{name}.pem"
+
+
+def resolve(program: Program, *arguments: str | Path) -> dict[str, object]:
+    return program.json("resolve", program.home / "payroll.csv", *arguments)
+
+
+def ordered(program: Program, *approvers: str, row: int = 2, word: str = "not-received") -> Path:
+    """Write ada's order to settle a row, and have it approved."""
+    settlement = ("--row", str(row), "--as", word, "--evidence", EVIDENCE)
+    assert resolve(program, *settlement, "--out", order_of(program), "--key", pem(program, "ada"))["exit_code"] == 0
+    for name in approvers:
+        assert program.json("approve", order_of(program), "--key", pem(program, name))["exit_code"] == 0
+    return order_of(program)
+
+
+def carry_out(program: Program, *arguments: str | Path) -> dict[str, object]:
+    return program.json("resolve", "--order", order_of(program), *arguments)
+
+
+def states(program: Program) -> dict[str, int]:
+    found: dict[str, int] = program.json("status", program.home / "payroll.csv")["states"]
+    return found
+
+
+def statement(program: Program, *lines: str) -> Path:
+    path = program.home / "statement.csv"
+    path.write_text("\n".join(["Order ID;Amount;Currency;Status", *lines]) + "\n")
+    return path
+
+
+AS_BEFORE = {"in_doubt": 2, "accepted": 1, "paid": 1}
+
+
+# One person alone
+
+
+@pytest.mark.parametrize(("row", "word"), [(2, "not-received"), (2, "rejected"), (4, "rejected")])
+def test_one_person_alone_does_not_let_a_row_be_paid_again(doubtful: Program, row: int, word: str) -> None:
+    result = doubtful.run(
+        "resolve", doubtful.home / "payroll.csv", "--row", str(row), "--as", word, "--evidence", EVIDENCE
+    )
+    told = " ".join(result.stderr.split())
+    assert result.exit_code == 8
+    assert f"This would let row {row} be paid again, so two people have to say so. Nothing was settled." in told
+    assert "--out ORDER.json --key KEY` writes an order" in told
+    assert "`paygw-batch approve ORDER.json --key KEY`" in told
+    assert "`paygw-batch resolve --order ORDER.json` carries it out" in told
+    assert states(doubtful) == AS_BEFORE
+
+
+def test_one_person_alone_calls_a_row_paid(doubtful: Program) -> None:
+    assert resolve(doubtful, "--row", "2", "--as", "paid", "--evidence", EVIDENCE)["states"] == {
+        "in_doubt": 1,
+        "accepted": 1,
+        "paid": 2,
+    }
+
+
+def test_without_approval_one_person_decides(doubtful: Program) -> None:
+    doubtful.config.write_text(doubtful.config.read_text().partition("[approval]")[0])
+    assert resolve(doubtful, "--row", "2", "--as", "not-received", "--evidence", EVIDENCE)["resolved"] == 1
+    refused = doubtful.run(
+        *("resolve", doubtful.home / "payroll.csv", "--row", "3", "--as", "rejected", "--evidence", EVIDENCE),
+        *("--out", order_of(doubtful), "--key", pem(doubtful, "ada")),
+    )
+    assert (refused.exit_code, "has no [approval]" in refused.stderr) == (2, True)
+
+
+def test_one_person_alone_settles_no_statement_that_lets_a_row_be_paid_again(doubtful: Program) -> None:
+    lines = statement(doubtful, "LOST-1;9008;KES;declined", "TAKEN-1;9007;KES;approved")
+    preview = resolve(doubtful, "--from", lines)
+    assert "two people have to say so" in str(preview["message"])
+    result = doubtful.run("resolve", doubtful.home / "payroll.csv", "--from", lines, "--yes")
+    assert result.exit_code == 8
+    assert f"--from {lines} --out ORDER.json --key KEY" in " ".join(result.stderr.split())
+    assert states(doubtful) == AS_BEFORE
+    assert resolve(doubtful, "--from", statement(doubtful, "TAKEN-1;9007;KES;approved"), "--yes")["resolved"] == 1
+
+
+# Two people
+
+
+def test_an_order_changes_nothing_until_it_is_carried_out(doubtful: Program) -> None:
+    head = doubtful.json("verify")
+    ordered(doubtful, "cleo")
+    assert states(doubtful) == AS_BEFORE
+    assert {**doubtful.json("verify"), "seconds": 0} == {**head, "seconds": 0}
+
+
+def test_what_two_people_say_is_carried_out_and_the_journal_names_both(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    summary = carry_out(doubtful, "--by", "dan")
+    assert (summary["resolved"], summary["states"]) == (1, {"ready": 1, "in_doubt": 1, "accepted": 1, "paid": 1})
+    history = doubtful.json("status", doubtful.home / "payroll.csv", "--history")["history"]
+    (deed,) = [one for one in history if one["what"] == "resolved_not_received"]
+    digest = doubtful.json("approve", order_of(doubtful))["order_sha256"]
+    assert deed["by"].startswith("dan (login ")
+    assert deed["by"].endswith(f", order {digest}, prepared by ada, approved by cleo")
+    assert deed["said"] == EVIDENCE
+    assert doubtful.json("verify")["exit_code"] == 0
+
+
+def test_an_approver_sees_rows_states_what_they_become_why_and_the_sums(doubtful: Program) -> None:
+    ordered(doubtful)
+    result = doubtful.run("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
+    told = " ".join(result.stdout.split())
+    for part in ("An order to settle 1 row of batch", "LOST-1", "in_doubt", "not-received", "9008.00", "Ticket 4711"):
+        assert part in told
+    assert "Prepared by ada at " in told
+    assert "Approved by cleo. The settlement order has 1 of 1 approval." in told
+
+
+def test_a_statement_is_settled_by_an_order(doubtful: Program) -> None:
+    lines = statement(doubtful, "LOST-1;9008;KES;declined", "TAKEN-1;9007;KES;approved")
+    made = resolve(doubtful, "--from", lines, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
+    assert [(one["row"], one["resolution"]) for one in made["settlements"]] == [(2, "rejected"), (3, "paid")]  # type: ignore[attr-defined]
+    assert doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "ben"))["exit_code"] == 0
+    assert carry_out(doubtful)["states"] == {"rejected": 1, "accepted": 1, "paid": 2}
+
+
+def test_the_maker_does_not_approve_the_own_order(doubtful: Program) -> None:
+    ordered(doubtful)
+    assert doubtful.run("approve", order_of(doubtful), "--key", pem(doubtful, "ada")).exit_code == 8
+    refused = carry_out(doubtful)
+    assert (refused["exit_code"], "1 is needed, 0 valid" in str(refused["message"])) == (8, True)
+    assert states(doubtful) == AS_BEFORE
+
+
+def test_who_may_not_prepare_writes_no_order(doubtful: Program) -> None:
+    for name in ("cleo", "stranger"):
+        settlement = ("--row", "2", "--as", "not-received", "--evidence", EVIDENCE)
+        refused = resolve(doubtful, *settlement, "--out", order_of(doubtful), "--key", pem(doubtful, name))
+        assert refused["exit_code"] == 8
+        assert not order_of(doubtful).exists()
+
+
+# Once, and as long as it is true
+
+
+def test_an_order_is_carried_out_once(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    carry_out(doubtful)
+    again = carry_out(doubtful)
+    assert again["exit_code"] == 8
+    assert "row 2 was in doubt after attempt 1, and is ready after attempt 1" in str(again["message"])
+
+
+def test_an_order_does_not_settle_the_next_attempt(doubtful: Program) -> None:
+    """The row is paid again and lost sight of again: what was said of the first attempt says nothing of the second."""
+    ordered(doubtful, "cleo")
+    carry_out(doubtful)
+    assert doubtful.json("resume", doubtful.home / "payroll.csv")["states"] == AS_BEFORE
+    again = carry_out(doubtful)
+    assert again["exit_code"] == 8
+    assert "row 2 was in doubt after attempt 1, and is in doubt after attempt 2" in str(again["message"])
+    assert states(doubtful) == AS_BEFORE
+
+
+def test_an_order_is_carried_out_whole_or_not_at_all(doubtful: Program) -> None:
+    rows = ("--row", "2", "--row", "3", "--as", "not-received", "--evidence", EVIDENCE)
+    resolve(doubtful, *rows, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
+    doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
+    resolve(doubtful, "--row", "3", "--as", "paid", "--evidence", EVIDENCE)
+    refused = carry_out(doubtful)
+    assert "row 3 was in doubt after attempt 1, and is paid" in str(refused["message"])
+    assert states(doubtful) == {"in_doubt": 1, "accepted": 1, "paid": 2}
+
+
+def test_lifting_one_hold_does_not_lift_the_next(doubtful: Program) -> None:
+    """A ready row that is held stays ready when its hold is lifted: the order must not serve a second time."""
+    ordered(doubtful, "cleo")
+    carry_out(doubtful)
+    assert resolve(doubtful, "--from", statement(doubtful, "LOST-1;9008;KES;approved"), "--yes")["held"] == 1
+    alone = resolve(doubtful, "--row", "2", "--as", "not-received", "--evidence", EVIDENCE)
+    assert alone["exit_code"] == 8
+    ordered(doubtful, "cleo")
+    assert carry_out(doubtful)["resolved"] == 1
+    assert carry_out(doubtful)["exit_code"] == 8
+    assert resolve(doubtful, "--from", statement(doubtful, "LOST-1;9008;KES;processing"), "--yes")["held"] == 1
+    again = carry_out(doubtful)
+    assert again["exit_code"] == 8
+    assert "what holds row 2 is not what held it when the order was made" in str(again["message"])
+
+
+def test_an_order_is_for_one_journal(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    text = doubtful.config.read_text()
+    doubtful.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
+    doubtful.json("submit", doubtful.home / "payroll.csv", "--out", doubtful.home / "other.csv")
+    refused = carry_out(doubtful)
+    assert (refused["exit_code"], "it is for the journal" in str(refused["message"])) == (8, False)
+    assert "The settlement order is for the journal " in str(refused["message"])
+
+
+def test_the_quarantine_is_looked_at_when_an_order_is_made_and_when_it_is_carried_out(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    text = doubtful.config.read_text()
+    doubtful.config.write_text(text.replace("quarantine_h = 0", "quarantine_h = 24"))
+    refused = carry_out(doubtful)
+    assert (refused["exit_code"], "may be called not received from" in str(refused["message"])) == (2, True)
+    settlement = ("--row", "3", "--as", "not-received", "--evidence", EVIDENCE)
+    new = resolve(doubtful, *settlement, "--out", doubtful.home / "new.json", "--key", pem(doubtful, "ada"))
+    assert new["exit_code"] == 2
+    assert states(doubtful) == AS_BEFORE
+
+
+def test_an_approval_of_an_order_expires(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    text = doubtful.config.read_text()
+    doubtful.config.write_text(text.replace("expires_h = 72", "expires_h = 0.000001"))
+    assert "that of cleo expired at 20" in str(carry_out(doubtful)["message"])
+
+
+def test_a_changed_order_is_refused(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    document = json.loads(order_of(doubtful).read_text())
+    document["content"]["rows"][0]["row"] = 3
+    order_of(doubtful).write_text(json.dumps(document))
+    assert "changed after its maker signed it" in str(carry_out(doubtful)["message"])
+    assert states(doubtful) == AS_BEFORE
+
+
+def test_a_plan_is_no_order_and_an_order_no_plan(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    sheet = doubtful.sheet(kenyan_rows(2, amount="600000"), name="large.csv")
+    refused = doubtful.json("submit", sheet, "--plan", order_of(doubtful))
+    assert (refused["exit_code"], "is no plan of this version" in str(refused["message"])) == (8, True)
+    plan = doubtful.home / "large.plan.json"
+    doubtful.json("plan", sheet, "--out", plan, "--key", pem(doubtful, "ada"))
+    refused = doubtful.json("resolve", "--order", plan)
+    assert (refused["exit_code"], "is no settlement order" in str(refused["message"])) == (8, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--order", "o.json", "--row", "2"],
+        ["--order", "o.json", "--yes"],
+        ["--order", "o.json", "--out", "x.json", "--key", "k.pem"],
+        ["--row", "2", "--as", "rejected", "--evidence", "x", "--out", "x.json"],
+        ["--row", "2", "--as", "rejected", "--evidence", "x", "--out", "x.csv", "--key", "k.pem"],
+        ["--from", "s.csv", "--yes", "--out", "x.json", "--key", "k.pem"],
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(doubtful: Program, arguments: list[str]) -> None:
+    assert doubtful.run("resolve", "payroll.csv", *arguments).exit_code == 2
+
+
+def test_resolve_needs_a_batch_or_an_order(doubtful: Program) -> None:
+    result = doubtful.run("resolve", "--row", "2", "--as", "paid", "--evidence", "x")
+    assert (result.exit_code, "Name the BATCH" in result.stderr) == (2, True)
+
+
+def test_an_order_names_its_batch_itself(doubtful: Program) -> None:
+    ordered(doubtful, "cleo")
+    doubtful.json("submit", doubtful.sheet(kenyan_rows(1, prefix="NEW", amount="5"), name="other.csv"))
+    wrong = doubtful.json("resolve", doubtful.home / "other.csv", "--order", order_of(doubtful))
+    assert (wrong["exit_code"], "The order is about batch" in str(wrong["message"])) == (2, True)
+    right = doubtful.json("resolve", doubtful.home / "payroll.csv", "--order", order_of(doubtful))
+    assert right["resolved"] == 1

@@ -1,0 +1,237 @@
+"""Signed documents: any change to signature, text, key or time is found, and people count, not keys."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.run.approval import Content, Finding, PlanDocument, make_plan
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.people import people_of
+from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, make_order
+from paygw_batch.run.signed_document import (
+    Approval,
+    ApprovalPolicy,
+    SignedDocument,
+    approve,
+    check_reachable,
+    require_signatures,
+    signatures_of,
+)
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+
+
+def private(seed: int) -> ApprovalKey:
+    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+    return ApprovalKey(PublicKey(key.public_key().public_bytes_raw()), key)
+
+
+ADA, SECOND, BEN, CLEO, STRANGER = (private(seed) for seed in range(1, 6))
+
+
+def policy(needed: int = 1) -> ApprovalPolicy:
+    both = {"ada": [ADA.public.text, SECOND.public.text], "ben": BEN.public.text}
+    return ApprovalPolicy(needed, {}, 72, people_of(both, {**both, "cleo": CLEO.public.text}))
+
+
+def plan() -> PlanDocument:
+    content = Content(
+        endpoint="gateway.example/1",
+        journal="a" * 32,
+        operation="payout",
+        batch="b" * 16,
+        sheet="payroll.csv",
+        rows=2,
+        invalid=0,
+        amended=0,
+        instructions_sha256="c" * 64,
+        totals={"KES": "3001.00"},
+    )
+    return make_plan(content, [Finding(row=2, code="row.look_alike", message="Row 2: twice.")], ADA, NOW)
+
+
+def order() -> SettlementOrder:
+    row = OrderedRow(
+        row=2,
+        client_orderid="PAY-1",
+        order_id="PAY-1",
+        attempt=1,
+        state=State.IN_DOUBT,
+        hold=0,
+        currency="KES",
+        amount="1500.50",
+        resolution=Resolution.NOT_RECEIVED,
+        evidence="Ticket 4711",
+    )
+    content = OrderContent(
+        endpoint="gateway.example/1",
+        journal="a" * 32,
+        operation="payout",
+        batch="b" * 16,
+        sheet="payroll.csv",
+        statement_sha256="",
+        rows=[row],
+    )
+    return make_order(content, ADA, NOW)
+
+
+KINDS = pytest.mark.parametrize("made", [plan, order])
+
+
+def holds(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) -> bool:
+    try:
+        require_signatures(document, policy(needed), now)
+    except ApprovalError:
+        return False
+    return True
+
+
+@KINDS
+def test_what_another_person_approved_holds(made: Callable[[], SignedDocument]) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    assert holds(document)
+    assert not holds(made())
+    assert [person.name for person in signatures_of(document, policy(), NOW).valid] == ["cleo"]
+
+
+def other_texts(text: str) -> list[str]:
+    """Return `text` with each of its characters changed, and with each bit of it flipped that leaves plain text."""
+    flipped = [
+        text[:place] + chr(ord(one) ^ (1 << bit)) + text[place + 1 :]
+        for place, one in enumerate(text)
+        for bit in range(7)
+    ]
+    return [other for other in flipped if other.isprintable()]
+
+
+@KINDS
+@pytest.mark.parametrize("part", ["signature", "key", "approved_at"])
+def test_no_byte_of_an_approval_can_be_changed(made: Callable[[], SignedDocument], part: str) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    (approval,) = document.approvals
+    for other in other_texts(getattr(approval, part)):
+        changed = document.model_copy(update={"approvals": [approval.model_copy(update={part: other})]})
+        assert not holds(changed), (part, other)
+
+
+@KINDS
+@pytest.mark.parametrize("part", ["signature", "maker", "made_at", "document"])
+def test_no_byte_that_the_maker_signed_can_be_changed(made: Callable[[], SignedDocument], part: str) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    for other in other_texts(getattr(document, part)):
+        assert not holds(document.model_copy(update={part: other})), (part, other)
+
+
+@KINDS
+def test_no_part_of_the_content_can_be_changed(made: Callable[[], SignedDocument]) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    kept: dict[str, Any] = document.content.model_dump()
+    for name, value in kept.items():
+        if isinstance(value, str):
+            others: list[Any] = other_texts(value or "a")
+        elif isinstance(value, int):
+            others = [value + 1, value - 1]
+        else:
+            others = [type(value)()]
+        for other in others:
+            content = document.content.model_copy(update={name: other})
+            assert not holds(document.model_copy(update={"content": content})), (name, other)
+
+
+def test_no_part_of_an_ordered_row_can_be_changed() -> None:
+    document = approve(order(), CLEO, policy(), NOW)
+    (row,) = document.content.rows
+    changes = {"row": 3, "attempt": 2, "state": State.ACCEPTED, "hold": 1, "resolution": Resolution.PAID}
+    texts = dict.fromkeys(("client_orderid", "order_id", "currency", "amount", "evidence"), "x")
+    assert set(changes | texts) == set(OrderedRow.model_fields)
+    for name, value in (changes | texts).items():
+        content = document.content.model_copy(update={"rows": [row.model_copy(update={name: value})]})
+        assert not holds(document.model_copy(update={"content": content})), name
+
+
+def test_findings_cannot_be_left_out() -> None:
+    assert not holds(approve(plan(), CLEO, policy(), NOW).model_copy(update={"findings": []}))
+
+
+def signed_by(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
+    """Return what a hostile hand would write: an approval with any key, past everything that `approve` refuses."""
+    public, at = named or key.public, "2026-11-21T08:00:00.000Z"
+    return Approval(key=public.text, approved_at=at, signature=key.sign(document.approval_text(public, at)))
+
+
+@KINDS
+@pytest.mark.parametrize("key", [ADA, SECOND])
+def test_the_makers_own_approval_does_not_count_with_any_key(
+    made: Callable[[], SignedDocument], key: ApprovalKey
+) -> None:
+    document = made()
+    own = document.model_copy(update={"approvals": [signed_by(key, document)]})
+    assert not holds(own)
+    (problem,) = signatures_of(own, policy(), NOW).wrong
+    assert problem == f"that of ada is by the maker of the {document.noun}"
+    assert not holds(approve(own, CLEO, policy(2), NOW), needed=2)
+    with pytest.raises(ApprovalError, match="ada made this"):
+        approve(document, key, policy(), NOW)
+
+
+@KINDS
+def test_a_signature_under_the_name_of_anothers_key_does_not_count(made: Callable[[], SignedDocument]) -> None:
+    document = made()
+    for key in (ADA, STRANGER):
+        forged = signed_by(key, document, named=CLEO.public)
+        assert not holds(document.model_copy(update={"approvals": [forged]}))
+
+
+def test_an_approval_of_one_kind_counts_for_no_other() -> None:
+    """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
+    of_plan = approve(plan(), CLEO, policy(), NOW)
+    assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
+    same = order().model_copy(update={"document": "paygw-batch plan 2"})
+    assert same.signed_text().split(b"\n")[0] != order().signed_text().split(b"\n")[0]
+    assert not holds(same)
+    assert order().approval_text(CLEO.public, "") != same.approval_text(CLEO.public, "")
+
+
+def test_the_makers_signature_is_no_approval() -> None:
+    document = plan()
+    own = Approval(key=CLEO.public.text, approved_at=document.made_at, signature=CLEO.sign(document.signed_text()))
+    assert not holds(document.model_copy(update={"approvals": [own]}))
+
+
+@KINDS
+def test_an_approval_holds_from_now_until_it_expires(made: Callable[[], SignedDocument]) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    hours = timedelta(hours=1)
+    assert holds(document, now=NOW - timedelta(minutes=4))
+    assert not holds(document, now=NOW - timedelta(minutes=6))
+    assert holds(document, now=NOW + 71 * hours)
+    assert not holds(document, now=NOW + 72 * hours)
+
+
+def test_as_many_people_as_are_needed() -> None:
+    document = approve(approve(plan(), CLEO, policy(2), NOW), CLEO, policy(2), NOW)
+    assert len(document.approvals) == 1
+    assert not holds(document, needed=2)
+    assert holds(approve(document, BEN, policy(2), NOW), needed=2)
+
+
+def test_a_stranger_neither_makes_nor_approves() -> None:
+    with pytest.raises(ApprovalError, match="not among"):
+        approve(plan(), STRANGER, policy(), NOW)
+    foreign = make_plan(plan().content, [], STRANGER, NOW)
+    with pytest.raises(ApprovalError, match="does not list"):
+        approve(foreign, CLEO, policy(), NOW)
+    by_an_approver = make_plan(plan().content, [], CLEO, NOW)
+    with pytest.raises(ApprovalError, match="does not list"):
+        approve(by_an_approver, BEN, policy(), NOW)
+
+
+def test_people_are_counted_for_what_can_be_reached() -> None:
+    check_reachable(policy(2))
+    with pytest.raises(ConfigurationError, match="needs 3 approvals, and no maker has more than 2"):
+        check_reachable(policy(3))
