@@ -25,6 +25,11 @@ def migrations() -> tuple[str, ...]:
     )
 
 
+def versions() -> list[int]:
+    """Return the numbers of all versions up to the newest."""
+    return list(range(1, len(migrations()) + 1))
+
+
 def version_of(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the tables, 0 for an empty file.
 

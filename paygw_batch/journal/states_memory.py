@@ -24,7 +24,7 @@ class MemoryStates:
 
     def opened_by_plan(self, plan_sha256: str) -> BatchRecord | None:
         """Return the batch that the plan with this digest opened, if it has opened one."""
-        opened = (line for line in self._lines if line.kind == BATCH_OPENED)
+        opened = (line for line in self._lines if plan_sha256 and line.kind == BATCH_OPENED)
         found = (line.batch for line in opened if decode_batch(line.details).plan_sha256 == plan_sha256)
         return next((self._batches[number - 1] for number in found), None)
 

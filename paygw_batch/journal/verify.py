@@ -4,6 +4,7 @@ Three streams are read side by side in the order of instructions (what they are,
 memory does not grow with the journal.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,9 +25,10 @@ from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.port import Known, NewBatch, NewInstruction
 from paygw_batch.journal.progress import Progress, advance, succeed
 from paygw_batch.journal.rows import CONTENT, PROGRESS, progress_of
-from paygw_batch.journal.schema import check_tables, hash_at, identity_of
+from paygw_batch.journal.schema import check_tables, hash_at, identity_of, versions
 
 _TAIL_FACTS = 256
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _LINE = "seq, at, kind, batch, instruction, attempt, contradicts, details, hash"
 _LEADS_TO: Mapping[str, str] = {kind.value: state.value for (_, kind), state in TRANSITIONS.items()}
 """Every kind of fact leads to one state, wherever it is legal."""
@@ -74,8 +76,11 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
         raise JournalCorrupt(f"The journal {path} is damaged: {verdict}.")
     check_tables(connection, path)
     created_at = identity_of(connection).created_at
-    if fetch(connection, "SELECT applied_at FROM migration WHERE version = 1") != [(created_at,)]:
+    applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
+    if not applied or applied[0] != (1, created_at):
         raise JournalCorrupt(f"The journal {path} does not say when it was made.")
+    if not all(_TIME.fullmatch(when) for _, when in applied) or [one for one, _ in applied] != versions():
+        raise JournalCorrupt(f"The journal {path} does not say when it was brought up.")
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
         raise JournalCorrupt(f"A line of table {broken[0][0]} speaks of what the journal does not have.")
 

@@ -134,7 +134,14 @@ def test_a_week_of_a_finance_office_ends_with_every_row_in_one_state_and_books_t
     by_hand = ["resolve", batch, "--row", "501", "--as", "not-received", "--evidence", "Ticket 4711", "--by", "ada"]
     assert "may be called not received from" in office.do(*by_hand, expect=2)["message"]
     office.configure(quarantine_h=0, people=people)
-    assert office.do(*by_hand, expect=6)["states"] == {"ready": 1, "paid": 499}
+    assert "two people have to say so" in office.do(*by_hand, expect=8)["message"]
+    order = program.home / "order.json"
+    office.do(*by_hand, "--out", order, "--key", program.home / "ada.pem", expect=0)
+    office.do("approve", order, "--key", program.home / "ada.pem", expect=8)
+    office.do("resolve", "--order", order, expect=8)
+    office.do("approve", order, "--key", program.home / "ben.pem", expect=0)
+    assert office.do("resolve", "--order", order, "--by", "ada", expect=6)["states"] == {"ready": 1, "paid": 499}
+    assert "is ready after attempt 1" in office.do("resolve", "--order", order, expect=8)["message"]
     (program.home / "gateway.toml").write_text('[default]\nstatus = "approved"\n')
     resumed = office.do("resume", batch, expect=0)
     assert (resumed["sent_this_run"], resumed["states"]) == (1, {"paid": 500})

@@ -53,6 +53,7 @@ OPENINGS = st.builds(
     **dict.fromkeys(("instructions_sha256", "known_sha256", "pages_sha256"), WORDS),
     by=WORDS,
     approvals=st.lists(WORDS, max_size=2).map(tuple),
+    plan_sha256=WORDS,
     totals=st.dictionaries(WORDS, st.tuples(NUMBERS, st.integers(0, 10**25)), max_size=3),
 )
 

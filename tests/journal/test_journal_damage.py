@@ -250,7 +250,8 @@ def test_a_flipped_byte_is_found_or_changed_nothing(full: Path, place: Path) -> 
 
 def test_a_file_cut_short_is_refused(full: Path, place: Path) -> None:
     whole = full.read_bytes()
-    for size in (1, 99, 100, 4096, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
+    last_byte = len(whole.rstrip(b"\0")) - 1  # where the last page ends in nothing, cutting that off loses nothing
+    for size in (1, 99, 100, 4096, len(whole) // 2, len(whole) - 4096, last_byte):
         full.write_bytes(whole[:size])
         with pytest.raises(JournalError):
             open_at(place).verify()

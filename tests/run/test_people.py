@@ -97,7 +97,7 @@ def test_what_is_no_key_is_none(text: str) -> None:
 def test_a_person_has_the_keys_of_every_spelling_of_the_name() -> None:
     people = people_of({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
-    assert (ada.name, ada.keys) == ("Ada", {ADA, SECOND})
+    assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
     assert (people.owner_of(SECOND), people.maker_with(SECOND), people.approver_with(SECOND)) == (ada, None, ada)
     assert (list(people.approvers_for(ada)), list(people.approvers_for(ben))) == ([ben], [ada])
 

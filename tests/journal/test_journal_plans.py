@@ -1,0 +1,108 @@
+"""A plan opens one batch, once: the fact that opens it has the plan's digest, and an index finds it."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import apsw
+import pytest
+
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.codec import decode_batch, encode_batch
+from paygw_batch.journal.port import BatchRecord, Journal, NewBatch
+from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
+from tests.journal.test_journal_evidence import brought_up, of_version
+
+PLAN = "d" * 64
+OF_AN_EARLIER_VERSION = (
+    '{"approvals":["prepared by ada"],"batch":"b1","by":"ada","defects":0,"first_instruction":1,"instructions":1,'
+    '"instructions_sha256":"aa","known":0,"known_sha256":"bb","operation":"payout","pages":1,"pages_sha256":"cc",'
+    '"rows":1,"sheet_name":"payroll.csv","sheet_path":"/payroll.csv","sheet_sha256":"dd","totals":{"KES":[1,150050]}}'
+)
+
+
+def opened(journal: Journal, batch: str, plan_sha256: str) -> BatchRecord:
+    row = {"b1": 2, "b2": 3, "b3": 4}[batch]
+    return journal.open_batch(
+        replace(NewBatch(batch, OPERATION, "payroll.csv", f"sha-{batch}", 1, 0), plan_sha256=plan_sha256),
+        pages=[b"page"],
+        instructions=[new_instruction(row)],
+        known=[],
+        amendments=[],
+        at=AT,
+    )
+
+
+def test_the_batch_that_a_plan_opened_is_found_by_the_plan(journal: Journal) -> None:
+    first, second = opened(journal, "b1", PLAN), opened(journal, "b2", "e" * 64)
+    opened(journal, "b3", "")
+    assert journal.opened_by_plan(PLAN) == first
+    assert journal.opened_by_plan("e" * 64) == second
+    assert journal.opened_by_plan("f" * 64) is None
+    assert journal.opened_by_plan("") is None
+    assert journal.verify()["batches"] == 3
+
+
+def test_a_plan_opens_no_second_batch_and_nothing_of_that_batch_is_kept(journal: Journal) -> None:
+    first = opened(journal, "b1", PLAN)
+    head = journal.head()
+    with pytest.raises(InternalError, match="was about to open another"):
+        opened(journal, "b2", PLAN)
+    assert (journal.head(), journal.batches()) == (head, [first])
+    assert opened(journal, "b2", "").batch == "b2"
+
+
+def test_batches_without_a_plan_are_as_many_as_there_are(journal: Journal) -> None:
+    for batch in ("b1", "b2", "b3"):
+        opened(journal, batch, "")
+    assert len(journal.batches()) == 3
+
+
+def test_a_journal_says_which_one_it_is(place: Path) -> None:
+    journal = open_at(place)
+    journal_id = journal.journal_id
+    reader = read_at(place)
+    assert (len(journal_id), reader.journal_id) == (32, journal_id)
+    reader.close()
+    journal.close()
+
+
+def test_an_index_finds_the_plan_and_allows_it_once(place: Path) -> None:
+    journal = open_at(place)
+    opened(journal, "b1", PLAN)
+    journal.close()
+    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+        plan = connection.execute(
+            "EXPLAIN QUERY PLAN SELECT batch FROM fact "
+            "WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?",
+            (PLAN,),
+        )
+        assert "fact_opening_by_plan" in " ".join(str(line[-1]) for line in plan)
+        with pytest.raises(apsw.ConstraintError, match="fact_opening_by_plan"):
+            connection.execute(
+                "INSERT INTO fact SELECT seq + 1, at, kind, batch, NULL, NULL, NULL, details, hash FROM fact"
+            )
+
+
+def test_an_opening_of_an_earlier_version_reads_as_it_was_written() -> None:
+    read = decode_batch(OF_AN_EARLIER_VERSION)
+    assert read.plan_sha256 == ""
+    assert encode_batch(read) == OF_AN_EARLIER_VERSION
+    with pytest.raises(JournalCorrupt):
+        decode_batch(OF_AN_EARLIER_VERSION.replace('"rows"', '"plan_sha256":"","rows"'))
+
+
+def test_a_journal_of_version_3_is_brought_up_and_knows_its_batches(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = of_version(3, place, monkeypatch)
+    opened(old, "b1", "")
+    head = old.head()
+    old.close()
+    journal = brought_up(place, monkeypatch)
+    assert journal.head() == head
+    assert journal.opened_by_plan(PLAN) is None
+    second = opened(journal, "b2", PLAN)
+    assert journal.opened_by_plan(PLAN) == second
+    assert journal.verify()["batches"] == 2
+    journal.close()
