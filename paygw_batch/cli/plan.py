@@ -14,7 +14,7 @@ from paygw_batch.cli.submission import refused, show_findings
 from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
 from paygw_batch.compose.parts import (
     find_batch,
-    journal_or_nothing,
+    journal_to_plan_with,
     minor_units_of,
     rules_of,
     utc_now,
@@ -69,7 +69,7 @@ def command(
     if maker.public not in policy.makers.values():
         raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
-    with journal_or_nothing(settings) as journal:
+    with journal_to_plan_with(settings) as journal:
         planned = plan_submission(validated, journal, operation=operation, amend=amend, now=utc_now, strict=strict)
         show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:

@@ -212,6 +212,11 @@ class Tally:
 class JournalReader(EvidenceReader, Protocol):
     """The journal of one endpoint, looked into."""
 
+    @property
+    def journal_id(self) -> str:
+        """Which journal it is: 32 hex digits."""
+        ...
+
     def head(self) -> Head:
         """Return the end of the chain."""
         ...

@@ -21,7 +21,7 @@ from paygw_batch.journal.evidence_port import Contradiction, Hold, WaitingEviden
 from paygw_batch.journal.port import BatchRecord, Clash, Deed, Due, Head, Known, LookAlike, RowStanding, Tally
 from paygw_batch.journal.progress import amendable, row_standing
 from paygw_batch.journal.rows import CONTENT, PROGRESS, STATES, progress_of
-from paygw_batch.journal.schema import end_of
+from paygw_batch.journal.schema import end_of, identity_of
 from paygw_batch.journal.verify import verify
 
 _STANDINGS_AT_ONCE = 10_000
@@ -38,6 +38,12 @@ class SqliteReader:
         self.notes = notes
         """Sentences about the journal as a whole that a person should read and that stop nothing."""
         self._connection = connection
+
+    @property
+    def journal_id(self) -> str:
+        """Which journal it is: 32 hex digits."""
+        with self._plainly():
+            return identity_of(self._connection).journal_id
 
     def head(self) -> Head:
         """Return the end of the chain."""

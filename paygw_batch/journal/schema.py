@@ -20,7 +20,8 @@ def migrations() -> tuple[str, ...]:
     """Return the scripts that lead from each version to the next; the first leads from an empty file to version 1."""
     scripts = resources.files(__package__)
     return tuple(
-        scripts.joinpath(name).read_text(encoding="utf-8") for name in ("schema.sql", "schema-2.sql", "schema-3.sql")
+        scripts.joinpath(name).read_text(encoding="utf-8")
+        for name in ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql")
     )
 
 

@@ -14,6 +14,8 @@ from paygw_batch.journal.port import LINE_COLUMNS, Due, RowStanding
 class MemoryStates:
     """The part of the journal's twin that speaks of states: it looks at every row."""
 
+    journal_id = "0" * 32
+
     def due_counts(self, batch: int) -> Mapping[str, int]:
         """Return how many rows of each country `due` has for a batch."""
         return Counter(due.instruction.country for due in self.due(batch, after_row=0, limit=sys.maxsize))
