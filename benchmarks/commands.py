@@ -76,9 +76,11 @@ class Office:
 
 @contextmanager
 def office(parent: Path, key: Path, gateway: NullGateway) -> Iterator[Office]:
-    """Yield an office that is gone afterwards."""
+    """Yield an office, its journal made, that is gone afterwards."""
     with tempfile.TemporaryDirectory(dir=parent) as name:
-        yield Office(Path(name), key, gateway)
+        found = Office(Path(name), key, gateway)
+        found.call("journal", "new")
+        yield found
 
 
 def timed(command: Sequence[str], environment: dict[str, str] | None = None) -> Ended:

@@ -4,6 +4,7 @@ Sending a million rows takes minutes that say nothing about either, so their fac
 engine would have, many at a time.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +22,11 @@ _AT_ONCE = 512
 
 
 def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int:
-    """Open the batch of a sheet in a new journal and note all but the last of its rows as accepted; return how many."""
+    """Open the batch of a sheet in a journal and note all but the last of its rows as accepted; return how many.
+
+    The journal was made by a command in this environment. The process takes over its state directory, for the witness.
+    """
+    os.environ["XDG_STATE_HOME"] = environment["XDG_STATE_HOME"]
     settings = load_settings(
         config_dir() / "sandbox.toml", environ=environment, flags={("journal", "path"): str(journal)}
     )

@@ -16,12 +16,14 @@ from typing import Literal
 from benchmarks.figures import Sample
 from benchmarks.loops import loop_factory
 from benchmarks.merchant import Merchant, open_batch
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.endpoint import Connections, TransportSettings
 from paygw_batch.gateway.prepare import Preparer
 from paygw_batch.gateway.signers import signers_for
 from paygw_batch.gateway.transport import PayoutTransport
+from paygw_batch.journal.making import new_journal
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.store import open_journal
@@ -65,9 +67,10 @@ def _journal(trial: Trial) -> Iterator[Journal]:
     with tempfile.TemporaryDirectory(dir=trial.directory) as name:
         place = Path(name)
         now = timestamp(datetime.now(UTC))
-        journal = open_journal(
-            place / "journal.sqlite3", witness_dir=place / "witness", endpoint="benchmark", now=now, holder="benchmark"
-        )
+        path, endpoint = place / "journal.sqlite3", EndpointIdentity("benchmark", "1000")
+        witness_dir = place / "witness"
+        new_journal(path, witness_dir=witness_dir, registry_dir=None, endpoint=endpoint, now=now, holder="benchmark")
+        journal = open_journal(path, witness_dir=witness_dir, endpoint=endpoint, now=now, holder="benchmark")
         try:
             yield journal
         finally:

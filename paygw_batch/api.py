@@ -39,6 +39,8 @@ from paygw_batch.errors import (
     ConfigurationError,
     JournalError,
     JournalHeld,
+    JournalMissing,
+    JournalNotAdopted,
     PaygwError,
     SheetError,
     UsageError,
@@ -59,6 +61,8 @@ __all__ = [
     "Finished",
     "JournalError",
     "JournalHeld",
+    "JournalMissing",
+    "JournalNotAdopted",
     "Outcome",
     "OutcomeKind",
     "PaygwError",
@@ -175,8 +179,8 @@ class Payouts:
         must come to. `plan` is the approved plan, where the configuration asks for approval. `by` says who decides,
         beside the login. `stop_on` names signals that stop the run while it is entered; none is touched otherwise.
 
-        Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld` and their like: nothing was
-        sent by then.
+        Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` (nobody has
+        made a journal) and their like: nothing was sent by then.
         """
         path = _path_of(sheet, name)
         decider = person(by)

@@ -81,6 +81,21 @@ class JournalHeld(JournalError):
     """What the holder is doing, as far as it has said."""
 
 
+class JournalMissing(JournalError):
+    """There is no journal, and none is made by the way."""
+
+    default_hint = "`paygw-batch journal new` makes one."
+
+
+class JournalNotAdopted(JournalError):
+    """No one has said that this copy of the journal is the newest one."""
+
+    default_hint = (
+        "Find out whether a newer copy exists, on this machine or elsewhere. If this is the newest one, say so with "
+        "`paygw-batch journal adopt`."
+    )
+
+
 class JournalCorrupt(JournalError):
     """The journal is damaged."""
 

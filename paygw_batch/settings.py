@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import platformdirs
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import ConfigurationError
@@ -212,6 +213,16 @@ class Settings(Section):
         """
         place = SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
         return f"{place}/{self.gateway.endpoint_id or 'unset'}"
+
+    def endpoint_identity(self) -> EndpointIdentity:
+        """Return which endpoint journals are kept for, recognised however its host is written."""
+        gateway = self.gateway
+        host = SANDBOX if self.uses_sandbox else urlsplit(gateway.base_url or "").hostname or "unset"
+        return EndpointIdentity.of(host, gateway.endpoint_id or "unset", gateway.consumer_key)
+
+    def registry_directory(self) -> Path | None:
+        """Return where journals are remembered; None for the sandbox, whose journals are thrown away."""
+        return None if self.uses_sandbox else state_directory() / "journals"
 
     def journal_path(self) -> Path:
         """Return the journal's path: the configured one, or one per endpoint under the user's state directory."""

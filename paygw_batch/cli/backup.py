@@ -21,7 +21,7 @@ def command(invocation: Invocation, *, file: Path) -> None:
     has gone on: rows could be paid twice.
     """
     screen = Screen(invocation)
-    with journal_to_read(settings_of(invocation)) as journal:
+    with journal_to_read(settings_of(invocation), screen.say) as journal:
         facts = journal.head().seq
         journal.backup(file)
     screen.finish(Summary(ExitCode.DONE, f"The journal, {facts:,} facts, was copied to {file}."))

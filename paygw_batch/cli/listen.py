@@ -18,6 +18,7 @@ from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
+from paygw_batch.journal.place import make_directory
 from paygw_batch.journal.spool import Spool, SpoolEnd, spool_path
 from paygw_batch.listener.app import Limits, ListenerApp
 from paygw_batch.listener.keeper import Keeper
@@ -87,8 +88,12 @@ def command(invocation: Invocation, *, port: int | None) -> None:
 
 def _open_spool(settings: Settings) -> Spool:
     taken = SpoolEnd()
-    if settings.journal_path().exists():
-        with journal_to_read(settings) as journal:
+    if (
+        settings.uses_sandbox and not settings.journal_path().exists()
+    ):  # the first run makes it, and takes in what waits
+        make_directory(settings.journal_path().parent)
+    else:
+        with journal_to_read(settings, must_be_known=True) as journal:
             taken = SpoolEnd(*journal.spool_end())
     try:
         return Spool(spool_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))

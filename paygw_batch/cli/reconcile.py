@@ -24,7 +24,7 @@ def command(invocation: Invocation, *, batch: str, out: Path, report: Path | Non
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    with journal_to_read(settings) as journal:
+    with journal_to_read(settings, screen.say) as journal:
         record = find_batch(journal, batch)
         end = RunEnd(0, None, interrupted=False)
         summary = reconcile(journal, record, rules_of(settings, record.operation), out, screen, end=end, report=report)

@@ -33,6 +33,7 @@ COMMANDS = {
     "refresh": "Ask the gateway what became of rows.",
     "listen": "Receive the gateway's notifications.",
     "verify": "Replay and check the whole journal.",
+    "journal": "Make the journal of an endpoint, or adopt a copy.",
     "backup": "Copy the journal, also while a run is on.",
     "sandbox": "Run the built-in gateway on loopback.",
     "sign": "Show how a row is signed, step by step.",

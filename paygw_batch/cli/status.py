@@ -94,7 +94,7 @@ def command(
         check_writable(out)
     if batch is not None and watch:
         follow(settings, batch, screen)
-    with journal_to_read(settings) as journal:
+    with journal_to_read(settings, screen.say) as journal:
         if batch is None:
             summary = _all(journal, minor_units, screen, order)
         else:

@@ -19,7 +19,7 @@ from paygw_batch.compose.approval import default_plan
 from paygw_batch.compose.connect import gateway_of
 from paygw_batch.compose.parts import (
     PAYOUT,
-    journal_or_nothing,
+    journal_to_plan_with,
     minor_units_of,
     require_complete,
     rules_of,
@@ -112,7 +112,7 @@ def run_sheet(
         return validated
 
     if dry_run:
-        with journal_or_nothing(settings) as reader:
+        with journal_to_plan_with(settings) as reader:
             planned = plan_submission(read(), reader, operation=operation, amend=amend, now=utc_now, strict=strict)
             show_findings(screen, planned)
             is_refused = planned.validated.defects.height and not skip_invalid

@@ -21,7 +21,7 @@ def command(invocation: Invocation) -> None:
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    with journal_to_read(settings) as journal:
+    with journal_to_read(settings, screen.say) as journal:
         counted = {**journal.verify(), "notifications_waiting": waiting_in_spool(settings, journal)}
         contradictions = len(journal.contradictions())
     screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])

@@ -15,7 +15,10 @@ import polars as pl
 
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import Operation, Rules
-from paygw_batch.errors import ConfigurationError, JournalHeld, SheetError, SpoolDamaged, UsageError
+from paygw_batch.errors import ConfigurationError, JournalHeld, JournalMissing, SheetError, SpoolDamaged, UsageError
+from paygw_batch.journal.adopting import Adoption
+from paygw_batch.journal.chain import Identity
+from paygw_batch.journal.making import new_journal
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.spool import SpoolEnd, SpoolReader, spool_path
@@ -112,6 +115,12 @@ def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> N
     _require([*settings.missing_to_send(), *settings.missing_for(operation_of(rules).name), *of_countries])
 
 
+def require_endpoint(settings: Settings) -> None:
+    """Raise `ConfigurationError` naming every key that still needs saying which endpoint a journal is for."""
+    keys = {"gateway.base_url", "gateway.endpoint_id", "gateway.consumer_key"}
+    _require([key for key in settings.missing_to_send() if key in keys])
+
+
 def _require(missing: Sequence[str]) -> None:
     if missing:
         raise ConfigurationError(
@@ -187,44 +196,94 @@ def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> Sqli
 
 
 def open_to_write(settings: Settings, command: str) -> SqliteJournal:
-    """Open the journal and hold it. Raises `JournalHeld` at once when another process has it."""
-    return open_journal(
+    """Open the journal and hold it. The sandbox's is made where there is none; no other is.
+
+    Raises `JournalHeld` at once when another process has it, and `JournalMissing` where there is none.
+    """
+    open_it = partial(
+        open_journal,
         settings.journal_path(),
         witness_dir=settings.witness_directory(),
-        endpoint=settings.endpoint(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
         now=timestamp(utc_now()),
         holder=command,
+    )
+    try:
+        return open_it()
+    except JournalMissing:
+        if not settings.uses_sandbox:
+            raise
+    make_journal(settings, command)
+    return open_it()
+
+
+def make_journal(settings: Settings, command: str, *, beside: str | None = None) -> Identity | None:
+    """Make the journal of the configured endpoint, and return which one it is; None where one is there already."""
+    return new_journal(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        now=timestamp(utc_now()),
+        holder=command,
+        beside=beside,
+    )
+
+
+def adoption(settings: Settings, *, beside: str | None) -> Adoption:
+    """Hold the configured journal, so that a person can look at it and call it the newest copy."""
+    return Adoption(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        now=timestamp(utc_now()),
+        holder="journal adopt",
+        beside=beside,
     )
 
 
 @contextmanager
-def journal_to_read(settings: Settings) -> Iterator[SqliteReader]:
-    """Look into the journal, also while a run holds it."""
+def journal_to_read(
+    settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
+) -> Iterator[SqliteReader]:
+    """Look into the journal, also while a run holds it; `tell` takes what a person should read about it.
+
+    One that this machine knows nothing of is looked into all the same, unless it `must_be_known`.
+    """
     journal = read_journal(
-        settings.journal_path(), witness_dir=settings.witness_directory(), endpoint=settings.endpoint()
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        must_be_known=must_be_known,
     )
     try:
+        if tell is not None:
+            for note in journal.notes:
+                tell(f"Note: {note}")
         yield journal
     finally:
         journal.close()
 
 
 @contextmanager
-def journal_or_nothing(settings: Settings) -> Iterator[JournalReader]:
-    """Look into the journal, or into an empty one where there is none yet."""
-    if not settings.journal_path().exists():
+def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
+    """Look into the journal that a run would use. Where the sandbox has none yet, that is an empty one."""
+    if settings.uses_sandbox and not settings.journal_path().exists():
         yield MemoryJournal()
         return
-    with journal_to_read(settings) as journal:
+    with journal_to_read(settings, must_be_known=True) as journal:
         yield journal
 
 
 @contextmanager
 def journal_to_name(settings: Settings, command: str) -> Iterator[JournalReader]:
-    """Look into the journal of a document that names it; where a first run may make the journal, make it first."""
-    if not settings.journal_path().exists():
+    """Look into the journal that a document is to name. The sandbox makes its own first, where it has none yet."""
+    if settings.uses_sandbox and not settings.journal_path().exists():
         open_to_write(settings, command).close()
-    with journal_to_read(settings) as journal:
+    with journal_to_read(settings, must_be_known=True) as journal:
         yield journal
 
 

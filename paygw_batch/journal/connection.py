@@ -69,6 +69,7 @@ def _configure(connection: apsw.Connection, *, write: bool) -> None:
         }
     else:
         settings["query_only"] = 1
+        leave_untouched(connection)  # the last one to close would otherwise try to take the log in, and cannot
     for name, wanted in settings.items():
         connection.pragma(name, wanted)
         if (found := connection.pragma(name)) != wanted:

@@ -9,7 +9,10 @@ import fcntl
 import json
 import os
 import socket
+import time
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from paygw_batch.errors import JournalError, JournalHeld
@@ -19,15 +22,31 @@ _HOLDER_BYTES = 4096
 _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """How long a lock is waited for that another process keeps although the run that took it has ended.
+
+    A run that is killed while it starts a process can leave the lock with that process for a moment: a new process has
+    all files of the old one open until it begins its own program. `is_any_holder` waits for living holders as well.
+    """
+
+    limit_s: float = 5.0
+    every_s: float = 0.05
+    is_any_holder: bool = False
+    monotonic_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
 class RunLock:
     """The right to write one journal, held from construction to `close` or the end of the process.
 
-    Raises `JournalHeld`, naming the holder, when another run has it; nothing is waited for.
+    Raises `JournalHeld`, naming the holder, when another run has it. A living holder is not waited for, unless `wait`
+    says so.
     """
 
-    def __init__(self, path: Path, *, now: str, command: str) -> None:
+    def __init__(self, path: Path, *, now: str, command: str, wait: LockWait | None = None) -> None:
         self._fd: int | None = None
-        fd = _lock(path)
+        fd = _lock(path, wait or LockWait())
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "command": command}
         try:
             os.ftruncate(fd, 0)
@@ -48,16 +67,20 @@ class RunLock:
             os.close(fd)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, wait: LockWait) -> int:
     """Return a descriptor that holds the lock on the file that stands at `path` now."""
+    give_up_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            held = _held_by(fd)
+            holder = _holder(fd)
             os.close(fd)
-            raise held from None
+            if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= give_up_s:
+                raise _held_by(holder) from None
+            wait.sleep(wait.every_s)
+            continue
         if _is_same_file(fd, path):
             return fd
         os.close(fd)  # someone removed the file between opening and locking it: a lock on it would keep no one out
@@ -70,15 +93,55 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
-def _held_by(fd: int) -> JournalHeld:
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who took the lock, as far as it has said: `pid` is 0 while it has not."""
+
+    pid: int = 0
+    host: str = ""
+    since: str = ""
+    command: str = ""
+
+    def has_ended(self) -> bool:
+        """Whether the process that took the lock is known to be dead, so that only a process it started can have it."""
+        if self.pid <= 0 or self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # it lives, and belongs to someone else
+            return False
+        return _is_zombie(self.pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended and its parent has not taken note of it yet. Such a one has no file open."""
     try:
-        holder = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
-        command = str(holder["command"])
-        told = f"process {holder['pid']} on {holder['host']}, since {holder['since']}: {command}"
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+
+
+def _holder(fd: int) -> _Holder:
+    try:
+        told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
+        return _Holder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]))
     except (ValueError, TypeError, KeyError):  # it has the lock, and has not written its name yet
-        command, told = "", "it has just started"
-    held = JournalHeld(f"Another run holds this journal: {told}.")
-    held.command = command
+        return _Holder()
+
+
+def _held_by(holder: _Holder) -> JournalHeld:
+    if not holder.pid:
+        told = "it has just started"
+    else:
+        told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
+    message = f"Another run holds this journal: {told}."
+    if holder.has_ended():
+        message += " That process has ended, and a process that it started still has the lock."
+    held = JournalHeld(message)
+    held.command = holder.command
     return held
 
 

@@ -44,7 +44,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
 
     def __init__(self, *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z") -> None:
         self.notes: tuple[str, ...] = ()
-        identity = Identity("0" * 32, endpoint, created_at, "")
+        identity = Identity(self.journal_id, endpoint, created_at, "")
         self._start, self._evidence_start = identity.start, start_of(identity)
         self._evidence = []
         self._end = self._start

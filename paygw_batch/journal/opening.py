@@ -7,7 +7,9 @@ from pathlib import Path
 
 import apsw
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
+from paygw_batch.journal.about import names_of
 from paygw_batch.journal.chain import Identity, Link
 from paygw_batch.journal.connection import connect
 from paygw_batch.journal.place import check_directory, check_file
@@ -23,6 +25,13 @@ class Found:
     version: int
     identity: Identity
     end: Link
+    names: tuple[EndpointIdentity, ...]
+    """Every name under which it knows its endpoint."""
+
+    @property
+    def seen(self) -> Seen:
+        """What a witness of it knows that has seen all of it."""
+        return Seen(self.identity.journal_id, self.end.seq, self.end.hash.hex())
 
 
 def check_place(path: Path) -> bool:
@@ -37,10 +46,17 @@ def check_place(path: Path) -> bool:
 
 
 def look_at(
-    connection: apsw.Connection, path: Path, *, endpoint: str, seen: Seen | None, witness: Path
+    connection: apsw.Connection,
+    path: Path,
+    *,
+    endpoint: EndpointIdentity,
+    seen: Seen | None,
+    witness: Path,
+    is_any_name_fine: bool = False,
 ) -> Found | None:
     """Find out what the database at `path` is, without changing it; None for an empty file.
 
+    A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person says it first.
     Raises `JournalError` when it is no journal, one of another endpoint or of a newer version, `JournalCorrupt` when it
     is damaged, and `JournalWentBack` when the witness has `seen` more than it holds.
     """
@@ -48,16 +64,12 @@ def look_at(
         version = version_of(connection, path)
         if version == 0:
             return None
-        found = Found(version, identity_of(connection), end_of(connection))
-        if found.identity.endpoint != endpoint:
-            raise JournalError(
-                f"The journal {path} belongs to another endpoint.",
-                hint="Name a journal of its own for each endpoint: [journal] path, or --journal.",
-            )
+        found = Found(version, identity_of(connection), end_of(connection), names_of(connection, version))
+        _check_endpoint(found, path, endpoint, is_any_name_fine=is_any_name_fine)
         if version == len(migrations()):
             check_tables(connection, path)
         if seen is not None:
-            _hold(connection, found, seen, witness)
+            hold(connection, found, seen, witness)
         check_tail(connection)
     except apsw.NotADBError:
         raise JournalError(f"{path} is not a journal, or its first page is damaged.") from None
@@ -68,6 +80,23 @@ def look_at(
     return found
 
 
+def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_any_name_fine: bool) -> None:
+    if any(name.is_reached_like(endpoint) for name in found.names):
+        return
+    if not endpoint.is_one_of(found.names):
+        raise JournalError(
+            f"The journal {path} belongs to another endpoint.",
+            hint="Name a journal of its own for each endpoint: [journal] path, or --journal.",
+        )
+    if not is_any_name_fine:
+        raise JournalError(
+            f"The journal {path} is that of the same endpoint and consumer key under another name: it knows "
+            f"{found.names[0].host}, and the configuration says {endpoint.host}.",
+            hint="If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct "
+            "gateway.base_url, or name a journal of its own: [journal] path, or --journal.",
+        )
+
+
 def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:
     """Return the witness of the place this journal was moved from, None when it stands where it always did.
 
@@ -76,7 +105,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
     home = Path(found.identity.home)
     if home == path or _is_same_file(home, path):
         return None
-    if _stands_at(home, found.identity.journal_id):
+    if stands_at(home, found.identity.journal_id):
         raise JournalWentBack(
             f"This is a copy of the journal {home}, which still stands: sending from both could pay rows twice.",
             hint=f"Use {home}. To move a journal, move the file and leave none behind.",
@@ -85,11 +114,12 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
     seen = read_witness(former)
     if seen is None or seen.journal_id != found.identity.journal_id:
         return None
-    _hold(connection, found, seen, former)
+    hold(connection, found, seen, former)
     return former
 
 
-def _hold(connection: apsw.Connection, found: Found, seen: Seen, witness: Path) -> None:
+def hold(connection: apsw.Connection, found: Found, seen: Seen, witness: Path) -> None:
+    """Raise `JournalWentBack` unless a journal continues what the witness at `witness` has seen."""
     hold_against(
         seen,
         witness,
@@ -106,7 +136,7 @@ def _is_same_file(home: Path, path: Path) -> bool:
         return False
 
 
-def _stands_at(home: Path, journal_id: str) -> bool:
+def stands_at(home: Path, journal_id: str) -> bool:
     """Whether the journal with this id stands at `home`. What cannot be read there is taken for it."""
     if not os.path.lexists(home):
         return False

@@ -37,7 +37,7 @@ def settled(path: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make `directory` and what is missing above it, for its owner alone."""
+    """Make `directory` and what is missing above it, for its owner alone; their names are durable on return."""
     missing = []
     while not directory.exists():
         missing.append(directory)
@@ -45,6 +45,7 @@ def make_directory(directory: Path) -> None:
     for part in reversed(missing):
         try:
             part.mkdir(mode=0o700)
+            sync_directory(part.parent)
         except FileExistsError:
             continue  # another run made it just now
         except OSError as error:

@@ -41,17 +41,17 @@ class SqliteReader:
         """Sentences about the journal as a whole that a person should read and that stop nothing."""
         self._connection = connection
 
+    @property
+    def journal_id(self) -> str:
+        """Which journal it is: 32 hex digits."""
+        with self._plainly():
+            return identity_of(self._connection).journal_id
+
     def head(self) -> Head:
         """Return the end of the chain."""
         with self._plainly():
             end = end_of(self._connection)
         return Head(end.seq, end.hash.hex())
-
-    @property
-    def journal_id(self) -> str:
-        """Which journal this is."""
-        with self._plainly():
-            return identity_of(self._connection).journal_id
 
     def batches(self) -> Sequence[BatchRecord]:
         """Return all batches, oldest first."""

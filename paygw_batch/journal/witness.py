@@ -8,7 +8,7 @@ whatever moment a machine stops at, the other slot is whole.
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,10 @@ _WORD = "paygw-witness-1"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a witness knows: the journal with this id once reached fact `seq` with this hash (hex)."""
+    """What a witness knows: the journal with this id once reached fact `seq` with this hash (hex).
+
+    `seq` is 0 when the journal was made and no fact was written yet.
+    """
 
     journal_id: str
     seq: int
@@ -36,7 +39,7 @@ def witness_path(witness_dir: Path, journal: Path) -> Path:
 
 
 def read_witness(path: Path) -> Seen | None:
-    """Return the newest that the witness has seen; None when there is no witness, or it has seen no fact.
+    """Return the newest that the witness has seen; None when there is no witness.
 
     Raises `JournalError` when the file stands and nothing in it can be read.
     """
@@ -48,10 +51,24 @@ def read_witness(path: Path) -> Seen | None:
     if not seen:
         raise JournalError(
             f"The journal's witness {path} is damaged.",
-            hint="Run `paygw-batch verify`; if the journal is sound and the newest, remove the witness file.",
+            hint="If you know that the journal is the newest one, remove the witness file and say so with "
+            "`paygw-batch journal adopt`.",
         )
-    newest = max(seen, key=lambda slot: slot.seq)
-    return newest if newest.seq > 0 else None
+    return max(seen, key=lambda slot: slot.seq)
+
+
+def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, Seen]]:
+    """Yield what any witness in `witness_dir` knows of a journal, whatever place it was kept for."""
+    for path in sorted(witness_dir.glob("*.witness")):
+        seen = read_witness(path)
+        if seen is not None and seen.journal_id == journal_id:
+            yield path, seen
+
+
+def retire(path: Path, seen: Seen) -> None:
+    """Keep the witness of a journal that is lost under the journal's own name, where another takes its place."""
+    path.rename(path.with_name(f"{seen.journal_id}.witness"))
+    sync_directory(path.parent)
 
 
 class Witness:
@@ -60,7 +77,7 @@ class Witness:
     def __init__(self, path: Path, seen: Seen) -> None:
         self.path = path
         if not check_file(path):
-            _create(path, seen)
+            make_witness(path, seen)
         self._fd = open_private(path)
         slots = [_read_slot(os.pread(self._fd, _SLOT_BYTES, offset)) for offset in _SLOT_OFFSETS]
         newest = max((0, 1), key=lambda n: -1 if (slot := slots[n]) is None else slot.seq)
@@ -82,8 +99,11 @@ class Witness:
 def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]) -> None:
     """Raise `JournalWentBack` unless a journal with this id, that ends at `seq`, continues what was seen.
 
-    A journal that is ahead of its witness is fine: a run may end between writing the one and the other.
+    A journal that is ahead of its witness is fine: a run may end between writing the one and the other. A witness of
+    another journal that never had a fact says nothing.
     """
+    if seen.journal_id != journal_id and seen.seq == 0:
+        return
     if seen.journal_id != journal_id:
         raise JournalWentBack(
             "Another journal stands where this machine knows one that rows were sent from.", hint=_mend(path)
@@ -100,15 +120,21 @@ def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: 
         )
 
 
-def missing_journal(journal: Path, path: Path) -> JournalWentBack:
+def missing_journal(journal: Path, seen: Seen) -> JournalWentBack:
     """Return the error for a journal that is gone although its witness knows it."""
-    return JournalWentBack(f"The journal {journal} is gone, and rows were already sent from it.", hint=_mend(path))
+    return JournalWentBack(
+        f"The journal {journal} ({seen.journal_id}) is gone, and rows were already sent from it.",
+        hint="Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good "
+        "and you have checked with the gateway what was paid, make another one with "
+        f"`paygw-batch journal new --beside {seen.journal_id}`.",
+    )
 
 
 def _mend(path: Path) -> str:
     return (
         "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good and "
-        f"you have checked with the gateway what was paid, remove {path} and run again."
+        f"you have checked with the gateway what was paid since, remove {path} and say with "
+        "`paygw-batch journal adopt` that this one is the newest now."
     )
 
 
@@ -128,8 +154,8 @@ def _read_slot(content: bytes) -> Seen | None:
     return seen if _slot(seen) == content else None
 
 
-def _create(path: Path, seen: Seen) -> None:
-    """Write a whole witness under another name, and then give it its own."""
+def make_witness(path: Path, seen: Seen) -> None:
+    """Make a witness that knows `seen`, in the place of any before: under another name first, then under its own."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -170,7 +170,7 @@ def _power(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> str
     if why_not():
         return f"left out: {why_not()}"
     with gateway(directory / "slow", SLOW) as at:
-        machine = Machine.made(directory / "power" / "home", spawner, at, prefix="POWER")
+        machine = Machine.made(directory / "power" / "home", spawner, at, prefix="POWER", has_journal=False)
         operations = record(machine, "submit", machine.sheet(START_ROWS))
     disks = play(machine, operations, every=every, stop=stop)
     cut = ", stopped before the last" if stop.is_set() else ""

@@ -256,12 +256,16 @@ class Machine:
         prefix: str = "PAY",
         concurrency: int = 16,
         operation: str = "payout",
+        has_journal: bool = True,
     ) -> Self:
-        """Return a fresh machine that pays, or collects, through `at`."""
+        """Return a fresh machine that pays, or collects, through `at`; its journal made, unless told otherwise."""
         home.mkdir(mode=0o700, parents=True)
         config = sandbox_toml(base_url=at.url, private_key=str(at.key))
         (home / "paygw.toml").write_text(config.replace("concurrency = 16", f"concurrency = {concurrency}"))
-        return cls(home, spawner, prefix, len(at.of(operation).record()), operation=operation)
+        machine = cls(home, spawner, prefix, len(at.of(operation).record()), operation=operation)
+        if has_journal and machine.run("journal", "new") != 0:
+            raise AssertionError(f"no journal was made: {machine.said()}")
+        return machine
 
     @property
     def command(self) -> str:

@@ -16,8 +16,9 @@ from pathlib import Path
 from random import Random
 from threading import Event
 
-from paygw_batch.errors import JournalError
-from paygw_batch.journal.store import SqliteJournal, open_journal
+from paygw_batch.compose.parts import make_journal, open_to_write
+from paygw_batch.errors import JournalError, JournalMissing
+from paygw_batch.journal.store import SqliteJournal
 from paygw_batch.settings import load_settings
 
 from .judge import Broken
@@ -77,7 +78,12 @@ _ORDER_ID = re.compile(rb'"client_orderid":\s*"([^"]+)"')
 
 
 def record(machine: Machine, *arguments: str | Path, planted: str | None = None) -> list[Operation]:
-    """Run the program, and return what it did to the files of its machine, in order."""
+    """Make a journal and run the program, and return what both did to the files of their machine, in order."""
+    made = [] if machine.journal.exists() else _recorded(machine, "journal", "new")
+    return made + _recorded(machine, *arguments, planted=planted)
+
+
+def _recorded(machine: Machine, *arguments: str | Path, planted: str | None = None) -> list[Operation]:
     log = machine.home.with_name("operations.txt")
     code = traced(machine, log, TRACE, *arguments, planted=planted)
     if code not in {0, 4, 5}:
@@ -323,13 +329,11 @@ def open_as_configured(machine: Machine) -> SqliteJournal:
     os.environ["XDG_STATE_HOME"] = str(machine.home / "state")
     try:
         settings = load_settings(machine.home / "paygw.toml", environ={}, flags={})
-        return open_journal(
-            settings.journal_path(),
-            witness_dir=settings.witness_directory(),
-            endpoint=settings.endpoint(),
-            now="2026-11-21T12:00:00.000Z",
-            holder="campaign",
-        )
+        try:
+            return open_to_write(settings, "campaign")
+        except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
+            make_journal(settings, "campaign")
+            return open_to_write(settings, "campaign")
     finally:
         if before is None:
             del os.environ["XDG_STATE_HOME"]

@@ -43,7 +43,7 @@ def in_memory(spawner: Spawner, slow_gateway: GatewayProcess) -> Iterator[Machin
     shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
     with TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as directory:
         number = hashlib.sha256(directory.encode()).hexdigest()[:8]
-        yield Machine.made(Path(directory) / "home", spawner, slow_gateway, prefix=f"P{number}")
+        yield Machine.made(Path(directory) / "home", spawner, slow_gateway, prefix=f"P{number}", has_journal=False)
 
 
 @can_trace

@@ -92,6 +92,7 @@ def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str
         text = sandbox_toml(server_callback_url=callback, base_url=f'"http://127.0.0.1:{gateway_port}"')
         text = text.replace("[gateway]\n", '[gateway]\nprivate_key = "gateway/sandbox-merchant.pem"\n')
         program.config.write_text(text + section)
+        program.make_journal()
         yield port, gateway / "sandbox-callbacks.csv"
 
 

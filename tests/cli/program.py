@@ -73,6 +73,11 @@ class Program:
         assert summary["exit_code"] == result.exit_code, result.stderr
         return summary
 
+    def make_journal(self, **environ: str) -> None:
+        """Make the journal of a real endpoint, as its user does once; the sandbox makes its own."""
+        made = self.run("journal", "new", **environ)
+        assert made.exit_code == 0, made.stderr
+
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
         """Start as a process of its own."""
         return subprocess.Popen(

@@ -405,6 +405,7 @@ def test_a_gateway_that_is_not_there_leaves_rows_ready_and_exits_6(program: Prog
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     key.chmod(0o600)
     program.config.write_text(sandbox_toml(base_url='"http://127.0.0.1:1"'))
+    program.make_journal()
     summary = program.json("submit", program.sheet(kenyan_rows(3)), PAYGW_PRIVATE_KEY=str(key))
     assert (summary["exit_code"], summary["states"], summary["sent_this_run"]) == (6, {"ready": 3}, 0)
     lines = read_csv(summary["reconciliation"])

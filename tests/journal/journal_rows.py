@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal.adopting import Adoption
+from paygw_batch.journal.making import new_journal
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Amendment, BatchRecord, Due, Entry, Journal, Known, NewBatch, NewInstruction
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
 
 AT = "2026-11-21T08:00:00.000Z"
-ENDPOINT = "https://gateway.example/1234"
+ENDPOINT = EndpointIdentity.of("gateway.example", "1234", "merchant")
 OPERATION = "payout"
 
 
@@ -95,8 +99,45 @@ def journal_path(place: Path) -> Path:
     return place / "state" / "journal.sqlite3"
 
 
-def open_at(place: Path, *, endpoint: str = ENDPOINT) -> SqliteJournal:
-    return open_journal(journal_path(place), witness_dir=place / "witness", endpoint=endpoint, now=AT, holder="a test")
+def make_at(place: Path) -> None:
+    """Make the journal of a place, unless a file is there already."""
+    new_journal(
+        journal_path(place),
+        witness_dir=place / "witness",
+        registry_dir=place / "journals",
+        endpoint=ENDPOINT,
+        now=AT,
+        holder="a test",
+    )
+
+
+def open_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
+    """Open the journal of a place for a run; made first where there is none, unless told otherwise."""
+    if makes and not journal_path(place).exists():
+        make_at(place)
+    return open_journal(
+        journal_path(place),
+        witness_dir=place / "witness",
+        registry_dir=place / "journals",
+        endpoint=endpoint,
+        now=AT,
+        holder="a test",
+    )
+
+
+def adopt_at(place: Path, path: Path | None = None) -> None:
+    """Have a person say that the journal of a place, or the one at `path`, is the newest copy."""
+    adoption = Adoption(
+        path or journal_path(place),
+        witness_dir=place / "witness",
+        registry_dir=place / "journals",
+        endpoint=ENDPOINT,
+        now=AT,
+        holder="a test",
+        beside=None,
+    )
+    with closing(adoption):
+        adoption.carry_out("amina", AT)
 
 
 def read_at(place: Path) -> SqliteReader:
@@ -104,4 +145,4 @@ def read_at(place: Path) -> SqliteReader:
 
 
 def memory() -> MemoryJournal:
-    return MemoryJournal(endpoint=ENDPOINT)
+    return MemoryJournal(endpoint=ENDPOINT.name)

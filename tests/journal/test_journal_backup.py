@@ -24,7 +24,7 @@ def test_a_copy_made_while_a_run_is_on_is_whole_private_and_verifies(place: Path
         head = journal.head()
         journal.append([])
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert sorted(path.name for path in place.iterdir()) == ["copy.sqlite3", "state", "witness"]
+    assert sorted(path.name for path in place.iterdir()) == ["copy.sqlite3", "journals", "state", "witness"]
     with closing(read_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT)) as reader:
         assert reader.head() == head
         assert reader.verify()["paid"] == 50
@@ -60,7 +60,7 @@ def test_a_copy_that_cannot_be_written_leaves_nothing_behind(place: Path) -> Non
             journal.backup(place / "copy.sqlite3")
         disk.fail_at = 0
         send(journal, 1, OutcomeKind.PAID)
-    assert sorted(path.name for path in place.iterdir()) == ["state", "witness"]
+    assert sorted(path.name for path in place.iterdir()) == ["journals", "state", "witness"]
     with closing(read_at(place)) as reader, pytest.raises(OutputError, match="cannot be written"):
         reader.backup(place / "nowhere" / "copy.sqlite3")
 

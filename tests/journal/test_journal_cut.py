@@ -12,7 +12,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack
-from tests.journal.journal_rows import all_due, intent, open_at, open_sheet, outcome_of
+from tests.journal.journal_rows import adopt_at, all_due, intent, open_at, open_sheet, outcome_of
 
 FRAME_BYTES = 4096 + 24
 
@@ -65,6 +65,7 @@ def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(run: Run,
     for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size):
         run.put_back(size)
         shutil.rmtree(place / "witness")
+        adopt_at(place)
         with closing(open_at(place)) as journal:
             journal.verify()
             seq = journal.head().seq

@@ -68,14 +68,28 @@ def tampered(path: Path, change: str) -> apsw.Connection:
 
 
 def dump(connection: apsw.Connection) -> list[object]:
-    """All that counts; `home` is where the file stood, and not part of the journal."""
-    tables = ["migration", "batch", "page", "instruction", "known", "order_id", "standing", "fact", "batch_total"]
+    """All that counts: not `home`, where the file stood, nor when it was brought up to a later version."""
+    tables = [
+        "endpoint_name",
+        "adoption",
+        "batch",
+        "page",
+        "instruction",
+        "known",
+        "order_id",
+        "standing",
+        "fact",
+        "batch_total",
+    ]
     queries = [f"SELECT * FROM {table} ORDER BY 1, 2" for table in tables]  # noqa: S608 - names written above
     queries.append("SELECT journal_id, endpoint, created_at FROM identity")
+    queries.append("SELECT version, CASE version WHEN 1 THEN applied_at END FROM migration ORDER BY 1")
     return [connection.execute(query).fetchall() for query in queries]
 
 
 CHANGES = {
+    "a name of the endpoint": "UPDATE endpoint_name SET host = 'evil.example'",
+    "a name's consumer key": "UPDATE endpoint_name SET consumer_key_sha256 = ''",
     "a fact's time": "UPDATE fact SET at = '2026-11-22T08:00:00.000Z' WHERE seq = 2",
     "a fact's kind": "UPDATE fact SET kind = 'paid' WHERE seq = 6",
     "a fact's attempt": "UPDATE fact SET attempt = 2 WHERE seq = 3",

@@ -9,12 +9,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from paygw_batch.errors import JournalError
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import place as places
 from paygw_batch.journal.schema import migrations
 from paygw_batch.journal.store import open_journal, read_journal
 from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import AT, ENDPOINT, journal_path, open_at, open_sheet, read_at
+from tests.journal.journal_rows import AT, ENDPOINT, journal_path, make_at, open_at, open_sheet, read_at
 
 
 def mode(path: Path) -> int:
@@ -33,7 +34,9 @@ def test_everything_is_made_for_its_owner_alone_whatever_the_umask(place: Path) 
         with closing(open_at(place)) as journal:
             open_sheet(journal)
             files = [path for path in place.rglob("*") if path.is_file()]
-            assert {path.suffix for path in files} == {".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".witness"}
+            assert {path.suffix for path in files} == {
+                *(".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".witness", ".json")
+            }
             assert {mode(path) for path in files} == {0o600}
     finally:
         os.umask(before)
@@ -127,10 +130,11 @@ def test_another_programs_database_is_refused_and_left_as_it_is(place: Path) -> 
 
 def test_a_journal_of_another_endpoint_is_refused(place: Path) -> None:
     made(place)
+    other = EndpointIdentity.of("gateway.example", "9", "merchant")
     with pytest.raises(JournalError, match="belongs to another endpoint"):
-        open_at(place, endpoint="https://gateway.example/9")
+        open_at(place, endpoint=other)
     with pytest.raises(JournalError, match="belongs to another endpoint"):
-        read_journal(journal_path(place), witness_dir=place / "witness", endpoint="https://gateway.example/9")
+        read_journal(journal_path(place), witness_dir=place / "witness", endpoint=other)
 
 
 def test_a_journal_of_a_newer_version_is_refused(place: Path) -> None:
@@ -142,12 +146,14 @@ def test_a_journal_of_a_newer_version_is_refused(place: Path) -> None:
             open_it(place)
 
 
-def test_an_empty_file_becomes_a_journal_but_cannot_be_read_as_one(place: Path) -> None:
+def test_an_empty_file_is_no_journal_and_one_can_be_made_in_its_place(place: Path) -> None:
     path = journal_path(place)
     path.parent.mkdir(mode=0o700)
     path.touch(mode=0o600)
-    with pytest.raises(JournalError, match="is empty"):
-        read_at(place)
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalMissing, match="There is no journal at"):
+            open_it(place)
+    make_at(place)
     made(place)
     with closing(read_at(place)) as reader:
         assert len(reader.batches()) == 1
@@ -155,18 +161,18 @@ def test_an_empty_file_becomes_a_journal_but_cannot_be_read_as_one(place: Path) 
 
 def test_a_path_that_is_no_text_is_refused(place: Path) -> None:
     odd = place / "caf\udce9" / "journal.sqlite3"
-    for open_it in (open_journal, read_journal):
-        arguments = {"now": AT, "holder": "a test"} if open_it is open_journal else {}
-        with pytest.raises(JournalError, match="is not written in UTF-8"):
-            open_it(odd, witness_dir=place / "witness", endpoint=ENDPOINT, **arguments)
+    with pytest.raises(JournalError, match="is not written in UTF-8"):
+        open_journal(odd, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+    with pytest.raises(JournalError, match="is not written in UTF-8"):
+        read_journal(odd, witness_dir=place / "witness", endpoint=ENDPOINT)
 
 
 def test_no_journal_is_made_beside_the_log_of_a_lost_one(place: Path) -> None:
     path = made(place)
     path.unlink()
     path.with_name(f"{path.name}-wal").write_bytes(b"what was written last")
-    for witness in (place / "witness").iterdir():
-        witness.unlink()
+    for file in (*(place / "witness").iterdir(), *(place / "journals").iterdir()):
+        file.unlink()
     with pytest.raises(JournalError, match=r"its log .* still stands"):
         open_at(place)
     assert not path.exists()
@@ -205,6 +211,7 @@ def test_a_file_system_of_this_machine_is_fine(place: Path, monkeypatch: pytest.
 
 def test_the_innermost_and_latest_mount_decides(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = f"32 30 8:4 / {place}/state rw - ext4 /dev/sdc1 rw\n33 30 8:4 / {place}/witness rw - ext4 /dev/sdc1 rw\n"
+    inner += f"34 30 8:4 / {place}/journals rw - ext4 /dev/sdc1 rw\n"
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner)
     made(place)
     later = f"34 32 0:50 / {place}/state rw - cifs //server/x rw\n"

@@ -1,20 +1,23 @@
 """A journal that went back in time is found before anything is sent from it."""
 
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.store import open_journal, read_journal
+from paygw_batch.errors import JournalError, JournalMissing, JournalNotAdopted, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.store import SqliteJournal, open_journal, read_journal
 from paygw_batch.journal.witness import Seen, Witness, read_witness, witness_path
 from tests.journal.journal_rows import (
     AT,
     ENDPOINT,
+    adopt_at,
     all_due,
     intent,
     journal_path,
@@ -35,6 +38,13 @@ def begun(place: Path, batch: str = "b1") -> Path:
     with closing(open_at(place)) as journal:
         open_sheet(journal, batch)
     return journal_path(place)
+
+
+def open_moved(path: Path, place: Path) -> SqliteJournal:
+    """Open the journal of a place where it is now."""
+    return open_journal(
+        path, witness_dir=place / "witness", registry_dir=place / "journals", endpoint=ENDPOINT, now=AT, holder="a test"
+    )
 
 
 def remove(path: Path) -> None:
@@ -73,7 +83,7 @@ def test_an_older_copy_put_back_is_found_and_nothing_is_written(relapsed: Path, 
 
 def test_a_journal_that_is_gone_is_found(place: Path) -> None:
     remove(begun(place))
-    for open_it in (open_at, read_at):
+    for open_it in (partial(open_at, makes=False), read_at):
         with pytest.raises(JournalWentBack, match="is gone"):
             open_it(place)
     assert not journal_path(place).exists()
@@ -104,6 +114,7 @@ def test_another_journal_in_its_place_is_found(place: Path) -> None:
 def test_a_copy_that_went_its_own_way_is_found_though_it_is_longer(relapsed: Path, place: Path) -> None:
     witness = witness_of(place).read_bytes()
     witness_of(place).unlink()
+    adopt_at(place)
     with closing(open_at(place)) as journal:
         for due in all_due(journal, 1):
             journal.append([intent(due, AT)])
@@ -137,49 +148,56 @@ def test_a_journal_that_was_moved_goes_on_and_says_so(place: Path) -> None:
     moved.parent.mkdir(mode=0o700)
     path.rename(moved)
     for _ in range(2):
-        with closing(
-            open_journal(moved, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
-        ) as journal:
-            notes = journal.notes
+        with closing(open_moved(moved, place)) as journal:
+            notes, journal_id = journal.notes, journal.journal_id
             journal.interrupt(AT)
     assert notes == ()
     assert not witness_of(place).exists()
-    remove(path)
-    with closing(open_at(place)) as fresh:
-        assert list(fresh.batches()) == []
+    with pytest.raises(
+        JournalMissing, match=re.escape(f"remembers another journal of the same endpoint: {journal_id} at {moved}")
+    ):
+        open_at(place, makes=False)
 
 
 def test_the_move_is_told_the_first_time(place: Path) -> None:
     path = begun(place)
     moved = path.with_name("kept.sqlite3")
     path.rename(moved)
-    with closing(
-        open_journal(moved, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
-    ) as journal:
+    with closing(open_moved(moved, place)) as journal:
         assert journal.notes == (f"The journal was moved here from {path}.",)
 
 
-def test_a_missing_witness_is_made_again_and_told(place: Path) -> None:
+def test_without_its_witness_a_journal_is_refused_until_a_person_adopts_it(place: Path) -> None:
     begun(place)
     witness_of(place).unlink()
-    with closing(open_at(place)) as journal:
-        (note,) = journal.notes
-        assert "witness was missing" in note
-        seen = read_witness(witness_of(place))
-        assert seen is not None
-        assert (seen.seq, seen.hash) == (1, journal.head().hash)
+    before = everything(place)
+    with pytest.raises(JournalNotAdopted, match="has never seen the journal") as found:
+        open_at(place)
+    assert "paygw-batch journal adopt" in found.value.hint
+    assert everything(place) == before
+    adopt_at(place)
     with closing(open_at(place)) as journal:
         assert journal.notes == ()
+        assert read_witness(witness_of(place)) == Seen(journal.journal_id, 1, journal.head().hash)
+        journal.verify()
 
 
-def test_a_witness_is_not_missed_while_nothing_was_ever_written(place: Path) -> None:
+def test_a_journal_without_a_fact_is_refused_without_its_witness_as_well(place: Path) -> None:
+    """A copy made on the first day, before anything was sent, would pay everything again."""
     open_at(place).close()
     witness_of(place).unlink()
-    with closing(open_at(place)) as journal:
-        assert journal.notes == ()
-    remove(journal_path(place))
-    with closing(open_at(place)) as journal:
-        assert journal.head().seq == 0
+    with pytest.raises(JournalNotAdopted):
+        open_at(place)
+
+
+def test_a_journal_that_is_not_adopted_can_be_looked_into_with_a_note(place: Path) -> None:
+    begun(place)
+    witness_of(place).unlink()
+    with closing(read_at(place)) as reader:
+        (note,) = reader.notes
+    assert "has never seen the journal" in note
+    with pytest.raises(JournalNotAdopted):
+        read_journal(journal_path(place), witness_dir=place / "witness", endpoint=ENDPOINT, must_be_known=True)
 
 
 def test_reading_does_not_make_a_missing_witness_again(place: Path) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError
+from paygw_batch.journal.making import new_journal
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, JournalReader
-from paygw_batch.journal.store import open_journal
+from paygw_batch.journal.store import SqliteJournal, open_journal
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.preview import preview
 from paygw_batch.run.reconcile import reconciliation
@@ -216,9 +218,12 @@ def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: Mem
 
 def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    held = open_journal(
-        tmp_path / "journal.sqlite3", witness_dir=tmp_path, endpoint="e", now=timestamp(NOW), holder="a test"
-    )
+    place, endpoint = tmp_path / "journal.sqlite3", EndpointIdentity("gateway.example", "1")
+    for open_it in (new_journal, open_journal):
+        held = open_it(
+            place, witness_dir=tmp_path, registry_dir=None, endpoint=endpoint, now=timestamp(NOW), holder="a test"
+        )
+    assert isinstance(held, SqliteJournal)
     planned = plan(sheet(tmp_path, *(f"ID-{n} {n} {n:03}" for n in range(100, 900))), held)
     spoilt = planned.validated.sheet.frame.with_columns(
         amount=pl.when(pl.col("row") == 500).then(pl.lit("1e3")).otherwise("amount")

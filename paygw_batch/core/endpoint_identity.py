@@ -1,0 +1,118 @@
+"""Which endpoint of which gateway a journal pays: recognised however its host is written.
+
+Two journals that pay the same endpoint without knowing of each other pay the same people twice. So an endpoint is
+compared by what it is, and not by the text of an address.
+"""
+
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+THIS_MACHINE = "localhost"
+"""The one name of every loopback address."""
+_MAX_PARTS = 4
+_VALUES_OF_A_PART = 256
+_WORDS_OF_LOOPBACK = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointIdentity:
+    """An endpoint by the host it is reached at and the id we have there. `host` is in its canonical form.
+
+    The port is no part of it: a gateway that moves to another one is still the same gateway. `consumer_key_sha256` is
+    empty where the consumer key is not known.
+    """
+
+    host: str
+    endpoint_id: str
+    consumer_key_sha256: str = ""
+
+    @classmethod
+    def of(cls, host: str, endpoint_id: str, consumer_key: str | None) -> "EndpointIdentity":
+        """Return the identity of an endpoint as a configuration writes it."""
+        key = hashlib.sha256(consumer_key.encode()).hexdigest() if consumer_key else ""
+        return cls(canonical_host(host), endpoint_id, key)
+
+    @classmethod
+    def from_name(cls, name: str) -> "EndpointIdentity":
+        """Return the identity of an endpoint from its name, `HOST/ENDPOINT_ID`. The name tells no consumer key."""
+        host, _, endpoint_id = name.partition("/")
+        return cls(canonical_host(host), endpoint_id)
+
+    @property
+    def name(self) -> str:
+        """The endpoint as journals name it: `HOST/ENDPOINT_ID`."""
+        return f"{self.host}/{self.endpoint_id}"
+
+    def is_reached_like(self, other: "EndpointIdentity") -> bool:
+        """Whether both have the same host and endpoint id."""
+        return (self.host, self.endpoint_id) == (other.host, other.endpoint_id)
+
+    def is_same_as(self, other: "EndpointIdentity") -> bool:
+        """Whether both are one endpoint: the same id at the same host, or the same id for the same consumer key."""
+        has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
+        return self.endpoint_id == other.endpoint_id and (self.host == other.host or has_same_key)
+
+    def is_one_of(self, others: Iterable["EndpointIdentity"]) -> bool:
+        """Whether it is the same endpoint as any of `others`."""
+        return any(self.is_same_as(other) for other in others)
+
+
+def canonical_host(host: str) -> str:
+    """Return the one spelling of a host name or address.
+
+    Lower case, without the dot at the end, names in their `xn--` form, addresses in their shortest form. All names and
+    addresses of loopback are one.
+    """
+    text = host.strip().removeprefix("[").removesuffix("]").lower()
+    text = text.partition("%")[0] if ":" in text else text
+    text = _ascii_name(text).removesuffix(".")
+    address = _address(text)
+    if address is None:
+        return THIS_MACHINE if text in _WORDS_OF_LOOPBACK or text.endswith(f".{THIS_MACHINE}") else text
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return THIS_MACHINE if address.is_loopback or address.is_unspecified else str(address)
+
+
+def _ascii_name(text: str) -> str:
+    try:
+        return text.encode("idna").decode("ascii").lower()
+    except UnicodeError:  # no name that could be looked up: it is compared as it is written
+        return text
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return _short_address(text)
+
+
+def _short_address(text: str) -> ipaddress.IPv4Address | None:
+    """Return an IPv4 address in one of the short forms that resolvers take (`127.1`, `0x7f000001`, `2130706433`)."""
+    parts = text.split(".")
+    try:
+        numbers = [_number(part) for part in parts]
+    except ValueError:
+        return None
+    *first, last = numbers
+    if (
+        len(parts) > _MAX_PARTS
+        or any(number >= _VALUES_OF_A_PART for number in first)
+        or last >= _VALUES_OF_A_PART ** (_MAX_PARTS + 1 - len(parts))
+    ):
+        return None
+    value = last
+    for place, number in enumerate(first):
+        value += number << (8 * (_MAX_PARTS - 1 - place))
+    return ipaddress.IPv4Address(value)
+
+
+def _number(text: str) -> int:
+    if not text.isalnum() or not text.isascii():
+        raise ValueError(text)
+    if text.startswith("0x"):
+        return int(text[2:] or "0", 16)
+    return int(text, 8 if text.startswith("0") else 10)

@@ -1,0 +1,419 @@
+"""Journals are made on purpose: no other journal, state directory, path or copy has anybody paid a second time."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.api import JournalMissing, JournalNotAdopted, Payouts
+from tests.cli.paying import LoopbackGateway, paying
+from tests.cli.program import Program, kenyan_rows
+
+PAID = [f"PAY-{n}" for n in range(1, 6)]
+
+
+@pytest.fixture
+def gateway(program: Program) -> Iterator[LoopbackGateway]:
+    with paying(program) as at:
+        yield at
+
+
+@pytest.fixture
+def paid(program: Program, gateway: LoopbackGateway) -> Path:
+    """A sheet of five rows that were paid, through a journal that was made for it."""
+    program.make_journal()
+    sheet = program.sheet(kenyan_rows(5))
+    summary = program.json("submit", sheet)
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 5})
+    assert sorted(gateway.orders()) == PAID
+    return sheet
+
+
+def journal_id(program: Program) -> str:
+    (entry,) = (program.home / "state" / "paygw-batch" / "journals").glob("*.json")
+    return entry.stem
+
+
+def refused(program: Program, *arguments: str | Path, **environ: str) -> str:
+    """Run a command that ends with 7, and return what it says; the JSON says the same."""
+    result = program.run(*arguments, **environ)
+    assert result.exit_code == 7, (arguments, result.output, result.stderr)
+    told = program.json(*arguments, **environ)
+    assert told["exit_code"] == 7
+    assert told["message"] in result.stderr
+    return result.stderr
+
+
+# Case 1: the same sheet again, through what would be another journal.
+
+
+def test_the_same_sheet_under_another_spelling_place_or_state_directory_is_sent_once(
+    program: Program, gateway: LoopbackGateway, paid: Path
+) -> None:
+    known = journal_id(program)
+    other_path = program.home / "other" / "journal.sqlite3"
+
+    program.config.write_text(gateway.configuration(host="localhost", journal="second.sqlite3"))
+    told = refused(program, "submit", paid)
+    assert f"There is no journal at {program.home}/second.sqlite3." in told
+    assert f"remembers another journal of the same endpoint: {known} at {program.journal}." in told
+    assert "paygw-batch journal new" in told
+
+    program.config.write_text(gateway.configuration(journal="other/journal.sqlite3"))
+    assert f"{known} at {program.journal}" in refused(program, "submit", paid)
+
+    program.config.write_text(gateway.configuration())
+    assert f"{known} at {program.journal}" in refused(program, "--journal", other_path, "submit", paid)
+
+    elsewhere = str(program.home / "another-account")
+    told = refused(program, "submit", paid, XDG_STATE_HOME=elsewhere)
+    assert f"has never seen the journal {program.journal} ({known})" in told
+    assert "paygw-batch journal adopt" in told
+
+    assert sorted(gateway.orders()) == PAID
+    assert not other_path.parent.exists()
+
+
+def test_another_spelling_of_the_same_host_opens_the_same_journal(
+    program: Program, gateway: LoopbackGateway, paid: Path
+) -> None:
+    program.config.write_text(gateway.configuration(host="LocalHost"))
+    summary = program.json("submit", paid)
+    assert (summary["exit_code"], summary["known"], summary["sent_this_run"]) == (0, 5, 0)
+    assert sorted(gateway.orders()) == PAID
+
+
+def test_a_fresh_state_directory_with_a_default_journal_sends_nothing(
+    program: Program, gateway: LoopbackGateway
+) -> None:
+    text = gateway.configuration().replace('path = "journal.sqlite3"', "")
+    program.config.write_text(text)
+    program.make_journal()
+    sheet = program.sheet(kenyan_rows(5))
+    assert program.json("submit", sheet)["exit_code"] == 0
+    for home in ("cron", "container"):
+        told = refused(program, "submit", sheet, XDG_STATE_HOME=str(program.home / home))
+        assert "There is no journal at" in told
+        assert "`paygw-batch journal new` makes one." in told
+    program.config.write_text(text.replace("127.0.0.1", "localhost"))
+    assert f"{journal_id(program)} at " in refused(program, "submit", sheet)
+    assert sorted(gateway.orders()) == PAID
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["submit", "{sheet}"],
+        ["submit", "{sheet}", "--dry-run"],
+        ["resume", "abc"],
+        ["retry", "abc"],
+        ["refresh", "abc"],
+        ["resolve", "abc", "--row", "2", "--as", "paid", "--evidence", "a statement"],
+        ["status"],
+        ["reconcile", "abc", "--out", "out.csv"],
+        ["verify"],
+        ["run-folder", "{home}"],
+        ["backup", "copy.sqlite3"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:1] + arguments[2:3]),
+)
+def test_every_command_that_needs_a_journal_says_that_there_is_none(
+    program: Program, gateway: LoopbackGateway, arguments: list[str]
+) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    program.config.write_text(gateway.configuration() + '\n[status_enquiry]\nprofile = "paynet-v4"\n')
+    given = [one.format(sheet=sheet, home=program.home) for one in arguments]
+    told = refused(program, *given)
+    assert f"There is no journal at {program.journal}." in told
+    assert "paygw-batch journal new" in told
+    assert not program.journal.exists()
+    assert gateway.orders() == []
+
+
+def test_collect_needs_a_journal_as_well(program: Program, gateway: LoopbackGateway) -> None:
+    sheet = Path(__file__).parents[2] / "samples" / "collections-mixed.csv"
+    assert "There is no journal at" in refused(program, "collect", sheet, "--dry-run")
+    assert gateway.orders() == []
+
+
+@pytest.mark.usefixtures("gateway")
+def test_what_needs_no_journal_works_without_one_and_doctor_says_how_to_make_it(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    assert program.run("validate", sheet).exit_code == 0
+    assert program.run("template", "KE", "--out", str(program.home / "empty.csv")).exit_code == 0
+    doctor = program.run("doctor")
+    assert doctor.exit_code == 7
+    assert "There is no journal at" in doctor.stdout.replace("\n", " ")
+    checks = {check["check"]: check for check in program.json("doctor")["checks"]}
+    assert checks["journal"]["state"] == "wrong"
+    assert "`paygw-batch journal new` makes one." in checks["journal"]["found"]
+    program.make_journal()
+    assert program.run("doctor").exit_code == 0
+
+
+def test_the_api_makes_no_journal_either(
+    program: Program, gateway: LoopbackGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", program.environ["XDG_STATE_HOME"])
+    payouts = Payouts(program.config, environ=program.environ)
+    sheet = program.sheet(kenyan_rows(5))
+    with pytest.raises(JournalMissing, match="There is no journal at"), payouts.submit(sheet):
+        pass
+    with pytest.raises(JournalMissing):
+        payouts.batches()
+    program.make_journal()
+    with payouts.submit(sheet) as run:
+        assert len(list(run)) == 5
+    monkeypatch.setenv("XDG_STATE_HOME", str(program.home / "another-account"))
+    with pytest.raises(JournalNotAdopted), payouts.submit(sheet):
+        pass
+    assert sorted(gateway.orders()) == PAID
+
+
+# `journal new`
+
+
+def test_a_journal_is_made_once(program: Program, gateway: LoopbackGateway) -> None:
+    made = program.json("journal", "new")
+    assert (made["exit_code"], made["journal"]["path"]) == (0, str(program.journal))
+    assert made["journal"]["id"] == journal_id(program)
+    assert "already" in refused(program, "journal", "new")
+    second = program.home / "second.sqlite3"
+    for host in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]"):
+        program.config.write_text(gateway.configuration(host=host))
+        told = refused(program, "--journal", second, "journal", "new")
+        assert "This endpoint has a journal already." in told
+        assert f"{made['journal']['id']} at {program.journal}" in told
+        assert f"journal new --beside {made['journal']['id']}" in told
+    assert not second.exists()
+
+
+def test_another_name_with_the_same_endpoint_id_and_consumer_key_is_the_same_endpoint(
+    program: Program, gateway: LoopbackGateway, paid: Path
+) -> None:
+    known = journal_id(program)
+    text = gateway.configuration().replace(f"http://127.0.0.1:{gateway.port}", "https://gateway.invalid")
+    program.config.write_text(text)
+    told = refused(program, "submit", paid)
+    assert "same endpoint and consumer key under another name" in told
+    assert "paygw-batch journal adopt" in told
+    program.config.write_text(text.replace('"journal.sqlite3"', '"second.sqlite3"'))
+    assert known in refused(program, "submit", paid)
+    assert known in refused(program, "journal", "new")
+    program.config.write_text(text.replace('consumer_key = "', 'consumer_key = "another-'))
+    assert "belongs to another endpoint" in refused(program, "submit", paid)
+
+    program.config.write_text(text)
+    assert program.run("journal", "adopt", "--yes").exit_code == 0
+    assert program.run("status").exit_code == 0
+    program.config.write_text(gateway.configuration())
+    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert sorted(gateway.orders()) == PAID
+
+
+def test_a_second_journal_can_be_made_by_whoever_names_the_newest(program: Program, gateway: LoopbackGateway) -> None:
+    first = program.json("journal", "new")["journal"]["id"]
+    second, third = program.home / "second.sqlite3", program.home / "third.sqlite3"
+    made = program.json("--journal", second, "journal", "new", "--beside", first)
+    assert made["exit_code"] == 0
+    told = refused(program, "--journal", third, "journal", "new", "--beside", first)
+    assert f"{first} at {program.journal}, {made['journal']['id']} at {second}" in told
+    assert program.run("--journal", str(third), "journal", "new", "--beside", made["journal"]["id"]).exit_code == 0
+    assert gateway.orders() == []
+
+
+def test_a_journal_that_is_lost_is_still_known(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+    known = journal_id(program)
+    for file in program.home.glob("journal.sqlite3*"):
+        file.rename(file.with_name(f"lost-{file.name}"))
+    for arguments in (("submit", paid), ("journal", "new")):
+        told = refused(program, *arguments)
+        assert known in told
+        assert f"journal new --beside {known}" in told
+    assert known in refused(program, "--journal", program.home / "second.sqlite3", "journal", "new")
+    assert sorted(gateway.orders()) == PAID
+    assert program.run("journal", "new", "--beside", known).exit_code == 0
+    assert program.run("status").exit_code == 0
+    lost = program.home / "lost-journal.sqlite3"
+    assert "has never seen" in refused(program, "--journal", lost, "submit", paid)
+    assert sorted(gateway.orders()) == PAID
+
+
+def test_a_name_that_is_not_known_helps_nobody(program: Program, gateway: LoopbackGateway) -> None:
+    assert "remembers no journal" in refused(program, "journal", "new", "--beside", "0" * 32)
+    assert gateway.orders() == []
+
+
+@pytest.mark.usefixtures("gateway")
+def test_of_several_that_are_made_at_once_one_is_made(program: Program) -> None:
+    started = [program.start("--json", "--journal", program.home / f"{n}.sqlite3", "journal", "new") for n in range(4)]
+    told = [json.loads(process.communicate()[0]) for process in started]
+    assert sorted(one["exit_code"] for one in told) == [0, 7, 7, 7]
+    (made,) = (one["journal"]["id"] for one in told if one["exit_code"] == 0)
+    assert all(made in one["message"] for one in told)
+    assert len(list(program.home.glob("?.sqlite3"))) == 1
+
+
+def test_an_incomplete_configuration_makes_no_journal(program: Program) -> None:
+    program.config.write_text('[journal]\npath = "journal.sqlite3"\n')
+    result = program.run("journal", "new")
+    assert result.exit_code == 2
+    assert "gateway.base_url, gateway.endpoint_id, gateway.consumer_key" in result.stderr
+
+
+def test_the_sandbox_makes_its_own_and_is_not_remembered(program: Program) -> None:
+    assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
+    assert not (program.home / "state").exists()
+    assert "already" in refused(program, "journal", "new")
+
+
+# Case 2: older copies, and `journal adopt`
+
+
+def copy_of(program: Program, name: str) -> Path:
+    copy = program.home / name
+    assert program.run("backup", str(copy)).exit_code == 0
+    return copy
+
+
+@pytest.fixture
+def older_copy(program: Program, gateway: LoopbackGateway) -> Path:
+    """A copy that was made before anything was sent; since then the sheet was paid."""
+    program.make_journal()
+    copy = copy_of(program, "older.sqlite3")
+    assert program.json("submit", program.sheet(kenyan_rows(5)))["exit_code"] == 0
+    assert sorted(gateway.orders()) == PAID
+    return copy
+
+
+def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
+    program: Program, gateway: LoopbackGateway, older_copy: Path
+) -> None:
+    for file in program.home.glob("journal.sqlite3*"):
+        file.rename(file.with_name(f"renamed-{file.name}"))
+    older_copy.rename(program.journal)
+    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
+    sheet = program.home / "payroll.csv"
+    for arguments in (
+        ("submit", sheet),
+        ("submit", sheet, "--dry-run"),
+        ("resume", "abc"),
+        ("run-folder", program.home),
+    ):
+        assert "has never seen the journal" in refused(program, *arguments, **fresh)
+    looked = program.run("status", **fresh)
+    assert looked.exit_code == 0
+    assert "Note: This user's state directory has never seen the journal" in looked.stdout
+    assert program.run("verify", **fresh).exit_code == 0
+    assert sorted(gateway.orders()) == PAID
+
+
+def test_adopting_refuses_what_this_state_directory_knows_to_be_older(
+    program: Program, gateway: LoopbackGateway, older_copy: Path
+) -> None:
+    assert "still stands" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
+    program.journal.rename(program.home / "renamed.sqlite3")
+    told = refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
+    assert "this is an older copy" in told
+    for witness in (program.home / "state" / "paygw-batch" / "witness").iterdir():
+        witness.rename(witness.with_name("kept-for-another-place.witness"))
+    assert "this is an older copy" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
+    assert "has never seen" in refused(program, "--journal", older_copy, "submit", program.home / "payroll.csv")
+    assert sorted(gateway.orders()) == PAID
+
+
+def test_adopting_asks_a_person_notes_the_deed_and_lets_runs_go_on(
+    program: Program, gateway: LoopbackGateway, paid: Path
+) -> None:
+    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
+    unasked = program.run("journal", "adopt", **fresh)
+    assert unasked.exit_code == 2
+    assert "say so with --yes" in unasked.stderr
+    assert "has never seen" in refused(program, "submit", paid, **fresh)
+    adopted = program.json("journal", "adopt", "--yes", "--by", "Amina", **fresh)
+    about = adopted["journal"]
+    assert (about["path"], about["batches"], about["rows_ready"]) == (str(program.journal), 1, 0)
+    assert about["last_fact"] > 5
+    assert about["last_fact_at"].endswith("Z")
+    assert adopted["message"].startswith("Amina (login ")
+    summary = program.json("submit", paid, **fresh)
+    assert (summary["exit_code"], summary["sent_this_run"]) == (0, 0)
+    assert program.json("verify", **fresh)["exit_code"] == 0
+    again = program.json("journal", "adopt", **fresh)
+    assert (again["exit_code"], again["message"]) == (0, f"Nothing to adopt: runs here use {program.journal}.")
+    assert adopters(program.journal) == ["Amina"]
+    assert sorted(gateway.orders()) == PAID
+
+
+def test_a_damaged_copy_is_not_adopted(program: Program, paid: Path) -> None:
+    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
+    change = "DROP TRIGGER page_is_never_changed; UPDATE page SET content = x'00';"
+    sql(
+        program.journal,
+        change + "CREATE TRIGGER page_is_never_changed BEFORE UPDATE ON page\n"
+        "    BEGIN SELECT RAISE(ABORT, 'pages are never changed'); END;",
+    )
+    assert "was changed after it was opened" in refused(program, "journal", "adopt", "--yes", **fresh)
+    assert "has never seen" in refused(program, "submit", paid, **fresh)
+
+
+def test_a_second_journal_of_an_endpoint_is_adopted_only_beside_the_first(program: Program, paid: Path) -> None:
+    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
+    second = program.home / "second.sqlite3"
+    made = program.json("--journal", second, "journal", "new", **fresh)["journal"]["id"]
+    told = refused(program, "journal", "adopt", "--yes", **fresh)
+    assert f"journal adopt --beside {made}" in told
+    assert program.run("journal", "adopt", "--yes", "--beside", made, **fresh).exit_code == 0
+    assert program.json("submit", paid, **fresh)["sent_this_run"] == 0
+
+
+def test_a_witness_removed_by_hand_means_no_run(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+    for witness in (program.home / "state" / "paygw-batch" / "witness").iterdir():
+        witness.unlink()
+    assert "has never seen" in refused(program, "submit", paid)
+    assert program.run("journal", "adopt", "--yes").exit_code == 0
+    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert sorted(gateway.orders()) == PAID
+
+
+def test_a_journal_moved_within_one_state_directory_needs_no_adopting(
+    program: Program, gateway: LoopbackGateway, paid: Path
+) -> None:
+    moved = program.home / "kept" / "journal.sqlite3"
+    moved.parent.mkdir(mode=0o700)
+    program.journal.rename(moved)
+    summary = program.json("--journal", moved, "submit", paid)
+    assert (summary["exit_code"], summary["sent_this_run"]) == (0, 0)
+    assert f"{journal_id(program)} at {moved}" in refused(program, "submit", paid)
+    assert sorted(gateway.orders()) == PAID
+
+
+# `listen`
+
+
+def test_listen_on_a_fresh_machine_says_that_there_is_no_journal(program: Program, gateway: LoopbackGateway) -> None:
+    text = gateway.configuration(server_callback_url='"http://127.0.0.1:9/paygw/{token}"')
+    program.config.write_text(text + '\n[notifications]\ntoken_file = "token.txt"\n')
+    (program.home / "token.txt").write_text("t" * 40)
+    (program.home / "token.txt").chmod(0o600)
+    assert "There is no journal at" in refused(program, "listen", "--port", "0")
+
+
+def adopters(journal: Path) -> list[str]:
+    return [line.split(" (login")[0] for line in sql(journal, "SELECT by FROM adoption")]
+
+
+def sql(journal: Path, script: str) -> list[str]:
+    """Run SQL on a journal by another program's hand."""
+    code = (
+        "import sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1])\n"
+        "script = sys.argv[2]\n"
+        "if script.startswith('SELECT'): print(*(line[0] for line in connection.execute(script)), sep='\\n')\n"
+        "else: connection.executescript(script)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, journal, script], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()

@@ -1,0 +1,69 @@
+"""An endpoint is recognised however its host is written."""
+
+from itertools import combinations
+
+import pytest
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity, canonical_host
+
+SAME = [
+    ["gateway.example", "GATEWAY.Example", "gateway.example.", " gateway.example"],
+    ["xn--mnchen-3ya.example", "münchen.example", "MÜNCHEN.example.", "XN--mnchen-3ya.EXAMPLE"],
+    [
+        *("127.0.0.1", "localhost", "LOCALHOST.", "127.0.0.2", "127.1", "0x7f000001", "2130706433", "0177.0.0.1"),
+        *("[::1]", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1", "api.localhost", "0.0.0.0"),  # noqa: S104 - compared only
+    ],
+    ["[2001:db8::1]", "2001:0DB8:0:0::1", "2001:db8::1"],
+    ["192.0.2.7", "::ffff:192.0.2.7", "192.0.519", "0xc0.0.2.7"],
+]
+
+
+@pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
+def test_every_spelling_of_a_host_is_one(spellings: list[str]) -> None:
+    assert len({canonical_host(text) for text in spellings}) == 1
+
+
+def test_other_hosts_stay_apart() -> None:
+    hosts = [canonical_host(spellings[0]) for spellings in SAME]
+    hosts += [
+        canonical_host(text) for text in ("gateway.example.org", "other.example", "1.2.3.4.5", "256.0.0.1", "", "x")
+    ]
+    for one, other in combinations(hosts, 2):
+        assert one != other
+
+
+def test_the_canonical_form_is_its_own() -> None:
+    for spellings in SAME:
+        for text in spellings:
+            assert canonical_host(canonical_host(text)) == canonical_host(text)
+
+
+def test_what_is_no_host_name_is_compared_as_it_is_written() -> None:
+    odd = "a" * 70 + ".example"
+    assert canonical_host(odd) == odd
+
+
+def test_an_endpoint_is_the_same_by_host_or_by_consumer_key_and_only_with_the_same_id() -> None:
+    ours = EndpointIdentity.of("gateway.example", "1234", "merchant")
+    assert ours.is_same_as(EndpointIdentity.of("Gateway.Example.", "1234", "another login"))
+    assert ours.is_same_as(EndpointIdentity.of("pay.example.net", "1234", "merchant"))
+    assert not ours.is_same_as(EndpointIdentity.of("pay.example.net", "1234", "another login"))
+    assert not ours.is_same_as(EndpointIdentity.of("gateway.example", "1235", "merchant"))
+
+
+def test_an_unknown_consumer_key_is_no_ones() -> None:
+    one, other = EndpointIdentity.of("a.example", "1", None), EndpointIdentity.of("b.example", "1", "")
+    assert not one.is_same_as(other)
+
+
+def test_the_consumer_key_is_kept_as_a_digest() -> None:
+    ours = EndpointIdentity.of("gateway.example", "1234", "merchant-login")
+    assert "merchant-login" not in repr(ours)
+    assert len(ours.consumer_key_sha256) == 64
+
+
+def test_a_name_gives_the_endpoint_back_but_for_its_key() -> None:
+    ours = EndpointIdentity.of("127.0.0.1", "12/34", "merchant")
+    assert ours.name == "localhost/12/34"
+    assert EndpointIdentity.from_name("127.0.0.1/12/34").is_reached_like(ours)
+    assert EndpointIdentity.from_name(ours.name) == EndpointIdentity("localhost", "12/34")
