@@ -3,7 +3,8 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -15,16 +16,19 @@ from paygw_batch.cli.standing import batch_summary
 from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
 from paygw_batch.compose.person import in_words, person
 from paygw_batch.core.evidence import HOLDING
-from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
+from paygw_batch.journal.evidence_port import CarriedOut
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.run.clock import AHEAD_AT_MOST_S, clock_sentences, require_sound_clock
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.run.statement import Matched, StatementReader
 from paygw_batch.run.summary import ExitCode, Summary, worst
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.statement import Statement, read_statement
+from paygw_batch.sheet.statement_time import WRITTEN, TimeSpan, read_time
 
 Units = Mapping[str, int]
 """How many decimals each currency has."""
@@ -41,6 +45,8 @@ SHOWN_LINES = 20
 @click.option("--from", "file", type=click.Path(path_type=Path), help="A statement of the gateway's, as CSV.")
 @click.option("--yes", is_flag=True, help="With --from: carry out what the preview shows.")
 @click.option("--matching-only", is_flag=True, help="With --from: settle the lines that fit, though others do not.")
+@click.option("--as-of", metavar="TIME", help="With --from: when the statement was true, for lines without a time.")
+@click.option("--again", is_flag=True, help="With --from: carry out a file that was carried out for the batch before.")
 @by_option
 @wait_option
 @click.pass_obj
@@ -54,6 +60,8 @@ def command(
     file: Path | None,
     yes: bool,
     matching_only: bool,
+    as_of: str | None,
+    again: bool,
     by: str | None,
     wait: bool,
 ) -> None:
@@ -70,17 +78,39 @@ def command(
     if file is not None:
         if rows or resolution:
             raise UsageError("--from speaks for itself: leave --row and --as out.")
-        summary = _by_statement(
-            settings, screen, batch, file, words, who, yes=yes, matching_only=matching_only, wait=wait
-        )
-    elif yes or matching_only:
-        raise UsageError("--yes and --matching-only belong to --from FILE.")
+        given = _Given(file, words, who, _as_of(as_of), yes=yes, matching_only=matching_only, again=again)
+        summary = _by_statement(settings, screen, batch, given, wait=wait)
+    elif yes or matching_only or as_of or again:
+        raise UsageError("--yes, --matching-only, --as-of and --again belong to --from FILE.")
     elif not rows or resolution is None or words is None:
         raise UsageError("Say --row, --as and --evidence, or give a statement with --from FILE.")
     else:
         settlements = [Settlement(row, Resolution(resolution), words) for row in sorted(set(rows))]
         summary = _by_hand(settings, screen, batch, settlements, who, wait=wait)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A statement to carry out, and how it was asked for."""
+
+    file: Path
+    words: str | None
+    who: str
+    as_of: TimeSpan | None
+    yes: bool
+    matching_only: bool
+    again: bool
+
+
+def _as_of(text: str | None) -> TimeSpan | None:
+    if text is None:
+        return None
+    if (found := read_time(text)) is None:
+        raise UsageError(f"--as-of {text!r} cannot be read without guessing.", hint=f"Write it as {WRITTEN}.")
+    if found.start > utc_now() + timedelta(seconds=AHEAD_AT_MOST_S):
+        raise UsageError(f"--as-of {text} has not come yet.", hint="No statement is true before its time.")
+    return found
 
 
 def _by_hand(
@@ -96,51 +126,76 @@ def _by_hand(
         return _after(journal, record, units, {"resolved": len(settlements)})
 
 
-def _by_statement(
-    settings: Settings,
-    screen: Screen,
-    batch: str,
-    file: Path,
-    words: str | None,
-    who: str,
-    *,
-    yes: bool,
-    matching_only: bool,
-    wait: bool,
-) -> Summary:
+def _by_statement(settings: Settings, screen: Screen, batch: str, given: _Given, *, wait: bool) -> Summary:
     units = minor_units_by_currency()
-    statement = read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page)
-    if not yes:
+    statement = read_statement(given.file, settings.statement.columns, code_page=settings.sheet.code_page)
+    if not given.yes:
         with journal_to_read(settings) as journal:
-            record = find_batch(journal, batch)
-            matched = _reader(settings, units, journal, record).match(statement)
-            _show(screen, matched)
-            summary = _after(journal, record, units, _told(matched, 0, 0))
-        does = f"would settle {len(matched.settlements):,} rows"
-        if matched.contrary:
-            does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
-        if matched.differences and not matching_only:
-            return _refused(summary, f"The statement {does}, but {_count(matched)}.")
-        return replace(summary, message=f"The statement {does}. Nothing was changed: --yes carries it out.")
+            return _previewed(settings, units, screen, journal, find_batch(journal, batch), statement, given)
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
-        reader = _reader(settings, units, journal, record)
+        if (done := _done_before(journal, record, statement)) and not given.again:
+            raise UsageError(
+                f"{done} Nothing was changed.",
+                hint="A file counts once. --again carries it out once more; each line must still be about the latest "
+                "attempt.",
+            )
+        reader = _reader(settings, units, journal, record, given.as_of)
         matched = reader.match(statement)
         _show(screen, matched)
-        held = _hold(journal, reader, statement, matched, who, screen)
-        if matched.differences and not matching_only:
+        held = _hold(journal, reader, statement, matched, given.who, screen)
+        if matched.differences and not given.matching_only:
             return _refused(
                 _after(journal, record, units, _told(matched, 0, held)), f"Of the statement, {_count(matched)}."
             )
+        require_sound_clock(journal, utc_now())
         settlements = [
-            replace(one, evidence=f"{words} ({one.evidence})" if words else one.evidence) for one in matched.settlements
+            replace(one, evidence=f"{given.words} ({one.evidence})" if given.words else one.evidence)
+            for one in matched.settlements
         ]
-        settle(journal, record, settlements, by=who, now=utc_now)
-        screen.say(_settled_sentence(settlements, who))
+        carried_out = CarriedOut(record.batch, statement.name, statement.sha256, given.who)
+        settle(journal, record, settlements, by=given.who, now=utc_now, carried_out=carried_out)
+        screen.say(_settled_sentence(settlements, given.who))
         summary = _after(journal, record, units, _told(matched, len(settlements), held))
     if matched.differences:
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
     return summary
+
+
+def _previewed(
+    settings: Settings,
+    units: Units,
+    screen: Screen,
+    journal: JournalReader,
+    record: BatchRecord,
+    statement: Statement,
+    given: _Given,
+) -> Summary:
+    """Hold a statement against a batch, and say what carrying it out would do. Nothing is changed."""
+    matched = _reader(settings, units, journal, record, given.as_of).match(statement)
+    _show(screen, matched)
+    for sentence in (_done_before(journal, record, statement), *clock_sentences(journal, utc_now())):
+        if sentence:
+            screen.say(f"Note: {sentence}")
+    summary = _after(journal, record, units, _told(matched, 0, 0))
+    does = f"would settle {_rows(len(matched.settlements))}"
+    if matched.contrary:
+        does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
+    if matched.differences and not given.matching_only:
+        return _refused(summary, f"The statement {does}, but {_count(matched)}.")
+    return replace(summary, message=f"The statement {does}. Nothing was changed: --yes carries it out.")
+
+
+def _done_before(journal: JournalReader, record: BatchRecord, statement: Statement) -> str:
+    """Return the sentence that this very file was carried out for the batch before; empty where it was not."""
+    done = [one for one in journal.carried_out(record.batch) if one.sha256 == statement.sha256]
+    if not done:
+        return ""
+    return f"{statement.name} was carried out for this batch at {done[-1].at} by {done[-1].by}."
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" if count == 1 else f"{count:,} rows"
 
 
 def _hold(
@@ -159,7 +214,9 @@ def _hold(
     return held
 
 
-def _reader(settings: Settings, units: Units, journal: JournalReader, record: BatchRecord) -> StatementReader:
+def _reader(
+    settings: Settings, units: Units, journal: JournalReader, record: BatchRecord, as_of: TimeSpan | None
+) -> StatementReader:
     return StatementReader(
         journal,
         record,
@@ -167,6 +224,7 @@ def _reader(settings: Settings, units: Units, journal: JournalReader, record: Ba
         minor_units=units,
         quarantine_h=settings.submission.quarantine_h,
         now=utc_now,
+        as_of=as_of,
     )
 
 
@@ -226,6 +284,11 @@ def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
     counts = Counter(one.resolution.value.replace("-", " ") for one in settlements)
     told = ", ".join(f"{count:,} {word}" for word, count in counts.items()) or "nothing"
     sentence = f"Resolved by {who}: {told}."
+    if any(one.resolution is Resolution.REJECTED and one.basis is Basis.PERSON for one in settlements):
+        sentence += (
+            " What is rejected on a person's word alone may be sent again only after quarantine_h, and is marked for "
+            "ever as a possible duplicate."
+        )
     if counts["not received"]:
         sentence += (
             " What was not received is ready again under its old order id, marked for ever as a possible duplicate; "
