@@ -15,6 +15,7 @@ from paygw_batch.run.ports import Now, timestamp
 
 AHEAD_AT_MOST_S = 600
 """So far our clock may be ahead of the gateway's, or behind the journal's newest time while rows are sent."""
+LOOK_EVERY = timedelta(seconds=1)
 NOTED_FROM_S = 60
 """A difference is noted in the journal when it has changed by more."""
 
@@ -25,12 +26,15 @@ class DateWatch:
     def __init__(self, now: Now) -> None:
         self.seen: ClockSeen | None = None
         self._now = now
+        self._next_look: datetime | None = None
 
     def see(self, came_back: RawReply | TransportFault) -> None:
-        """Take the time of a reply, where it states one."""
-        if isinstance(came_back, TransportFault) or (date := date_of(came_back)) is None:
-            return
+        """Take the time of a reply, where it states one: of one reply a second, because a run can have thousands."""
         now = self._now()
+        is_too_soon = self._next_look is not None and self._next_look - LOOK_EVERY <= now < self._next_look
+        if is_too_soon or isinstance(came_back, TransportFault) or (date := date_of(came_back)) is None:
+            return
+        self._next_look = now + LOOK_EVERY
         self.seen = ClockSeen(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def note_in(self, journal: Journal) -> None:
