@@ -129,7 +129,7 @@ def test_verify_finds_that_a_carried_out_statement_was_changed(place: Path) -> N
         ((trigger,),) = connection.execute(found).fetchall()
         connection.execute("DROP TRIGGER evidence_is_never_changed")
         connection.execute("UPDATE evidence SET content = replace(content, 'answers', 'another')")
-        connection.execute(trigger)
+        connection.execute(str(trigger))
     changed = open_at(place)
     with pytest.raises(JournalCorrupt, match="Evidence 1 was changed"):
         changed.verify()
