@@ -34,7 +34,7 @@ def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int
     validated = validated_sheet(settings, rules, sheet, reference=None)
     held = open_to_write(settings, "a benchmark")
     try:
-        plan = plan_submission(validated, held, operation="payout", amend=False, now=utc_now)
+        plan = plan_submission(validated, held, operation="payout", amend=False, now=utc_now, quarantine_h=24)
         batch = open_planned_batch(plan, held, rules, operation="payout", sheet_path=sheet, now=utc_now)
         sent, after_row = 0, 0
         while due := held.due(batch.number, after_row=after_row, limit=_AT_ONCE):

@@ -22,6 +22,7 @@ from paygw_batch.compose.parts import (
     Tell,
     find_batch,
     journal_to_read,
+    planned_submission,
     require_complete,
     rules_of,
     run_journal,
@@ -47,7 +48,7 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.engine import RunEnd
-from paygw_batch.run.submit import open_planned_batch, plan_submission
+from paygw_batch.run.submit import open_planned_batch
 from paygw_batch.run.summary import ExitCode
 from paygw_batch.settings import load_settings
 from paygw_batch.sheet.result import Validated, no_defects
@@ -191,7 +192,9 @@ class Payouts:
             for note in validated.sheet.notes:
                 parts.note(note)
             with self._opened(parts.note) as (connection, journal):
-                planned = plan_submission(validated, journal, operation=PAYOUT, amend=amend, now=utc_now, strict=strict)
+                planned = planned_submission(
+                    self._settings, validated, journal, operation=PAYOUT, amend=amend, strict=strict
+                )
                 found = planned.validated
                 if found.defects.height and not skip_invalid:
                     bad = found.defects["row"].n_unique()

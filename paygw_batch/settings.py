@@ -76,7 +76,7 @@ class SubmissionSection(Section):
     rate_per_s: Annotated[float, Field(ge=0)] = 0
     stop_after_in_doubt: Annotated[int, Field(ge=0)] = 5
     connections: Literal["fresh", "reuse"] = "fresh"
-    quarantine_h: Annotated[float, Field(ge=0)] = 24
+    quarantine_h: Annotated[float, Field(ge=0, le=87_600)] = 24
 
 
 class JournalSection(Section):
@@ -108,7 +108,9 @@ class SheetSection(Section):
 class StatementSection(Section):
     """`[statement]`: how the gateway writes its statements. `columns` maps its headings to ours."""
 
-    columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer"]] = Field(default_factory=dict)
+    columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer", "time"]] = Field(
+        default_factory=dict
+    )
 
 
 Keys = str | Annotated[list[str], Field(min_length=1)]
@@ -269,6 +271,8 @@ _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
     "limits": LimitsSection,
     "sheet": SheetSection,
 }
+_FILE_ONLY = ("submission", "quarantine_h")
+"""What guards against a second payment is not for whoever starts the program to lower."""
 _NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_APPROVAL_PASSPHRASE")
 
 
@@ -278,7 +282,7 @@ def environment_keys() -> Mapping[str, tuple[str, str]]:
         f"PAYGW_{key.upper()}": (section, key)
         for section, model in _ENVIRONMENT_SECTIONS.items()
         for key in model.model_fields
-        if (section, key) != ("retry", "order_id")
+        if (section, key) not in {("retry", "order_id"), _FILE_ONLY}
     }
     keys["PAYGW_RETRY_ORDER_ID"] = ("retry", "order_id")
     return keys
@@ -318,6 +322,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
     found: dict[tuple[str, str], object] = {}
+    if "PAYGW_QUARANTINE_H" in environ:
+        raise ConfigurationError(
+            "PAYGW_QUARANTINE_H is set, and no environment variable sets quarantine_h.",
+            hint="Unset it. The configuration file alone says [submission] quarantine_h.",
+        )
     for name, (section, key) in environment_keys().items():
         text = environ.get(name)
         if text is None:

@@ -21,6 +21,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.message import TransportFault
+from paygw_batch.run.clock import clock_sentences
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.summary import ExitCode, Summary, worst
 from paygw_batch.sections import PayinSection, PayinTermsSection
@@ -186,22 +187,21 @@ def _key(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 def _journal_and_clock(settings: Settings) -> Iterator[Check]:
     path = settings.journal_path()
-    now = timestamp(utc_now())
-    latest = ""
+    now, wrong = utc_now(), list[str]()
     if settings.uses_sandbox and not path.exists():
         yield Check("journal", Health.GOOD, f"{path}: not there yet; the first run makes it")
     else:
         try:
             with journal_to_read(settings, must_be_known=True) as journal:
                 records = journal.batches()
-                latest = max((record.opened_at for record in records), default="")
+                wrong = clock_sentences(journal, now)
                 yield Check("journal", Health.GOOD, f"{path}: {len(records)} batches, {journal.head().seq:,} facts")
         except PaygwError as error:
             yield Check("journal", Health.BAD, f"{error.message} {error.hint}".strip(), ExitCode.JOURNAL)
-    if latest > now:
-        yield Check("clock", Health.BAD, f"it is {now}, yet the journal's newest batch is of {latest}")
+    if wrong:
+        yield Check("clock", Health.BAD, f"{' '.join(wrong)} Nothing is settled, released or amended by it")
     else:
-        yield Check("clock", Health.GOOD, f"it is {now}; signatures carry this time")
+        yield Check("clock", Health.GOOD, f"it is {timestamp(now)}; signatures carry this time")
 
 
 def _gateway(settings: Settings, usable: Sequence[Rules], screen: Screen) -> Iterator[Check]:

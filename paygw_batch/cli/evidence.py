@@ -85,6 +85,8 @@ def _why(finding: Finding) -> str:
             | Finding.UNKNOWN_ORDER
             | Finding.UNREADABLE
             | Finding.RESOLVED
+            | Finding.CARRIED_OUT
+            | Finding.CLOCK
         ):
             return finding.value.replace("_", " ")
         case _:

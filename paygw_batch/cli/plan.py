@@ -17,6 +17,7 @@ from paygw_batch.compose.parts import (
     find_batch,
     journal_to_name,
     minor_units_of,
+    planned_submission,
     rules_of,
     utc_now,
     validated_sheet,
@@ -26,7 +27,7 @@ from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.approval import Finding, PlanDocument, content_of, make_plan, needs_approval
 from paygw_batch.run.changes import changes
 from paygw_batch.run.signed_document import write_document
-from paygw_batch.run.submit import Plan, plan_submission
+from paygw_batch.run.submit import Plan
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.pages import from_pages
 
@@ -71,7 +72,7 @@ def command(
     known_maker(maker, policy, "No plan was made.")
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     with journal_to_name(settings, "plan") as journal:
-        planned = plan_submission(validated, journal, operation=operation, amend=amend, now=utc_now, strict=strict)
+        planned = planned_submission(settings, validated, journal, operation=operation, amend=amend, strict=strict)
         show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:
             screen.finish(refused(planned, strict=strict))

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -24,16 +25,19 @@ from paygw_batch.compose.approval import needs_order
 from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
 from paygw_batch.compose.person import in_words, person
 from paygw_batch.core.evidence import HOLDING
-from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
+from paygw_batch.journal.evidence_port import CarriedOut
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.run.clock import AHEAD_AT_MOST_S, clock_sentences, require_sound_clock
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.run.statement import Matched, StatementReader
 from paygw_batch.run.summary import ExitCode, Summary, worst
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.statement import Statement, read_statement
+from paygw_batch.sheet.statement_time import WRITTEN, TimeSpan, read_time
 
 Units = Mapping[str, int]
 """How many decimals each currency has."""
@@ -53,6 +57,8 @@ SHOWN_LINES = 20
 @click.option("--out", type=click.Path(path_type=Path), help="Write an order for a second person, and settle nothing.")
 @click.option("--key", type=click.Path(path_type=Path), help="With --out: your private key (Ed25519, PEM).")
 @click.option("--order", type=click.Path(path_type=Path), help="Carry out an order that another person approved.")
+@click.option("--as-of", metavar="TIME", help="With --from: when the statement was true, for lines without a time.")
+@click.option("--again", is_flag=True, help="With --from: carry out a file that was carried out for the batch before.")
 @by_option
 @wait_option
 @click.pass_obj
@@ -69,6 +75,8 @@ def command(
     out: Path | None,
     key: Path | None,
     order: Path | None,
+    as_of: str | None,
+    again: bool,
     by: str | None,
     wait: bool,
 ) -> None:
@@ -85,7 +93,7 @@ def command(
     settings = settings_of(invocation)
     to_order = order_file(out, key)
     if order is not None:
-        if rows or resolution or words or file or yes or matching_only or to_order:
+        if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
             raise UsageError("--order speaks for itself: it goes with BATCH, --by and --wait alone.")
         summary, settled, by_whom = carry_out_order(settings, screen, order, batch, who, wait=wait)
         screen.say(_settled_sentence(settled, by_whom))
@@ -97,10 +105,10 @@ def command(
             raise UsageError("--from speaks for itself: leave --row and --as out.")
         if yes and to_order:
             raise UsageError("--yes settles and --out does not: say one of them.")
-        statement = _Asked(file, words, yes, matching_only, to_order)
-        summary = _by_statement(settings, screen, batch, statement, who, wait=wait)
-    elif yes or matching_only:
-        raise UsageError("--yes and --matching-only belong to --from FILE.")
+        given = _Given(file, words, who, _as_of(as_of), yes, matching_only, again, to_order)
+        summary = _by_statement(settings, screen, batch, given, wait=wait)
+    elif yes or matching_only or as_of or again:
+        raise UsageError("--yes, --matching-only, --as-of and --again belong to --from FILE.")
     elif not rows or resolution is None or words is None:
         raise UsageError("Say --row, --as and --evidence, or give a statement with --from FILE.")
     else:
@@ -114,14 +122,27 @@ def command(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A statement, and what is to be done with it."""
+class _Given:
+    """A statement to carry out, and how it was asked for."""
 
     file: Path
     words: str | None
+    who: str
+    as_of: TimeSpan | None
     yes: bool
     matching_only: bool
+    again: bool
     to_order: OrderFile | None
+
+
+def _as_of(text: str | None) -> TimeSpan | None:
+    if text is None:
+        return None
+    if (found := read_time(text)) is None:
+        raise UsageError(f"--as-of {text!r} cannot be read without guessing.", hint=f"Write it as {WRITTEN}.")
+    if found.start > utc_now() + timedelta(seconds=AHEAD_AT_MOST_S):
+        raise UsageError(f"--as-of {text} has not come yet.", hint="No statement is true before its time.")
+    return found
 
 
 def _by_hand(
@@ -140,52 +161,58 @@ def _by_hand(
         return _after(journal, record, units, {"resolved": len(settlements)})
 
 
-def _by_statement(settings: Settings, screen: Screen, batch: str, asked: _Asked, who: str, *, wait: bool) -> Summary:
+def _by_statement(settings: Settings, screen: Screen, batch: str, given: _Given, *, wait: bool) -> Summary:
     units = minor_units_by_currency()
-    statement = read_statement(asked.file, settings.statement.columns, code_page=settings.sheet.code_page)
-    if not asked.yes:
-        return _preview(settings, screen, batch, asked, statement)
+    statement = read_statement(given.file, settings.statement.columns, code_page=settings.sheet.code_page)
+    if not given.yes:
+        with journal_to_read(settings) as journal:
+            return _previewed(settings, screen, journal, find_batch(journal, batch), statement, given)
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
-        reader = _reader(settings, units, journal, record)
+        _refuse_again(_done_before(journal, record, statement), given)
+        reader = _reader(settings, units, journal, record, given.as_of)
         matched = reader.match(statement)
         _show(screen, matched)
-        held = _hold(journal, reader, statement, matched, who, screen)
-        if matched.differences and not asked.matching_only:
+        held = _hold(journal, reader, statement, matched, given.who, screen)
+        if matched.differences and not given.matching_only:
             return _refused(
                 _after(journal, record, units, _told(matched, 0, held)), f"Of the statement, {_count(matched)}."
             )
-        settlements = _with_words(matched.settlements, asked.words)
-        refuse_alone(settings, journal, record, settlements, f"--from {asked.file}")
-        settle(journal, record, settlements, by=who, now=utc_now)
-        screen.say(_settled_sentence(settlements, who))
+        require_sound_clock(journal, utc_now())
+        settlements = _with_words(matched.settlements, given.words)
+        refuse_alone(settings, journal, record, settlements, f"--from {given.file}")
+        carried_out = CarriedOut(record.batch, statement.name, statement.sha256, given.who)
+        settle(journal, record, settlements, by=given.who, now=utc_now, carried_out=carried_out)
+        screen.say(_settled_sentence(settlements, given.who))
         summary = _after(journal, record, units, _told(matched, len(settlements), held))
     if matched.differences:
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
     return summary
 
 
-def _preview(settings: Settings, screen: Screen, batch: str, asked: _Asked, statement: Statement) -> Summary:
-    """Show what a statement would do; with `--out`, write it as an order. Nothing is changed."""
+def _previewed(
+    settings: Settings, screen: Screen, journal: JournalReader, record: BatchRecord, statement: Statement, given: _Given
+) -> Summary:
+    """Show what carrying a statement out would do; with `--out`, write it as an order. Nothing is changed."""
     units = minor_units_by_currency()
-    with journal_to_read(settings) as journal:
-        record = find_batch(journal, batch)
-        matched = _reader(settings, units, journal, record).match(statement)
-        _show(screen, matched)
-        summary = _after(journal, record, units, _told(matched, 0, 0))
-        does = f"would settle {len(matched.settlements):,} rows"
-        if matched.contrary:
-            does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
-        if matched.differences and not asked.matching_only:
-            return _refused(summary, f"The statement {does}, but {_count(matched)}.")
-        if asked.to_order is not None:
-            settlements = _with_words(matched.settlements, asked.words)
-            return write_order(
-                settings, screen, journal, record, settlements, asked.to_order, statement_sha256=statement.sha256
-            )
-        doubtful = needs_order(settings, journal, record, matched.settlements)
+    matched = _reader(settings, units, journal, record, given.as_of).match(statement)
+    _show(screen, matched)
+    done = _done_before(journal, record, statement)
+    for sentence in (done, *clock_sentences(journal, utc_now())):
+        if sentence:
+            screen.say(f"Note: {sentence}")
+    summary = _after(journal, record, units, _told(matched, 0, 0))
+    does = f"would settle {_rows(len(matched.settlements))}"
+    if matched.contrary:
+        does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
+    if matched.differences and not given.matching_only:
+        return _refused(summary, f"The statement {does}, but {_count(matched)}.")
+    if given.to_order is not None:
+        _refuse_again(done, given)
+        settlements = _with_words(matched.settlements, given.words)
+        return write_order(settings, screen, journal, record, settlements, given.to_order, statement=statement)
     how = ": --yes carries it out."
-    if doubtful:
+    if doubtful := needs_order(settings, journal, record, matched.settlements):
         how = f". {needs_order_sentence(doubtful)} --out ORDER.json --key KEY writes the order for the second person."
     return replace(summary, message=f"The statement {does}. Nothing was changed{how}")
 
@@ -193,6 +220,28 @@ def _preview(settings: Settings, screen: Screen, batch: str, asked: _Asked, stat
 def _with_words(settlements: Sequence[Settlement], words: str | None) -> list[Settlement]:
     """Return settlements with what the person said before what the statement says."""
     return [replace(one, evidence=f"{words} ({one.evidence})" if words else one.evidence) for one in settlements]
+
+
+def _refuse_again(done: str, given: _Given) -> None:
+    """Raise `UsageError` for a file that was carried out for the batch before, unless `--again` was given."""
+    if done and not given.again:
+        raise UsageError(
+            f"{done} Nothing was changed.",
+            hint="A file counts once. --again carries it out once more; each line must still be about the latest "
+            "attempt.",
+        )
+
+
+def _done_before(journal: JournalReader, record: BatchRecord, statement: Statement) -> str:
+    """Return the sentence that this very file was carried out for the batch before; empty where it was not."""
+    done = [one for one in journal.carried_out(record.batch) if one.sha256 == statement.sha256]
+    if not done:
+        return ""
+    return f"{statement.name} was carried out for this batch at {done[-1].at} by {done[-1].by}."
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" if count == 1 else f"{count:,} rows"
 
 
 def _hold(
@@ -211,7 +260,9 @@ def _hold(
     return held
 
 
-def _reader(settings: Settings, units: Units, journal: JournalReader, record: BatchRecord) -> StatementReader:
+def _reader(
+    settings: Settings, units: Units, journal: JournalReader, record: BatchRecord, as_of: TimeSpan | None
+) -> StatementReader:
     return StatementReader(
         journal,
         record,
@@ -219,6 +270,7 @@ def _reader(settings: Settings, units: Units, journal: JournalReader, record: Ba
         minor_units=units,
         quarantine_h=settings.submission.quarantine_h,
         now=utc_now,
+        as_of=as_of,
     )
 
 
@@ -278,6 +330,11 @@ def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
     counts = Counter(one.resolution.value.replace("-", " ") for one in settlements)
     told = ", ".join(f"{count:,} {word}" for word, count in counts.items()) or "nothing"
     sentence = f"Resolved by {who}: {told}."
+    if any(one.resolution is Resolution.REJECTED and one.basis is Basis.PERSON for one in settlements):
+        sentence += (
+            " What is rejected on a person's word alone may be sent again only after quarantine_h, and is marked for "
+            "ever as a possible duplicate."
+        )
     if counts["not received"]:
         sentence += (
             " What was not received is ready again under its old order id, marked for ever as a possible duplicate; "

@@ -18,9 +18,13 @@ from paygw_batch.compose.sending import Task
 from paygw_batch.core.lifecycle import State
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.ports import timestamp
-from paygw_batch.run.release import check_releasable
+from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence
+from paygw_batch.run.resolve import left_until
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.write import check_writable
+
+SHOWN_WAITING = 20
+"""Of so many rows that cannot be released yet it is said from when on they can be."""
 
 
 @click.command("retry", short_help="Send rejected rows again.")
@@ -47,16 +51,22 @@ def command(
             record = find_batch(journal, batch)
             rules = rules_of(settings, record.operation)
             out = out or default_out(Path(record.sheet_path), record.sheet_name)
-            check_releasable(journal, record, rows)
+            quarantine_h = settings.submission.quarantine_h
+            check_releasable(journal, record, rows, quarantine_h=quarantine_h, now=utc_now)
             check_writable(out)
             require_complete(settings, rules, _countries(journal, record))
             with gateway_of(settings, rules, os.environ) as connection:
                 released = _release(settings, journal, record, rows, who)
                 said = f"{released:,} rejected rows are released." if released else "There is no rejected row to retry."
-                screen.say(said)
+                waiting = [
+                    waiting_sentence(row, quarantine_h)
+                    for row in quarantined(journal, record, quarantine_h=quarantine_h, now=utc_now).values()
+                ]
+                screen.say(" ".join([said, *waiting[:SHOWN_WAITING]]))
                 summary = send_and_reconcile(Task(settings, rules, connection, journal, record), out, screen)
-            told = summary.message if released else f"Nothing to retry: no row is rejected. {summary.message}"
-            report.summary = replace(summary, message=told, further={"released": released})
+            why = f"{len(waiting):,} rejected rows have to wait" if waiting else "no row is rejected"
+            told = summary.message if released else f"Nothing to retry: {why}. {summary.message}"
+            report.summary = replace(summary, message=told, further={"released": released, "waiting": len(waiting)})
     screen.finish(report.summary)
 
 
@@ -69,4 +79,6 @@ def _countries(journal: JournalReader, record: BatchRecord) -> set[str]:
 def _release(settings: Settings, journal: Journal, record: BatchRecord, rows: tuple[int, ...], who: str) -> int:
     """Release the rejected rows of a batch (all, or those named), and return how many there were."""
     suffix = settings.retry.order_id == "suffix"
-    return journal.release(record.number, rows or None, suffix=suffix, by=who, at=timestamp(utc_now()))
+    now = utc_now()
+    until = left_until(settings.submission.quarantine_h, now)
+    return journal.release(record.number, rows or None, suffix=suffix, by=who, at=timestamp(now), left_until=until)

@@ -17,6 +17,7 @@ from paygw_batch.run.settlement_order import SettlementOrder, make_order, order_
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.settings import Settings
+from paygw_batch.sheet.statement import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def write_order(
     settlements: Sequence[Settlement],
     file: OrderFile,
     *,
-    statement_sha256: str = "",
+    statement: Statement | None = None,
 ) -> Summary:
     """Write the order to make `settlements`, signed by its maker. Nothing is changed."""
     policy = required_policy(settings)
@@ -62,7 +63,7 @@ def write_order(
         settlements,
         endpoint=settings.endpoint(),
         minor_units=minor_units_by_currency(),
-        statement_sha256=statement_sha256,
+        statement=statement,
     )
     document = make_order(content, key, utc_now())
     write_document(document, file.out)
@@ -93,7 +94,7 @@ def carry_out_order(
         quarantine_h = settings.submission.quarantine_h
         check_settlements(journal, found.batch, found.settlements, quarantine_h=quarantine_h, now=utc_now)
         by = f"{who}, {found.decided}"
-        settle(journal, found.batch, found.settlements, by=by, now=utc_now)
+        settle(journal, found.batch, found.settlements, by=by, now=utc_now, carried_out=found.carried_out(by))
         return batch_summary(journal, found.batch, units), found.settlements, by
 
 

@@ -7,13 +7,13 @@ from paygw_batch.cli.render import Screen, warnings_told
 from paygw_batch.cli.sending import send_and_reconcile
 from paygw_batch.compose.approval import require_approval
 from paygw_batch.compose.connect import Connection
-from paygw_batch.compose.parts import PAYOUT, utc_now
+from paygw_batch.compose.parts import PAYOUT, planned_submission, utc_now
 from paygw_batch.compose.person import person
 from paygw_batch.compose.sending import Task
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.journal.port import Journal
-from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
+from paygw_batch.run.submit import Plan, open_planned_batch
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.result import Validated
@@ -46,12 +46,12 @@ def submit_sheet(
     A sheet with defects is refused by its summary. Raises `ApprovalError` when a new batch is not approved: nothing has
     been written by then.
     """
-    planned = plan_submission(
+    planned = planned_submission(
+        settings,
         submission.validated,
         journal,
         operation=submission.validated.sheet.operation,
         amend=submission.amend,
-        now=utc_now,
         strict=submission.strict,
     )
     show_findings(screen, planned)

@@ -21,10 +21,10 @@ from paygw_batch.compose.parts import (
     PAYOUT,
     journal_to_plan_with,
     minor_units_of,
+    planned_submission,
     require_complete,
     rules_of,
     run_journal,
-    utc_now,
     validated_sheet,
 )
 from paygw_batch.core.batch import differences
@@ -32,7 +32,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.books import books
 from paygw_batch.run.preview import preview
-from paygw_batch.run.submit import Plan, plan_submission
+from paygw_batch.run.submit import Plan
 from paygw_batch.run.summary import Summary, of_states
 from paygw_batch.sheet.result import Validated
 
@@ -113,7 +113,7 @@ def run_sheet(
 
     if dry_run:
         with journal_to_plan_with(settings) as reader:
-            planned = plan_submission(read(), reader, operation=operation, amend=amend, now=utc_now, strict=strict)
+            planned = planned_submission(settings, read(), reader, operation=operation, amend=amend, strict=strict)
             show_findings(screen, planned)
             is_refused = planned.validated.defects.height and not skip_invalid
             units = minor_units_of(rules)

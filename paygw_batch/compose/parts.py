@@ -23,8 +23,10 @@ from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.spool import SpoolEnd, SpoolReader, spool_path
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
+from paygw_batch.run.clock import clock_sentences
 from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import World, timestamp
+from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.misdirected import refuse_misdirected
 from paygw_batch.sheet.pieces import InMemory, Source
@@ -103,6 +105,21 @@ def read_options(settings: Settings, operation: str, worksheet: str | None = Non
     )
 
 
+def planned_submission(
+    settings: Settings, validated: Validated, journal: JournalReader, *, operation: str, amend: bool, strict: bool
+) -> Plan:
+    """Hold a validated sheet against the journal, by the settings and the wall clock."""
+    return plan_submission(
+        validated,
+        journal,
+        operation=operation,
+        amend=amend,
+        now=utc_now,
+        quarantine_h=settings.submission.quarantine_h,
+        strict=strict,
+    )
+
+
 def require_gateway(settings: Settings) -> None:
     """Raise `ConfigurationError` naming every key that sending anything at all still needs."""
     _require(settings.missing_to_send())
@@ -148,6 +165,8 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
     try:
         for note in journal.notes:
             tell(f"Note: {note}")
+        for sentence in clock_sentences(journal, utc_now()):
+            tell(f"Note: {sentence}")
         if interrupted := journal.interrupt(timestamp(utc_now())):
             tell(f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now.")
         take_in_waiting(intake_of(settings), journal, tell)

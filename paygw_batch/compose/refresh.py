@@ -12,6 +12,7 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.endpoint import operation_url
 from paygw_batch.gateway.enquiry import Answer, Enquirer, read_answer
 from paygw_batch.gateway.message import Expected
+from paygw_batch.run.clock import DateWatch
 from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
 from paygw_batch.settings import Settings
 
@@ -38,11 +39,12 @@ def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], 
 async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     section = task.settings.status_enquiry
     intake = intake_of(task.settings)
+    dates = DateWatch(utc_now)
     async with task.connection.transport:
         one = Refresh(
             task.journal,
             task.batch,
-            _asking(task.settings, task.connection, task.batch.operation),
+            _asking(task.settings, task.connection, task.batch.operation, dates),
             words=task.settings.words(),
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -50,11 +52,13 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
             take_in=lambda: take_in_waiting(intake, task.journal, tell, is_quiet=True),
         )
         watch(one)
-        return await one.run()
+        refreshed = await one.run()
+    dates.note_in(task.journal)
+    return refreshed
 
 
 def _asking(
-    settings: Settings, connection: Connection, batch_operation: str
+    settings: Settings, connection: Connection, batch_operation: str, dates: DateWatch
 ) -> Callable[[Expected], "asyncio.Future[Answer]"]:
     signer = connection.signing.signer
     operation = load_enquiry(require_enquiry(settings), load_operation(batch_operation))
@@ -65,6 +69,7 @@ def _asking(
     async def ask(expected: Expected) -> Answer:
         request = enquirer.prepare(expected, nonce=world.nonce(), timestamp_s=int(world.now().timestamp()))
         came_back = await connection.transport.deliver(request)
+        dates.see(came_back)
         return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())
 
     return lambda expected: asyncio.ensure_future(ask(expected))

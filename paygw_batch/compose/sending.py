@@ -25,6 +25,7 @@ from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawR
 from paygw_batch.gateway.signers import signers_for
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.books import Books, books
+from paygw_batch.run.clock import AHEAD_AT_MOST_S, DateWatch, behind_sentence
 from paygw_batch.run.collector import rare_collections
 from paygw_batch.run.engine import Engine, Judge, Pace, RunEnd
 from paygw_batch.run.intake import Intake
@@ -80,15 +81,19 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
     if operation_of(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
     require_complete(task.settings, task.rules, set(due))
+    if wrong := behind_sentence(task.journal, utc_now(), at_most_s=AHEAD_AT_MOST_S):
+        # An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
+        return RunEnd(0, f"{wrong} Set the clock right; nothing is sent by such a clock.", interrupted=False)
     progress.started(sum(due.values()))
     intake = intake_of(task.settings)
+    dates = DateWatch(utc_now)
     signing = task.connection.signing
 
     async def run(away: Away) -> RunEnd:
         async with signers_for(signing.signer.key, sum(due.values())) as signers:
             prepare = signing.preparer(signers)
             paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
-            return await _run(task, paced, away, progress, watch, intake)
+            return await _run(task, paced, away, progress, watch, intake, dates)
 
     with (
         rare_collections(),
@@ -100,6 +105,7 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
         for order_id, kind in end.unrecorded:
             progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
         raise end.failure
+    dates.note_in(task.journal)
     take_in_waiting(intake, task.journal, progress.note)
     return end
 
@@ -112,14 +118,22 @@ def _paced(prepare: Prepare, wait_for_room: WaitForRoom) -> Prepare:
     return paced
 
 
-async def _run(task: Task, prepare: Prepare, away: Away, progress: Progress, watch: Watch, intake: Intake) -> RunEnd:
+async def _run(
+    task: Task,
+    prepare: Prepare,
+    away: Away,
+    progress: Progress,
+    watch: Watch,
+    intake: Intake,
+    dates: DateWatch,
+) -> RunEnd:
     submission = task.settings.submission
     async with task.connection.transport as transport:
         engine = Engine(
             journal=task.journal,
             gateway=transport,
             prepare=prepare,
-            judge=_judge(task.settings, operation_of(task.rules)),
+            judge=_judge(task.settings, operation_of(task.rules), dates),
             pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
             world=real_world(),
             away=away,
@@ -145,10 +159,11 @@ async def _at_intervals(take_in: Callable[[], Awaitable[None]]) -> None:
             await take_in()
 
 
-def _judge(settings: Settings, operation: Operation) -> Judge:
+def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
     words = settings.words()
 
     def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        dates.see(came_back)
         return classify(came_back, expected, words, operation, now=utc_now())
 
     return judge

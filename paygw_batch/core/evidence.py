@@ -34,6 +34,8 @@ class Source(StrEnum):
     """A line of a statement that a person gave to `resolve`."""
     PERSON = "person"
     """A person's word about a row that was held."""
+    REPLY = "reply"
+    """The head of a reply to a request of ours."""
 
 
 class Finding(StrEnum):
@@ -67,14 +69,65 @@ class Finding(StrEnum):
     """It could not be read, or names no order."""
     RESOLVED = "resolved"
     """A person's word about a row that was held: what came before it holds the row no longer."""
+    CARRIED_OUT = "carried_out"
+    """A statement was carried out for a batch: which file, and by whom."""
+    CLOCK = "clock"
+    """How far our clock was from the gateway's `Date`."""
 
 
+NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK)
+"""The findings of what the journal notes by itself: no message from outside, and never counted as one."""
 HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 """The findings that hold a ready row, where the word says that the gateway has it: see `HAS_IT`."""
 HAS_IT = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
 """What a word means by which the gateway has an order: to send it once more could pay it twice."""
 FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
 """The findings that wait for a person as long as the instruction has not moved since."""
+
+
+class Meant(StrEnum):
+    """Which attempt of an instruction a claim speaks of, by the times that it states."""
+
+    UNSAID = "unsaid"
+    """It states no time, or one that leaves it open."""
+    LATEST = "latest"
+    EARLIER = "earlier"
+    NONE = "none"
+    """It names the time of an attempt that there is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stated time, as long as the unit it is stated in: from `start` up to `end`, UTC, ISO 8601 with `Z`."""
+
+    start: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatedTimes:
+    """The times that a claim states: when it was true, and `sent_at`, the very time of the attempt it is about."""
+
+    true_at: tuple[Span, ...] = ()
+    sent_at: Span | None = None
+
+
+def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
+    """Return which attempt is meant, where the latest one was intended at `intended_at` (None: there is none).
+
+    What was said before an attempt left cannot be about it. A time that holds the intent within its unit (a bare date
+    of the same day) leaves it open.
+    """
+    if intended_at is None:
+        return Meant.UNSAID
+    stated = [*times.true_at, times.sent_at] if times.sent_at is not None else list(times.true_at)
+    if any(span.end <= intended_at for span in stated):
+        return Meant.EARLIER
+    if times.sent_at is not None and times.sent_at.start > intended_at:
+        return Meant.NONE
+    is_named = times.sent_at is not None and times.sent_at.start == intended_at
+    is_later = any(span.start >= intended_at for span in times.true_at)
+    return Meant.LATEST if is_named or is_later else Meant.UNSAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +145,7 @@ class Claim:
     proof: Proof = Proof.UNPROVEN
     is_not_found: bool = False
     is_current: bool = False
+    times: StatedTimes = StatedTimes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +172,8 @@ class Candidate:
     """What its latest attempt was sent under."""
     has_left_once: bool
     """Whether no attempt before the latest one can have left."""
+    intended_at: str | None = None
+    """Time of its latest intent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,31 +260,42 @@ def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Fin
         # Never sent: whoever has it has it from someone else, and the row must be looked at before it leaves.
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
-        has_it = said in HAS_IT if claim.is_current else said is OutcomeKind.PAID
+        # After a person's word an "accepted" of the attempt before is no late message: it says that the word was wrong.
+        is_telling = claim.is_current or standing.possible_duplicate_of is not None
+        has_it = said in HAS_IT if is_telling else said is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
+    if meant_attempt(claim.times, candidate.intended_at) is Meant.EARLIER:
+        if said not in HAS_IT:
+            return Finding.SUPERSEDED, max(standing.attempt - 1, 0)
+        if is_sole(candidate):
+            return Finding.AMBIGUOUS, standing.attempt  # no earlier one left from here: whose it is, a person finds out
+        return Finding.CONTRADICTING, standing.attempt - 1
     return _of_latest(claim, said, candidate), standing.attempt
 
 
 def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding:
     state = candidate.standing.state
+    is_known = meant_attempt(claim.times, candidate.intended_at) is Meant.LATEST
     if state == said.value:
         return Finding.REPEATED
     if state is State.READY and said in HAS_IT:
         return Finding.CONTRADICTING  # whichever attempt it speaks of: to send another would pay twice
     if said is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
-        return Finding.CONTRADICTING if claim.is_current and state is State.REJECTED else Finding.LATE
+        is_telling = claim.is_current or candidate.standing.is_rejected_by_person
+        return Finding.CONTRADICTING if is_telling and state is State.REJECTED else Finding.LATE
     if said is OutcomeKind.PAID and state is State.RETURNED:
         return Finding.LATE
     if said is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
         return Finding.LATE  # it was rejected, released or called not received since
-    if said is not OutcomeKind.PAID and not _is_sole(candidate):
-        # "No" may be the answer to an earlier attempt under the same id, while the latest one is being paid.
+    if not is_known and not is_sole(candidate) and (said is not OutcomeKind.PAID or claim.is_current):
+        # "No" may be the answer to an earlier attempt under the same id, while the latest one is being paid. A line of
+        # a statement is a person's to read: also its "paid" may be about either.
         return Finding.AMBIGUOUS
     is_legal = (state, kind_of(Concluded(Outcome(said)))) in TRANSITIONS
     return Finding.MOVED if is_legal else Finding.CONTRADICTING
 
 
-def _is_sole(candidate: Candidate) -> bool:
+def is_sole(candidate: Candidate) -> bool:
     """Whether no other attempt than the latest can have left under the latest one's order id."""
     standing = candidate.standing
     if candidate.has_left_once:

@@ -120,13 +120,26 @@ class Resolution(StrEnum):
     NOT_RECEIVED = "not-received"
 
 
+class Basis(StrEnum):
+    """On whose word a person settled a row."""
+
+    PERSON = "person"
+    """A person's own, or a file whose lines do not say when the gateway spoke."""
+    GATEWAY = "gateway"
+    """The gateway's own: its status word in its own statement, with a time after the attempt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A person settled the row, with evidence."""
+    """A person settled the row, with evidence.
+
+    `basis` is None in the facts of earlier versions, which did not ask for it: those keep the meaning they had.
+    """
 
     resolution: Resolution
     evidence: str
     by: str
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +212,26 @@ class Standing:
     """Where one instruction stands: what replaying its facts comes to.
 
     `attempt` is the number of the latest attempt (0: none yet); `generation` is 1 and grows with every release;
-    `possible_duplicate_of` is the attempt that a person called not received, and stays for ever.
+    `possible_duplicate_of` is the attempt that a person called not received, or rejected, and stays for ever.
     """
 
     state: State = State.READY
     attempt: int = 0
     generation: int = 1
     possible_duplicate_of: int | None = None
+
+    @property
+    def is_rejected_by_person(self) -> bool:
+        """Whether the row is rejected on a person's word alone: its attempt may still be paid."""
+        return self.state is State.REJECTED and self.possible_duplicate_of == self.attempt
+
+
+def is_in_quarantine(standing: Standing, intended_at: str | None, left_until: str) -> bool:
+    """Whether a rejected row may not be sent again yet: only a person says so, and its attempt left after `left_until`.
+
+    Times are UTC, ISO 8601 with `Z`. `intended_at` is that of the latest attempt, None where nothing left.
+    """
+    return standing.is_rejected_by_person and intended_at is not None and intended_at > left_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +254,18 @@ def step(standing: Standing, fact: Fact, attempt: int) -> Standing | IllegalMove
     generation, duplicate_of = standing.generation, standing.possible_duplicate_of
     if kind is FactKind.RELEASED:
         generation += 1
-    if kind is FactKind.RESOLVED_NOT_RECEIVED:
+    if _leaves_a_mark(fact):
         duplicate_of = attempt
     return Standing(state, attempt, generation, duplicate_of)
+
+
+def _leaves_a_mark(fact: Fact) -> bool:
+    """Whether a fact is a person's word by which the row could be sent again although the gateway may have paid it."""
+    if not isinstance(fact, Resolved):
+        return False
+    return fact.resolution is Resolution.NOT_RECEIVED or (
+        fact.resolution is Resolution.REJECTED and fact.basis is Basis.PERSON
+    )
 
 
 def replay(facts: Iterable[tuple[Fact, int]], start: Standing | None = None) -> tuple[Standing, list[IllegalMove]]:

@@ -72,6 +72,12 @@ def classify(
     return Verdict(outcome, _advice(reply, outcome, now))
 
 
+def date_of(reply: RawReply) -> datetime | None:
+    """Return the time of the gateway's clock that a reply states in its `Date`; None for none that can be read."""
+    stated = _header(reply, "date")
+    return _http_date(stated) if stated is not None else None
+
+
 def _of_fault(fault: TransportFault) -> Verdict:
     """Judge by the witness alone, and never by the kind of the fault; the byte count may only make it worse."""
     if fault.first_byte_left or fault.bytes_written > 0:

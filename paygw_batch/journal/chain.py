@@ -31,10 +31,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The end of a chain, to which the next line is linked."""
+    """The end of a chain, to which the next line is linked. `at` is the newest time of the chain."""
 
     seq: int
     hash: bytes
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def linked(
 
 def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
     """Return the line that opens batch number `batch`."""
-    return linked(end, at, BATCH_OPENED, batch, None, None, None, encode_batch(opened))
+    return linked(end, max(at, end.at), BATCH_OPENED, batch, None, None, None, encode_batch(opened))
 
 
 def follow(end: Link, line: Line) -> Link:
@@ -85,7 +86,7 @@ def follow(end: Link, line: Line) -> Link:
         raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
     if linked(end, *line[1:-1]).hash != line.hash:
         raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
-    return Link(line.seq, line.hash)
+    return Link(line.seq, line.hash, line.at)
 
 
 def fold(
@@ -93,19 +94,20 @@ def fold(
 ) -> list[Line]:
     """Return the lines that `entries` become, and move the instructions in `progress` (by number) as they say.
 
-    `batches` maps an instruction to the number of its batch. A fact that does not fit moves nothing.
+    `batches` maps an instruction to the number of its batch. A fact that does not fit moves nothing. The times of a
+    chain never go back: a fact of a clock that was set back has the time of the fact before it.
     """
     lines = []
     for entry in entries:
-        number = entry.instruction
-        after = advance(progress[number], entry.fact, entry.attempt, entry.at)
+        number, at = entry.instruction, max(entry.at, end.at)
+        after = advance(progress[number], entry.fact, entry.attempt, at)
         contradicts = None
         if isinstance(after, IllegalMove):
             contradicts = after.state
         else:
             progress[number] = after
         kind, details = encode(entry.fact)
-        line = linked(end, entry.at, kind, batches[number], number, entry.attempt, contradicts, details)
+        line = linked(end, at, kind, batches[number], number, entry.attempt, contradicts, details)
         lines.append(line)
-        end = Link(line.seq, line.hash)
+        end = Link(line.seq, line.hash, at)
     return lines

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, assert_never
 
 from paygw_batch.core.lifecycle import (
+    Basis,
     Concluded,
     Fact,
     FactKind,
@@ -84,7 +85,8 @@ def _details(fact: Fact) -> str:
         case Interrupted():
             return "{}"
         case Resolved():
-            return canonical({"by": fact.by, "evidence": fact.evidence})
+            basis = {} if fact.basis is None else {"basis": fact.basis.value}
+            return canonical({**basis, "by": fact.by, "evidence": fact.evidence})
         case Released():
             return canonical({"by": fact.by, "order_id": fact.order_id})
         case Returned():
@@ -120,7 +122,11 @@ def _concluded(kind: OutcomeKind) -> Callable[[Any], Fact]:
 
 
 def _resolved(resolution: Resolution) -> Callable[[Any], Fact]:
-    return lambda details: Resolved(resolution, **details)
+    def read(details: Any) -> Fact:
+        basis = details.pop("basis", None)
+        return Resolved(resolution, **details, basis=None if basis is None else Basis(basis))
+
+    return read
 
 
 _READERS: Mapping[FactKind, Callable[[Any], Fact]] = MappingProxyType(
@@ -155,7 +161,7 @@ def decode(kind: str, details: str) -> Fact:
     try:
         fact = _READERS[FactKind(kind)](_read(details))
         same = encode(fact) == (kind, details)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         same = False
     if not same:
         raise JournalCorrupt(f"A fact of kind {kind[:40]!r} does not read as one.")

@@ -1,7 +1,8 @@
 """Opening the database so that a commit is a promise, and proving that it was opened so."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,19 @@ def leave_untouched(connection: apsw.Connection) -> None:
 def fetch(connection: apsw.Connection, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Run one statement and return all it finds. Raises `apsw.Error`."""
     return connection.execute(query, bindings).fetchall()
+
+
+def reason_of(error: apsw.Error) -> str:
+    """Return why SQLite could not write, for a person."""
+    if isinstance(error, apsw.ConstraintError) and "fact.seq" in str(error):
+        return "another process has written to it"
+    return str(error)
+
+
+@contextmanager
+def conflicting(message: str) -> Iterator[None]:
+    """Turn what contradicts the tables into an error of the caller's."""
+    try:
+        yield
+    except apsw.ConstraintError:
+        raise InternalError(message) from None

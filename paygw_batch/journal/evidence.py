@@ -4,6 +4,7 @@ Pure; both stores share it, and `evidence_disk.py` puts it on disk.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from paygw_batch.core.lifecycle import Resolved
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.chain import Identity
 from paygw_batch.journal.codec import canonical
+from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen
 from paygw_batch.journal.port import Entry
 from paygw_batch.journal.progress import Progress, storable
 
@@ -85,6 +87,30 @@ def word_of(entry: Entry) -> tuple[Evidence, Ruling]:
     )
 
 
+def carried_out_evidence(done: CarriedOut) -> tuple[Evidence, Ruling]:
+    """Return as evidence that a statement was carried out."""
+    said = {"batch": done.batch, "by": done.by, "sha256": done.sha256, "statement": done.name}
+    return Evidence(Source.STATEMENT, Claim(None), canonical(said)), Ruling(Finding.CARRIED_OUT)
+
+
+def carried_out_of(content: str, at: str) -> CarriedOut:
+    """Return what `carried_out_evidence` made this content of."""
+    said = json.loads(content)
+    return CarriedOut(said["batch"], said["statement"], said["sha256"], said["by"], at)
+
+
+def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
+    """Return as evidence how far our clock was from the gateway's."""
+    content = canonical({"ahead_s": seen.ahead_s, "gateway_date": seen.gateway_date, "our_time": seen.our_time})
+    return Evidence(Source.REPLY, Claim(None), content), Ruling(Finding.CLOCK)
+
+
+def clock_of(content: str) -> ClockSeen:
+    """Return what `clock_evidence` made this content of."""
+    said = json.loads(content)
+    return ClockSeen(said["our_time"], said["gateway_date"], said["ahead_s"])
+
+
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:
     """Return the hash of `line` after one whose hash is `before`. Content stands last: no other column has a break."""
     text = "\n".join(str(column) for column in line[:-1])
@@ -101,6 +127,7 @@ def candidate_of(number: int, client_orderid: str, amount: str, currency: str, p
         progress.standing,
         progress.sent_orderid,
         has_left_once=progress.first_sent_at in {None, progress.intended_at},
+        intended_at=progress.intended_at,
     )
 
 

@@ -8,6 +8,7 @@ import apsw
 from paygw_batch.core.evidence import (
     FOR_A_PERSON,
     HAS_IT,
+    NOTES,
     Candidate,
     Evidence,
     Finding,
@@ -24,6 +25,8 @@ from paygw_batch.journal.connection import fetch
 from paygw_batch.journal.evidence import (
     EvidenceLine,
     candidate_of,
+    carried_out_of,
+    clock_of,
     evidence_line,
     hash_after,
     lines_of,
@@ -31,7 +34,7 @@ from paygw_batch.journal.evidence import (
     start_of,
     word_of,
 )
-from paygw_batch.journal.evidence_port import Hold, WaitingEvidence
+from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen, Hold, WaitingEvidence
 from paygw_batch.journal.port import Entry
 from paygw_batch.journal.rows import PROGRESS, STATES, progress_of
 from paygw_batch.journal.schema import identity_of
@@ -39,6 +42,7 @@ from paygw_batch.journal.schema import identity_of
 _COLUMNS = "number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact, content, hash"
 _PLACES = ", ".join("?" for _ in EvidenceLine._fields)
 _FOR_A_PERSON = ", ".join(f"'{finding.value}'" for finding in FOR_A_PERSON)
+_NOTES = ", ".join(f"'{finding.value}'" for finding in NOTES)
 _HAS_IT = ", ".join(f"'{said.value}'" for said in HAS_IT)
 UNANSWERED = f"""e.finding IN ('contradicting', 'ambiguous')
     AND (e.finding = 'contradicting' OR (e.finding = 'ambiguous' AND e.said IN ({_HAS_IT})))
@@ -79,7 +83,9 @@ def take_in(
 
 
 def settle(
-    connection: apsw.Connection, entries: Sequence[Entry], record: Callable[[Sequence[Entry]], Sequence[Line]]
+    connection: apsw.Connection,
+    entries: Sequence[Entry],
+    record: Callable[[Sequence[Entry]], Sequence[Line]],
 ) -> None:
     """Record people's words, inside the open transaction; on a row that is held, the word is kept as evidence too.
 
@@ -96,9 +102,41 @@ def settle(
         if fact.contradicts is not None:
             raise InternalError("a row moved between its check and its settlement, while this run held the journal")
         if entry.instruction in ready:
-            line = evidence_line(number + 1, end, *word_of(entry), fact=fact.seq, at=entry.at)
+            line = evidence_line(number + 1, end, *word_of(entry), fact=fact.seq, at=fact.at)
             _insert(connection, line)
             number, end = line.number, line.hash
+
+
+def note(connection: apsw.Connection, evidence: Evidence, ruling: Ruling, *, at: str) -> None:
+    """Keep a note of the journal's own, inside the open transaction."""
+    number, end = _end_of(connection)
+    _insert(connection, evidence_line(number + 1, end, evidence, ruling, fact=None, at=at))
+
+
+def carried_out(connection: apsw.Connection, batch: str) -> list[CarriedOut]:
+    """Return the statements that were carried out for a batch (its id), oldest first."""
+    done = (carried_out_of(content, at) for content, at in _notes(connection, Finding.CARRIED_OUT))
+    return [one for one in done if one.batch == batch]
+
+
+def clock_seen(connection: apsw.Connection) -> ClockSeen | None:
+    """Return how far our clock was from the gateway's when that was last noted."""
+    notes = _notes(connection, Finding.CLOCK)
+    return clock_of(notes[-1][0]) if notes else None
+
+
+def newest_time(connection: apsw.Connection) -> str:
+    """Return the time of the last evidence; nothing before the first."""
+    found = fetch(connection, "SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1")
+    return str(found[0][0]) if found else ""
+
+
+def _notes(connection: apsw.Connection, finding: Finding) -> list[tuple[str, str]]:
+    """Return contents and times of the notes of one kind, oldest first."""
+    query = (
+        """SELECT content, taken_at FROM evidence INDEXED BY evidence_by_finding WHERE finding = ? ORDER BY number"""
+    )
+    return fetch(connection, query, (finding.value,))
 
 
 def held_among(connection: apsw.Connection, numbers: Iterable[int]) -> frozenset[int]:
@@ -189,17 +227,17 @@ def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvide
 
 def counts(connection: apsw.Connection, batch: int | None) -> Mapping[str, int]:
     """Return how much evidence there is of each finding, about the rows of one batch or in all; no person's word."""
-    query = "SELECT finding, count(*) FROM evidence WHERE finding <> 'resolved' GROUP BY 1 ORDER BY 1"
+    query = f"SELECT finding, count(*) FROM evidence WHERE finding NOT IN ({_NOTES}) GROUP BY 1 ORDER BY 1"  # noqa: S608 - constants of ours
     if batch is None:
         return dict(fetch(connection, query))
     # From the evidence to its rows: where it is rare, no row of the batch has to be looked at.
-    query = """SELECT finding, count(*) FROM (
+    query = f"""SELECT finding, count(*) FROM (
             SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
             CROSS JOIN instruction i ON i.number = e.instruction WHERE i.batch = ?1
             UNION ALL
             SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
             CROSS JOIN known k ON k.batch = ?1 AND k.instruction = e.instruction
-        ) WHERE finding <> 'resolved' GROUP BY 1 ORDER BY 1"""
+        ) WHERE finding NOT IN ({_NOTES}) GROUP BY 1 ORDER BY 1"""  # noqa: S608 - constants of ours
     return dict(fetch(connection, query, (batch,)))
 
 

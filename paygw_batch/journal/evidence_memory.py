@@ -4,21 +4,36 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paygw_batch.core.evidence import FOR_A_PERSON, HAS_IT, Candidate, Evidence, Finding, Source, Waits, rule
+from paygw_batch.core.evidence import (
+    FOR_A_PERSON,
+    HAS_IT,
+    NOTES,
+    Candidate,
+    Evidence,
+    Finding,
+    Ruling,
+    Source,
+    Waits,
+    rule,
+)
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.chain import Line
+from paygw_batch.journal.chain import Line, Link
 from paygw_batch.journal.evidence import (
     EvidenceLine,
     candidate_of,
+    carried_out_evidence,
+    carried_out_of,
+    clock_evidence,
+    clock_of,
     evidence_line,
     hash_after,
     lines_of,
     note_of,
     word_of,
 )
-from paygw_batch.journal.evidence_port import Hold, WaitingEvidence
+from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen, Hold, WaitingEvidence
 from paygw_batch.journal.port import BatchRecord, Entry, NewInstruction, RowStanding
 from paygw_batch.journal.progress import Progress
 
@@ -44,10 +59,11 @@ class MemoryEvidence:
     """Batch -> row -> instruction, rows in ascending order."""
     _order_ids: dict[tuple[str, str], int]
     _progress: dict[int, Progress]
+    _end: Link
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
         """Keep evidence in order, and move what it proves (see the port)."""
-        findings = []
+        at, findings = self._not_before(at), []
         for one in evidence:
             number = len(self._evidence) + 1
             order_id = one.claim.order_id
@@ -65,7 +81,7 @@ class MemoryEvidence:
             findings.append(ruling.finding)
         return findings
 
-    def settle(self, entries: Sequence[Entry]) -> None:
+    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
         """Record people's words about rows, all or none; on a held row they lift what held it (see the port)."""
         ready = {one.instruction for one in entries if self._progress[one.instruction].standing.state is State.READY}
         if not all(map(self._is_contested, ready)):
@@ -75,7 +91,35 @@ class MemoryEvidence:
                 raise InternalError("a row moved between its check and its settlement")
             if entry.instruction in ready:
                 number, end = len(self._evidence) + 1, self._evidence_end()
-                self._evidence.append(evidence_line(number, end, *word_of(entry), fact=fact.seq, at=entry.at))
+                self._evidence.append(evidence_line(number, end, *word_of(entry), fact=fact.seq, at=fact.at))
+        if carried_out is not None:
+            self._note(*carried_out_evidence(carried_out), at=carried_out.at)
+
+    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
+        """Keep how far our clock is from the gateway's."""
+        self._note(*clock_evidence(seen), at=at)
+
+    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
+        """Return the statements that were carried out for a batch (its id), oldest first."""
+        notes = (one for one in self._evidence if one.finding == Finding.CARRIED_OUT)
+        done = (carried_out_of(one.content, one.taken_at) for one in notes)
+        return [one for one in done if one.batch == batch]
+
+    def clock_seen(self) -> ClockSeen | None:
+        """Return how far our clock was from the gateway's when that was last noted (see the port)."""
+        notes = [clock_of(one.content) for one in self._evidence if one.finding == Finding.CLOCK]
+        return notes[-1] if notes else None
+
+    def newest_time(self) -> str:
+        """Return the newest time in the journal: no fact and no evidence is later."""
+        return max(self._end.at, self._evidence[-1].taken_at if self._evidence else "")
+
+    def _not_before(self, at: str) -> str:
+        return max(at, self.newest_time())
+
+    def _note(self, evidence: Evidence, ruling: Ruling, *, at: str) -> None:
+        number, end = len(self._evidence) + 1, self._evidence_end()
+        self._evidence.append(evidence_line(number, end, evidence, ruling, fact=None, at=self._not_before(at)))
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
         """Return what holds rows of a batch that are ready, by row."""
@@ -116,7 +160,7 @@ class MemoryEvidence:
         return Counter(
             line.finding
             for line in self._evidence
-            if line.finding != Finding.RESOLVED
+            if line.finding not in NOTES
             if batch is None or (line.instruction is not None and list(self._rows_of(line.instruction, batch)))
         )
 

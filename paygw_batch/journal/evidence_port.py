@@ -53,6 +53,29 @@ class Hold:
     taken_at: str
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """A statement that was carried out for a batch: its file's name and SHA-256, by whom and when.
+
+    `at` is empty for one that is about to be.
+    """
+
+    batch: str
+    name: str
+    sha256: str
+    by: str
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSeen:
+    """Our clock beside the `Date` of a reply: `ahead_s` is how far ours was ahead, below zero where it was behind."""
+
+    our_time: str
+    gateway_date: str
+    ahead_s: int
+
+
 class EvidenceReader(Protocol):
     """The evidence of a journal, and what speaks against its rows."""
 
@@ -74,6 +97,18 @@ class EvidenceReader(Protocol):
 
     def evidence_counts(self, batch: int | None = None) -> Mapping[str, int]:
         """Return how much evidence there is of each finding, about the rows of one batch or in all."""
+        ...
+
+    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
+        """Return the statements that were carried out for a batch (its id), oldest first."""
+        ...
+
+    def clock_seen(self) -> ClockSeen | None:
+        """Return how far our clock was from the gateway's when that was last noted; None: no reply had a `Date`."""
+        ...
+
+    def newest_time(self) -> str:
+        """Return the newest time in the journal: the clock had come so far."""
         ...
 
     def spool_end(self) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 
 from paygw_batch.core.instruction import Instruction
-from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, Standing, State
+from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, Standing, State, is_in_quarantine
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.chain import Identity, Line, Link, fold, follow, opening_line
 from paygw_batch.journal.codec import decode
@@ -33,7 +33,6 @@ from paygw_batch.journal.port import (
     NewBatch,
     NewInstruction,
     RowStanding,
-    Tally,
 )
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, row_standing, succeed
 from paygw_batch.journal.states_memory import MemoryStates
@@ -81,10 +80,11 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
             batch.sheet_sha256,
             batch.rows,
             batch.defects,
-            at,
+            at := max(at, self._end.at),
             batch.sheet_path,
         )
-        replaced = {amendment.row: amendment.instruction for amendment in amendments}
+        amended = {amendment.row: amendment for amendment in amendments}
+        replaced = {row: amendment.instruction for row, amendment in amended.items()}
         intake = Intake(batch, len(self._instructions) + 1)
         kept_pages = list(pages)
         for page in kept_pages:
@@ -98,7 +98,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
         covered = sorted(known, key=attrgetter("row"))
         for row in covered:
             intake.known(row)
-        self._check_batch(record, held, covered, replaced)
+        self._check_batch(record, held, covered, amended)
         self._batches.append(record)
         self._pages[record.number] = kept_pages
         rows = [(one.new.row, one.number) for one in held] + [(row.row, row.instruction) for row in covered]
@@ -135,13 +135,17 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
         self._record(in_flight)
         return len(in_flight)
 
-    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
-        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
+    def release(
+        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+    ) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt (see the port)."""
         wanted = None if rows is None else set(rows)
         entries = [
             self._release_entry(number, suffix=suffix, by=by, at=at)
             for row, number in self._covered.get(batch, {}).items()
-            if self._progress[number].standing.state is State.REJECTED and (wanted is None or row in wanted)
+            if self._progress[number].standing.state is State.REJECTED
+            and (wanted is None or row in wanted)
+            and not self._is_in_quarantine(number, left_until)
         ]
         self._record(entries)
         return len(entries)
@@ -172,6 +176,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
                     held.batch.opened_at,
                     standing.state,
                     is_its_own and amendable(standing) and not self._is_contested(number),
+                    self._progress[number].intended_at if standing.is_rejected_by_person else None,
                 )
             )
         return known, clashes
@@ -232,16 +237,6 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
             if url is not None and line.attempt == self._progress[line.instruction].standing.attempt:
                 found[rows[line.instruction]] = url
         return found
-
-    def tallies(self, batch: int) -> Sequence[Tally]:
-        """Return counts and sums of a batch, ordered by country, currency and state."""
-        sums: dict[tuple[str, str, State], tuple[int, int]] = {}
-        for number in self._covered.get(batch, {}).values():
-            new = self._instructions[number].new
-            key = (new.country, new.currency, self._progress[number].standing.state)
-            count, minor = sums.get(key, (0, 0))
-            sums[key] = (count + 1, minor + new.minor)
-        return [Tally(*key, *sums[key]) for key in sorted(sums)]
 
     def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
         """Return the facts that changed nothing, of one batch or of all, but those a person has answered since."""
@@ -321,7 +316,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
         """Nothing to let go of: the journal lives on in memory."""
 
     def _check_batch(
-        self, record: BatchRecord, held: Sequence[Held], known: Sequence[Known], replaced: Mapping[int, int]
+        self, record: BatchRecord, held: Sequence[Held], known: Sequence[Known], amended: Mapping[int, Amendment]
     ) -> None:
         """Raise `InternalError` for what the tables of the journal on disk would refuse."""
         rows = [one.new.row for one in held] + [one.row for one in known]
@@ -337,19 +332,24 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
             or any(number not in self._instructions for number in covered)
         ):
             raise InternalError(f"batch {record.batch} is already open, or a row or an order id of it is taken")
-        if sum(one.replaces is not None for one in held) != len(replaced):
+        if sum(one.replaces is not None for one in held) != len(amended):
             raise InternalError("an amendment is of no row of its batch")
         for one in held:
-            if one.replaces is not None and not self._may_replace(one):
+            if one.replaces is not None and not self._may_replace(one, amended[one.new.row].left_until):
                 raise InternalError("an amendment replaces what may not be replaced")
 
-    def _may_replace(self, held: Held) -> bool:
+    def _is_in_quarantine(self, number: int, left_until: str) -> bool:
+        progress = self._progress[number]
+        return is_in_quarantine(progress.standing, progress.intended_at, left_until)
+
+    def _may_replace(self, held: Held, left_until: str) -> bool:
         old = self._instructions.get(held.replaces or 0)
         return (
             old is not None
             and old.new.client_orderid == held.new.client_orderid
             and amendable(self._progress[old.number].standing)
             and not self._is_contested(old.number)
+            and not self._is_in_quarantine(old.number, left_until)
         )
 
     def _begin(self, batch: int, progress: dict[int, Progress]) -> None:
@@ -396,4 +396,4 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
     def _add(self, lines: Sequence[Line]) -> None:
         if lines:
             self._lines += lines
-            self._end = Link(lines[-1].seq, lines[-1].hash)
+            self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)

@@ -12,7 +12,7 @@ from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Fact, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.evidence_port import EvidenceReader
+from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen, EvidenceReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,14 @@ class NewInstruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """A row that replaces a payment which was rejected or never sent: the old instruction's number."""
+    """A row that replaces a payment which was rejected or never sent: the old instruction's number.
+
+    One that is rejected on a person's word alone is only replaced if its attempt left no later than `left_until`.
+    """
 
     row: int
     instruction: int
+    left_until: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """A row whose order id was used for other content. `amendable`: rejected, or never sent, and not replaced since."""
+    """A row whose order id was used for other content. `amendable`: rejected, or never sent, and not replaced since.
+
+    `quarantined_since` is when the attempt left of one that is rejected on a person's word alone; None of all others.
+    """
 
     row: int
     client_orderid: str
@@ -107,6 +114,7 @@ class Clash:
     opened_at: str
     state: State
     amendable: bool
+    quarantined_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,8 @@ class RowStanding:
     updated_at: str | None
     intended_at: str | None = None
     """Time of the latest intent."""
+    is_rejected_by_person: bool = False
+    """Whether it is rejected on a person's word alone."""
 
 
 LINE_COLUMNS = (
@@ -359,13 +369,23 @@ class Journal(JournalReader, Protocol):
         """
         ...
 
-    def settle(self, entries: Sequence[Entry]) -> None:
+    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
         """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
 
+        `carried_out` is the statement that they come from: that it was carried out is kept in the same transaction.
         Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
         """
         ...
 
-    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
-        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
+    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
+        """Keep how far our clock is from the gateway's."""
+        ...
+
+    def release(
+        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+    ) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many.
+
+        One that is rejected on a person's word alone is only released if its attempt left no later than `left_until`.
+        """
         ...

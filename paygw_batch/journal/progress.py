@@ -149,7 +149,8 @@ def storable(text: str) -> str:
 def amendable(standing: Standing) -> bool:
     """Whether an amended row may replace the payment: it is rejected, or nothing left that was not answered.
 
-    A row that a person called not received is neither: it may have been paid all the same.
+    A row that a person called not received is neither: it may have been paid all the same. Of one that a person called
+    rejected the quarantine has to be over as well: `lifecycle.is_in_quarantine`.
     """
     return standing.state is State.REJECTED or (
         standing.state is State.READY and standing.possible_duplicate_of is None
@@ -198,6 +199,7 @@ def row_standing(
         first_sent_at=progress.first_sent_at or (progress.intended_at if in_flight else None),
         updated_at=progress.updated_at,
         intended_at=progress.intended_at,
+        is_rejected_by_person=standing.is_rejected_by_person,
     )
 
 

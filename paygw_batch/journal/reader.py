@@ -17,7 +17,7 @@ from paygw_batch.journal.backup import write_backup
 from paygw_batch.journal.codec import BATCH_OPENED
 from paygw_batch.journal.connection import fetch
 from paygw_batch.journal.deeds import DEED_KINDS, deeds_of
-from paygw_batch.journal.evidence_port import Contradiction, Hold, WaitingEvidence
+from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen, Contradiction, Hold, WaitingEvidence
 from paygw_batch.journal.port import BatchRecord, Clash, Deed, Due, Head, Known, LookAlike, RowStanding, Tally
 from paygw_batch.journal.progress import amendable, row_standing
 from paygw_batch.journal.rows import CONTENT, PROGRESS, STATES, progress_of
@@ -69,20 +69,22 @@ class SqliteReader:
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
         """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
         known, clashes = [], []
-        query = f"""SELECT ?1, ?2, p.number, p.client_orderid = ?2, {CONTENT} = ?3, p.state, p.possible_duplicate_of,
-                b.batch, p.row, b.opened_at
+        query = f"""SELECT ?1, ?2, p.number, p.client_orderid = ?2, {CONTENT} = ?3, p.state, p.attempt,
+                p.possible_duplicate_of, p.intended_at, b.batch, p.row, b.opened_at
             FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch
             WHERE o.operation = ?4 AND o.order_id = ?2"""  # noqa: S608 - a constant of ours
         with self._each(query, ((*row, operation) for row in rows)) as found:
-            for row, order_id, number, is_its_own, is_same, word, duplicate_of, batch, sheet_row, opened_at in found:
-                state = STATES[word]
+            for row, order_id, number, is_its_own, is_same, word, attempt, mark, intended_at, *where in found:
+                state, (batch, sheet_row, opened_at) = STATES[word], where
                 if is_its_own and is_same:
                     known.append(Known(row, number, state))
                     continue
+                standing = Standing(state, attempt, possible_duplicate_of=mark)
                 # An id that an instruction was sent under after a release is no one else's to amend.
-                may_amend = bool(is_its_own) and amendable(Standing(state, possible_duplicate_of=duplicate_of))
+                may_amend = bool(is_its_own) and amendable(standing)
                 may_amend = may_amend and not evidence_disk.held_among(self._connection, (number,))
-                clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend))
+                since = intended_at if standing.is_rejected_by_person else None
+                clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
         return known, clashes
 
     def look_alikes(
@@ -228,6 +230,21 @@ class SqliteReader:
         """Return the instructions of every operation that go, or went, by an order id."""
         with self._plainly():
             return evidence_disk.candidates_of(self._connection, order_id)
+
+    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
+        """Return the statements that were carried out for a batch (its id), oldest first."""
+        with self._plainly():
+            return evidence_disk.carried_out(self._connection, batch)
+
+    def clock_seen(self) -> ClockSeen | None:
+        """Return how far our clock was from the gateway's when that was last noted (see the port)."""
+        with self._plainly():
+            return evidence_disk.clock_seen(self._connection)
+
+    def newest_time(self) -> str:
+        """Return the newest time in the journal: no fact and no evidence is later."""
+        with self._plainly():
+            return max(end_of(self._connection).at, evidence_disk.newest_time(self._connection))
 
     def spool_end(self) -> tuple[int, str]:
         """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""

@@ -25,6 +25,21 @@ PROGRESS = """order_id, state, attempt, generation, possible_duplicate_of, inher
     gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at"""
 """The columns of the view `progress` that `progress_of` reads, in its order."""
 
+SAVE_PROGRESS = """
+    INSERT INTO standing
+    SELECT column1, column2, column3, column4, column5, column6, column7, column8, column9, column10, column11,
+        column12, column13, column14, column15, column16, column17
+    FROM ({lines}) LEFT JOIN standing before ON before.instruction = column1
+    WHERE before.instruction IS NULL OR (before.state = column18 AND before.attempt = column19)
+    ON CONFLICT (instruction) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+        generation = excluded.generation, possible_duplicate_of = excluded.possible_duplicate_of,
+        inherited_attempts = excluded.inherited_attempts, order_id = excluded.order_id,
+        sent_orderid = excluded.sent_orderid, purpose = excluded.purpose, gateway_status = excluded.gateway_status,
+        gateway_reference = excluded.gateway_reference, http_status = excluded.http_status,
+        error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
+        first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at"""
+"""Compare-and-set: a line is written where there is none, or where it is still what it was when it was read."""
+
 
 _WITH_FIELDS = "\x1f"
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"

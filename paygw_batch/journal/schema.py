@@ -77,7 +77,7 @@ def identity_of(connection: apsw.Connection) -> Identity:
 
 def end_of(connection: apsw.Connection) -> Link:
     """Return the end of the chain."""
-    found = fetch(connection, "SELECT seq, hash FROM fact ORDER BY seq DESC LIMIT 1")
+    found = fetch(connection, "SELECT seq, hash, at FROM fact ORDER BY seq DESC LIMIT 1")
     return Link(*found[0]) if found else identity_of(connection).start
 
 

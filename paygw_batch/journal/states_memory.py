@@ -11,8 +11,9 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.chain import Line
 from paygw_batch.journal.codec import BATCH_OPENED, decode_batch
-from paygw_batch.journal.port import LINE_COLUMNS, BatchRecord, Due, NewBatch, RowStanding
-from paygw_batch.journal.progress import storable
+from paygw_batch.journal.evidence_memory import Held
+from paygw_batch.journal.port import LINE_COLUMNS, BatchRecord, Due, NewBatch, RowStanding, Tally
+from paygw_batch.journal.progress import Progress, storable
 
 
 class MemoryStates:
@@ -33,6 +34,10 @@ class MemoryStates:
         if batch.plan_sha256 and self.opened_by_plan(batch.plan_sha256):
             raise InternalError("a plan that has opened a batch was about to open another")
         return replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
+
+    _instructions: dict[int, Held]
+    _covered: dict[int, dict[int, int]]
+    _progress: dict[int, Progress]
 
     def due_counts(self, batch: int) -> Mapping[str, int]:
         """Return how many rows of each country `due` has for a batch."""
@@ -62,6 +67,16 @@ class MemoryStates:
     def count_in(self, batch: int, states: Collection[State], *, accepted_until: str | None = None) -> int:
         """Return how many rows of a batch `standings_in` has."""
         return sum(1 for _ in self.standings_in(batch, states, accepted_until=accepted_until))
+
+    def tallies(self, batch: int) -> Sequence[Tally]:
+        """Return counts and sums of a batch, ordered by country, currency and state."""
+        sums: dict[tuple[str, str, State], tuple[int, int]] = {}
+        for number in self._covered.get(batch, {}).values():
+            new = self._instructions[number].new
+            key = (new.country, new.currency, self._progress[number].standing.state)
+            count, minor = sums.get(key, (0, 0))
+            sums[key] = (count + 1, minor + new.minor)
+        return [Tally(*key, *sums[key]) for key in sorted(sums)]
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return what may be sent (see the port)."""

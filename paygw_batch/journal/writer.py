@@ -15,18 +15,28 @@ from typing import Any
 import apsw
 
 from paygw_batch.core.evidence import Evidence, Finding
-from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State
+from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal import evidence_disk
 from paygw_batch.journal.chain import Line, Link, fold, opening_line
-from paygw_batch.journal.connection import fetch, leave_untouched
+from paygw_batch.journal.connection import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.digest import Intake
+from paygw_batch.journal.evidence import carried_out_evidence, clock_evidence
+from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen
 from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.port import Amendment, BatchRecord, Entry, Known, NewBatch, NewInstruction
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.reader import SqliteReader
-from paygw_batch.journal.rows import PROGRESS, instruction_lines, known_lines, page_lines, progress_line, progress_of
+from paygw_batch.journal.rows import (
+    PROGRESS,
+    SAVE_PROGRESS,
+    instruction_lines,
+    known_lines,
+    page_lines,
+    progress_line,
+    progress_of,
+)
 from paygw_batch.journal.statements import fetch_lines, write_lines
 from paygw_batch.journal.witness import Seen, Witness
 
@@ -34,20 +44,6 @@ _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"
-_SAVE_PROGRESS = """
-    INSERT INTO standing
-    SELECT column1, column2, column3, column4, column5, column6, column7, column8, column9, column10, column11,
-        column12, column13, column14, column15, column16, column17
-    FROM ({lines}) LEFT JOIN standing before ON before.instruction = column1
-    WHERE before.instruction IS NULL OR (before.state = column18 AND before.attempt = column19)
-    ON CONFLICT (instruction) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
-        generation = excluded.generation, possible_duplicate_of = excluded.possible_duplicate_of,
-        inherited_attempts = excluded.inherited_attempts, order_id = excluded.order_id,
-        sent_orderid = excluded.sent_orderid, purpose = excluded.purpose, gateway_status = excluded.gateway_status,
-        gateway_reference = excluded.gateway_reference, http_status = excluded.http_status,
-        error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
-        first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at"""
-"""Compare-and-set: a line is written where there is none, or where it is still what it was when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +94,12 @@ class SqliteJournal(SqliteReader):
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it (see the port)."""
         batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
-        replaced = {amendment.row: amendment.instruction for amendment in amendments}
         if batch.plan_sha256 and self.opened_by_plan(batch.plan_sha256):
             raise InternalError("a plan that has opened a batch was about to open another")
+        amended = {amendment.row: amendment for amendment in amendments}
+        replaced = {row: amendment.instruction for row, amendment in amended.items()}
         with self._writing():
+            at = max(at, self._end.at)
             number = self._next_number("batch")
             intake = Intake(batch, self._next_number("instruction"))
             record = BatchRecord(
@@ -115,11 +113,11 @@ class SqliteJournal(SqliteReader):
                 at,
                 batch.sheet_path,
             )
-            with _conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
+            with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 self._store_batch(record, intake, pages, instructions, known, replaced)
             opened = intake.opened()
             self._add([opening_line(self._end, at, number, opened)])
-            self._amend(record, replaced, at)
+            self._amend(record, amended, at)
         return record
 
     def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
@@ -152,10 +150,19 @@ class SqliteJournal(SqliteReader):
 
         return commit
 
-    def settle(self, entries: Sequence[Entry]) -> None:
+    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
         """Make people's words about rows durable in one transaction, or none; they lift holds (see the port)."""
         with self._writing():
             evidence_disk.settle(self._connection, entries, self._record)
+            if carried_out is not None:
+                evidence_disk.note(
+                    self._connection, *carried_out_evidence(carried_out), at=self._not_before(carried_out.at)
+                )
+
+    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
+        """Keep how far our clock is from the gateway's."""
+        with self._writing():
+            evidence_disk.note(self._connection, *clock_evidence(seen), at=self._not_before(at))
 
     def interrupt(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
@@ -163,8 +170,10 @@ class SqliteJournal(SqliteReader):
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
         return len(found)
 
-    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
-        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many."""
+    def release(
+        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+    ) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt (see the port)."""
         wanted = None if rows is None else set(rows)
         released, row = 0, -1
         with self._writing():
@@ -176,9 +185,12 @@ class SqliteJournal(SqliteReader):
             ):
                 row = found[-1][0]
                 entries = [
-                    self._release_entry(number, client_orderid, operation, progress_of(columns), suffix, by, at)
+                    self._release_entry(number, client_orderid, operation, progress, suffix, by, at)
                     for sheet_row, number, client_orderid, operation, *columns in found
-                    if wanted is None or sheet_row in wanted
+                    if (wanted is None or sheet_row in wanted)
+                    and not is_in_quarantine(
+                        (progress := progress_of(columns)).standing, progress.intended_at, left_until
+                    )
                 ]
                 self._record(entries)
                 released += len(entries)
@@ -188,7 +200,7 @@ class SqliteJournal(SqliteReader):
         """Keep evidence in order, and move what it proves, all in one transaction (see the port)."""
         self._took_in = True
         with self._writing():
-            return evidence_disk.take_in(self._connection, evidence, words, self._record, at)
+            return evidence_disk.take_in(self._connection, evidence, words, self._record, self._not_before(at))
 
     def close(self) -> None:
         """Let go of the journal. It can be opened again."""
@@ -225,21 +237,22 @@ class SqliteJournal(SqliteReader):
         if self._run(twice, (number,)):
             raise InternalError("a row of a batch is both new and known")
 
-    def _amend(self, record: BatchRecord, replaced: Mapping[int, int], at: str) -> None:
+    def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
         """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
         new_numbers = dict(
             self._run("SELECT row, number FROM instruction WHERE batch = ? AND replaces IS NOT NULL", (record.number,))
         )
-        if len(new_numbers) != len(replaced):
+        if len(new_numbers) != len(amended):
             raise InternalError("an amendment is of no row of its batch")
-        before = self._load([*replaced.values(), *new_numbers.values()])
+        before = self._load([*(one.instruction for one in amended.values()), *new_numbers.values()])
         progress = dict(before.progress)
         entries = []
-        for row, old in replaced.items():
-            new, standing = new_numbers[row], progress[old].standing
-            order_id = before.client_orderids[old]
+        for row, amendment in amended.items():
+            old, new = amendment.instruction, new_numbers[row]
+            standing, order_id = progress[old].standing, before.client_orderids[old]
             if (
                 not amendable(standing)
+                or is_in_quarantine(standing, progress[old].intended_at, amendment.left_until)
                 or evidence_disk.held_among(self._connection, (old,))
                 or before.client_orderids[new] != order_id
             ):
@@ -280,7 +293,7 @@ class SqliteJournal(SqliteReader):
         }
         already = self._connection.total_changes()
         saved = [progress_line(number, after, before.progress[number]) for number, after in moved.items()]
-        write_lines(self._connection, _SAVE_PROGRESS, saved)
+        write_lines(self._connection, SAVE_PROGRESS, saved)
         if self._connection.total_changes() - already != len(moved):
             raise InternalError("an instruction is no longer where it stood when it was read")
         return lines
@@ -305,7 +318,11 @@ class SqliteJournal(SqliteReader):
     def _add(self, lines: Sequence[Line]) -> None:
         if lines:
             write_lines(self._connection, _INSERT_FACTS, lines)
-            self._end = Link(lines[-1].seq, lines[-1].hash)
+            self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
+
+    def _not_before(self, at: str) -> str:
+        """Return `at`, or the newest time of the journal where the clock was set back."""
+        return max(at, self.newest_time())
 
     def _next_number(self, table: str) -> int:
         ((highest,),) = self._run(f"SELECT max(number) FROM {table}")  # noqa: S608 - one of two names of ours
@@ -340,7 +357,7 @@ class SqliteJournal(SqliteReader):
             yield
         except apsw.Error as error:
             self._roll_back()
-            raise self._give_up(_reason(error)) from None
+            raise self._give_up(reason_of(error)) from None
         except BaseException:
             if self._connection.in_transaction:
                 self._roll_back()
@@ -364,7 +381,7 @@ class SqliteJournal(SqliteReader):
             if self._connection.in_transaction:
                 self._run("ROLLBACK")
         except apsw.Error as error:
-            self._give_up(_reason(error))
+            self._give_up(reason_of(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
         """See to it that this process never writes the journal again, and return the error that says so."""
@@ -378,18 +395,3 @@ class SqliteJournal(SqliteReader):
             raise JournalUnwritable(self._failure)
         if os.getpid() != self._process:
             raise InternalError("a journal was written from a process that did not open it")
-
-
-def _reason(error: apsw.Error) -> str:
-    if isinstance(error, apsw.ConstraintError) and "fact.seq" in str(error):
-        return "another process has written to it"
-    return str(error)
-
-
-@contextmanager
-def _conflicting(message: str) -> Iterator[None]:
-    """Turn what contradicts the tables into an error of the caller's."""
-    try:
-        yield
-    except apsw.ConstraintError:
-        raise InternalError(message) from None

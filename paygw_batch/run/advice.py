@@ -32,6 +32,12 @@ def next_step(
             return f"A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
         case State.ACCEPTED:
             return _about_accepted(row, batch, now)
+        case State.REJECTED if row.is_rejected_by_person:
+            return (
+                "A person's word alone says that it is rejected: it may have been paid all the same. Make sure at the "
+                f"gateway; then `paygw-batch retry {batch} --row {row.row}`, or correct the row and submit the sheet "
+                f"with --amend{_later(row, quarantine_h, now)}."
+            )
         case State.REJECTED:
             return (
                 f"The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} "

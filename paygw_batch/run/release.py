@@ -1,11 +1,14 @@
 """Releasing: which rows a person may send once more."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import UsageError
-from paygw_batch.journal.port import BatchRecord, JournalReader
+from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding
+from paygw_batch.run.clock import require_sound_clock
+from paygw_batch.run.ports import Now, timestamp
 from paygw_batch.run.reconcile import shown_state
+from paygw_batch.run.resolve import left_until, open_from
 
 _WHY_NOT = {
     State.READY: "it is ready already: `paygw-batch resume` sends it, unless `status` says that it is held",
@@ -18,14 +21,43 @@ _WHY_NOT = {
 }
 
 
-def check_releasable(journal: JournalReader, batch: BatchRecord, rows: Sequence[int]) -> None:
-    """Raise `UsageError`, with a sentence for each, when one of `rows` is not a rejected row of the batch."""
-    wrong = []
+def quarantined(
+    journal: JournalReader, batch: BatchRecord, *, quarantine_h: float, now: Now
+) -> Mapping[int, RowStanding]:
+    """Return the rows of a batch that are rejected on a person's word alone, and cannot be released yet, by row."""
+    until = left_until(quarantine_h, now())
+    return {
+        row.row: row
+        for row in journal.standings_in(batch.number, {State.REJECTED})
+        if row.is_rejected_by_person and row.intended_at is not None and row.intended_at > until
+    }
+
+
+def waiting_sentence(row: RowStanding, quarantine_h: float) -> str:
+    """Return why a row that a person called rejected is not released yet, and from when on it may be."""
+    opens = open_from(row, quarantine_h)
+    return (
+        f"Row {row.row} is rejected on a person's word alone; its attempt left at {row.intended_at} and could still be "
+        f"paid: it may be sent again from {timestamp(opens) if opens else 'now'} on (quarantine_h = {quarantine_h:g})."
+    )
+
+
+def check_releasable(
+    journal: JournalReader, batch: BatchRecord, rows: Sequence[int], *, quarantine_h: float, now: Now
+) -> None:
+    """Raise `UsageError`, with a sentence for each, when one of `rows` is not a rejected row that may be released.
+
+    So it does, whatever the rows, where our clock is not to be believed.
+    """
+    require_sound_clock(journal, now())
+    wrong, waiting = [], quarantined(journal, batch, quarantine_h=quarantine_h, now=now) if rows else {}
     for row in sorted(set(rows)):
         found = journal.row(batch.number, row)
         if found is None:
             wrong.append(f"Row {row}: the batch has no such row.")
         elif (state := found[1].state) is not State.REJECTED:
             wrong.append(f"Row {row} is {shown_state(state).replace('_', ' ')}, not rejected: {_WHY_NOT[state]}.")
+        elif row in waiting:
+            wrong.append(waiting_sentence(waiting[row], quarantine_h))
     if wrong:
         raise UsageError(" ".join(wrong), hint="Nothing was released or sent. Only rejected rows can be retried.")

@@ -1,23 +1,26 @@
 """Resolving: a person settles rows that are in doubt, accepted and never answered, or held, with evidence."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from paygw_batch.core.lifecycle import TRANSITIONS, Resolution, Resolved, Standing, State, kind_of
+from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, Standing, State, kind_of
 from paygw_batch.errors import InternalError, UsageError
+from paygw_batch.journal.evidence_port import CarriedOut
 from paygw_batch.journal.port import BatchRecord, Entry, Journal, JournalReader, RowStanding
+from paygw_batch.run.clock import require_sound_clock
 from paygw_batch.run.ports import Now, timestamp
 from paygw_batch.run.reconcile import shown_state
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One row about to be settled: as what, and on what evidence."""
+    """One row about to be settled: as what, on what evidence, and on whose word."""
 
     row: int
     resolution: Resolution
     evidence: str
+    basis: Basis = Basis.PERSON
 
 
 def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
@@ -29,17 +32,21 @@ def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
 
 
 def needs_second_person(state: State, resolution: Resolution) -> bool:
-    """Whether a row in `state`, settled so, may be paid again: at once, or after a release.
+    """Whether, under `[approval]`, one person alone may not settle a row in `state` so.
 
-    Where approvals are asked for, two people have to say so: one alone could have money leave twice.
+    True for every word by which a row could be sent again while its money may be on its way: not received or rejected,
+    of a row that is in doubt (or in flight), that the gateway has accepted, or that evidence holds. To call a row paid
+    sends nothing.
     """
-    state = State.IN_DOUBT if state is State.IN_FLIGHT else state
-    after = TRANSITIONS.get((state, kind_of(Resolved(resolution, "", ""))))
-    return after in {State.READY, State.REJECTED}
+    is_open = state in {State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY}
+    return is_open and resolution is not Resolution.PAID
 
 
 def open_from(standing: RowStanding, quarantine_h: float) -> datetime | None:
-    """Return from when on a row may be called not received: so long after its latest attempt; None: nothing left."""
+    """Return from when on a row may be sent again on a person's word: so long after its latest attempt.
+
+    None: nothing left.
+    """
     if standing.intended_at is None:
         return None
     return datetime.fromisoformat(standing.intended_at) + timedelta(hours=quarantine_h)
@@ -65,6 +72,7 @@ def check_settlements(
     now: Now,
 ) -> None:
     """Raise `UsageError`, with a sentence for each, when one of `settlements` may not be made."""
+    require_sound_clock(journal, now())
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
     wrong, held = [], journal.holds(batch.number)
     for settlement in settlements:
@@ -91,15 +99,31 @@ def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]
     return {standing.row: standing for standing in journal.standings(batch.number) if standing.row in wanted}
 
 
-def settle(journal: Journal, batch: BatchRecord, settlements: Sequence[Settlement], *, by: str, now: Now) -> None:
-    """Make all settlements durable in one transaction, or none of them. They must have been checked."""
+def left_until(quarantine_h: float, now: datetime) -> str:
+    """Return the time of the last attempts whose quarantine is over by `now`."""
+    return timestamp(now - timedelta(hours=quarantine_h))
+
+
+def settle(
+    journal: Journal,
+    batch: BatchRecord,
+    settlements: Sequence[Settlement],
+    *,
+    by: str,
+    now: Now,
+    carried_out: CarriedOut | None = None,
+) -> None:
+    """Make all settlements durable in one transaction, or none of them. They must have been checked.
+
+    `carried_out` is the statement they come from.
+    """
     at = timestamp(now())
     entries = []
     for settlement in settlements:
         number, standing = _instruction(journal, batch, settlement.row)
-        fact = Resolved(settlement.resolution, settlement.evidence, by)
+        fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
         entries.append(Entry(number, standing.attempt, fact, at))
-    journal.settle(entries)
+    journal.settle(entries, carried_out=None if carried_out is None else replace(carried_out, at=at))
 
 
 def _instruction(journal: Journal, batch: BatchRecord, row: int) -> tuple[int, Standing]:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import ApprovalError, InternalError
+from paygw_batch.journal.evidence_port import CarriedOut
 from paygw_batch.journal.port import BatchRecord, JournalReader
 from paygw_batch.run.approval_keys import ApprovalKey
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.resolve import Settlement, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart, require_signatures, signed
+from paygw_batch.sheet.statement import Statement
 
 _SHOWN_CHANGES = 5
 """How many rows a refusal names."""
@@ -39,16 +41,21 @@ class OrderedRow(SignedPart):
     amount: str
     resolution: Resolution
     evidence: str
+    basis: Basis
 
 
 class OrderContent(SignedPart):
-    """Exactly what would be settled. `statement_sha256` is the digest of the statement it was read from, if any."""
+    """Exactly what would be settled.
+
+    `statement` and `statement_sha256` name the file that it was read from and are empty where a person said it.
+    """
 
     endpoint: str
     journal: str
     operation: str
     batch: str
     sheet: str
+    statement: str
     statement_sha256: str
     rows: list[OrderedRow]
 
@@ -74,6 +81,14 @@ class InForce:
     batch: BatchRecord
     settlements: Sequence[Settlement]
     decided: str
+    statement: str
+    statement_sha256: str
+
+    def carried_out(self, by: str) -> CarriedOut | None:
+        """Return the statement that the order carries out, None where it was not read from one."""
+        if not self.statement_sha256:
+            return None
+        return CarriedOut(self.batch.batch, self.statement, self.statement_sha256, by)
 
 
 def order_content(
@@ -83,9 +98,9 @@ def order_content(
     *,
     endpoint: str,
     minor_units: Mapping[str, int],
-    statement_sha256: str = "",
+    statement: Statement | None = None,
 ) -> OrderContent:
-    """Return what settling rows of a batch now would be."""
+    """Return what settling rows of a batch now would be, by a person's word or by a `statement`."""
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
     holds = journal.holds(batch.number)
     rows = []
@@ -107,6 +122,7 @@ def order_content(
                 amount=from_minor(shown.minor, minor_units=minor_units[shown.currency]),
                 resolution=settlement.resolution,
                 evidence=settlement.evidence,
+                basis=settlement.basis,
             )
         )
     return OrderContent(
@@ -115,7 +131,8 @@ def order_content(
         operation=batch.operation,
         batch=batch.batch,
         sheet=batch.sheet_name,
-        statement_sha256=statement_sha256,
+        statement="" if statement is None else statement.name,
+        statement_sha256="" if statement is None else statement.sha256,
         rows=rows,
     )
 
@@ -144,7 +161,7 @@ def order_in_force(
     content = order.content
     batch = _batch_of(content, journal, endpoint)
     found = require_signatures(order, policy, now)
-    settlements = [Settlement(one.row, one.resolution, one.evidence) for one in content.rows]
+    settlements = [Settlement(one.row, one.resolution, one.evidence, one.basis) for one in content.rows]
     if len({one.row for one in settlements}) != len(settlements):
         raise ApprovalError("The settlement order names a row twice.", hint="Nothing was settled.")
     known = standings_of(journal, batch, {one.row for one in settlements})
@@ -154,8 +171,8 @@ def order_in_force(
         [one for one in settlements if one.row in known],
         endpoint=endpoint,
         minor_units=minor_units,
-        statement_sha256=content.statement_sha256,
     )
+    actual = actual.model_copy(update={"statement": content.statement, "statement_sha256": content.statement_sha256})
     if actual != content:
         raise ApprovalError(
             f"The settlement order no longer holds: {_what_changed(content, actual)}.",
@@ -164,7 +181,7 @@ def order_in_force(
         )
     approvers = " and ".join(person.name for person in found.valid)
     decided = f"order {order.digest()}, prepared by {found.maker.name}, approved by {approvers}"
-    return InForce(batch, settlements, decided)
+    return InForce(batch, settlements, decided, content.statement, content.statement_sha256)
 
 
 def _batch_of(content: OrderContent, journal: JournalReader, endpoint: str) -> BatchRecord:

@@ -3,13 +3,16 @@
 A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
 those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
 
+An order id may have served several attempts. A line settles a row only where it can speak of the latest one: there is
+no other, or the line carries a time that says so (`statement_attempt.py`).
+
 A line that says the gateway has an order which the journal would send, or may send after a release, settles nothing. It
 is evidence that holds the row: `contrary` has it, in whichever batch the row is.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from paygw_batch.core.evidence import (
@@ -18,13 +21,16 @@ from paygw_batch.core.evidence import (
     Candidate,
     Claim,
     Evidence,
+    Meant,
     Proof,
     Ruling,
     Source,
     fitting,
+    is_sole,
+    meant_attempt,
     rule,
 )
-from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.codec import canonical
@@ -32,7 +38,9 @@ from paygw_batch.journal.port import BatchRecord, Clash, JournalReader, RowStand
 from paygw_batch.run.ports import Now
 from paygw_batch.run.reconcile import shown_state
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
+from paygw_batch.run.statement_attempt import LineTime, line_time, other_attempt_sentence
 from paygw_batch.sheet.statement import Statement, StatementLine
+from paygw_batch.sheet.statement_time import TimeSpan
 
 _UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
 
@@ -50,8 +58,9 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
 }
 """What a statement may say of a row that is settled already without contradicting the journal."""
 _OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
-_MAY_BE_SENT = frozenset({State.READY, State.REJECTED})
-"""The states from which a run, or a release and a run, sends a row."""
+_MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
+"""The states from which a run sends a row, by itself or after a person's word."""
+_EARLIER_TOO = "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
 _DO_NOT_SEND = "The payee may have the money: do not send it again, and ask the gateway."
 
 
@@ -104,7 +113,8 @@ _Reading = Settlement | Difference | _Agrees | _Elsewhere | _Waits
 class StatementReader:
     """Reads the lines of one statement against one batch of a journal.
 
-    `words` are the gateway's status words and what each means; `minor_units` how many decimals each currency has.
+    `words` are the gateway's status words and what each means; `minor_units` how many decimals each currency has;
+    `as_of` is when the whole statement was true, where a person said so.
     """
 
     def __init__(
@@ -116,6 +126,7 @@ class StatementReader:
         minor_units: Mapping[str, int],
         quarantine_h: float,
         now: Now,
+        as_of: TimeSpan | None = None,
     ) -> None:
         self._journal = journal
         self._batch = batch
@@ -123,6 +134,7 @@ class StatementReader:
         self._minor_units = minor_units
         self._quarantine_h = quarantine_h
         self._now = now
+        self._as_of = as_of
 
     def match(self, statement: Statement) -> Matched:
         """Return what the statement settles, and every line that does not fit."""
@@ -148,7 +160,8 @@ class StatementReader:
                 readings.append(self._read_earlier(line, earlier[line.order_id]))
             elif line.order_id in contrary:
                 clash = elsewhere[line.order_id]
-                said = f"Row {clash.sheet_row} of batch {clash.batch} is {clash.state.value} in the journal."
+                state = shown_state(clash.state).replace("_", " ")
+                said = f"Row {clash.sheet_row} of batch {clash.batch} is {state} in the journal."
                 readings.append(Difference(line.line, line.order_id, f"{said} {_DO_NOT_SEND}"))
             elif line.order_id in elsewhere:
                 readings.append(_Elsewhere())
@@ -173,8 +186,9 @@ class StatementReader:
         found = []
         for line in contrary:
             said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
-            content = canonical(of_file | said | {"word": _word(line)})
-            found.append(Evidence(Source.STATEMENT, _claim(line), content))
+            times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
+            content = canonical(of_file | said | times | {"word": _word(line)})
+            found.append(Evidence(Source.STATEMENT, self._claim(line), content))
         return found
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
@@ -196,7 +210,7 @@ class StatementReader:
         meaning = self._meaning(line)
         if meaning is None:
             return False
-        ruling = rule(_claim(line), self._journal.candidates(line.order_id), {_word(line): meaning}, note="")
+        ruling = rule(self._claim(line), self._journal.candidates(line.order_id), {_word(line): meaning}, note="")
         return isinstance(ruling, Ruling) and ruling.finding in HOLDING
 
     def _meaning(self, line: StatementLine) -> OutcomeKind | None:
@@ -217,7 +231,7 @@ class StatementReader:
         return frozenset(found)
 
     def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
-        return fitting(_claim(line), self._journal.candidates(line.order_id))
+        return fitting(self._claim(line), self._journal.candidates(line.order_id))
 
     def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowStanding], Sequence[RowStanding]]:
         """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
@@ -245,22 +259,62 @@ class StatementReader:
             return Difference(line.line, line.order_id, sentence)
         if line.answer == "":
             return _Waits()
-        said = self._said(line)
+        said, time = self._said(line), self._time(line)
         if isinstance(said, Difference):
             return said
+        if time.wrong is not None:
+            return Difference(line.line, line.order_id, time.wrong)
+        if row.state in _UNSETTLED:
+            return self._read_unsettled(line, row, said, time, evidence)
+        return self._read_settled(line, row, said, time)
+
+    def _read_unsettled(
+        self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime, evidence: str
+    ) -> _Reading:
+        """Read a line about a row that waits for a word: it must be about the latest attempt."""
+        is_only = all(map(is_sole, self._fitting(line)))
+        if (sentence := other_attempt_sentence(line, row, time, is_sole=is_only)) is not None:
+            return Difference(line.line, line.order_id, sentence)
         if said is None:  # the gateway is still working on it
-            if row.state in _UNSETTLED:
-                return _Waits()
-            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, "still being worked on")
-        if row.state not in _UNSETTLED:
-            agrees = said in _AGREES[row.state]
-            return _Agrees() if agrees else self._contradiction(line, row, said.value.replace("-", " "))
+            return _Waits()
         if said is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, "not received")
             if (sentence := quarantine_sentence(row, self._quarantine_h, self._now())) is not None:
                 return Difference(line.line, line.order_id, sentence)
-        return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}")
+        is_gateways = line.status is not None and meant_attempt(time.own, row.intended_at) is Meant.LATEST
+        basis = Basis.GATEWAY if is_gateways else Basis.PERSON
+        at = f" at {line.time}" if line.time else ""
+        return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
+
+    def _read_settled(self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime) -> _Reading:
+        """Read a line about a row that needs no word: it agrees, or contradicts the journal."""
+        if said is None:
+            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, "still being worked on")
+        is_before = meant_attempt(time.times, row.intended_at) is Meant.EARLIER
+        is_of_another = is_before and not all(map(is_sole, self._fitting(line)))
+        if is_of_another and said is not Resolution.PAID:
+            return _Agrees()
+        found = self._contradiction(line, row, said.value.replace("-", " "))
+        if is_of_another:
+            return replace(found, sentence=f"{found.sentence} {_EARLIER_TOO}")
+        return _Agrees() if said in _AGREES[row.state] else found
+
+    def _time(self, line: StatementLine) -> LineTime:
+        return line_time(line, self._as_of, self._now())
+
+    def _claim(self, line: StatementLine) -> Claim:
+        """Return what a line says. Who gives a statement to `resolve` vouches for it by name."""
+        amount = None if line.amount is None else f"{line.amount:f}"
+        return Claim(
+            line.order_id,
+            amount,
+            line.currency,
+            _word(line),
+            proof=Proof.PROVEN,
+            is_current=True,
+            times=self._time(line).times,
+        )
 
     def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
         """Read a line about an attempt that was rejected and released since, or about a row that was never sent."""
@@ -316,9 +370,3 @@ class StatementReader:
 
 def _word(line: StatementLine) -> str:
     return line.status if line.status is not None else line.answer or ""
-
-
-def _claim(line: StatementLine) -> Claim:
-    """Return what a line says. Who gives a statement to `resolve` vouches for it by name."""
-    amount = None if line.amount is None else f"{line.amount:f}"
-    return Claim(line.order_id, amount, line.currency, _word(line), proof=Proof.PROVEN, is_current=True)

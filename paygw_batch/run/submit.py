@@ -21,7 +21,9 @@ from paygw_batch.journal.port import (
     NewBatch,
     NewInstruction,
 )
+from paygw_batch.run.clock import require_sound_clock
 from paygw_batch.run.ports import Now, timestamp
+from paygw_batch.run.resolve import left_until
 from paygw_batch.sheet.pages import to_pages
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.schema import hold_to_contract
@@ -51,13 +53,21 @@ class Plan:
 
 
 def plan_submission(
-    validated: Validated, journal: JournalReader, *, operation: str, amend: bool, now: Now, strict: bool = False
+    validated: Validated,
+    journal: JournalReader,
+    *,
+    operation: str,
+    amend: bool,
+    now: Now,
+    quarantine_h: float,
+    strict: bool = False,
 ) -> Plan:
     """Hold a validated sheet against the journal.
 
     A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
-    paid; a row that pays like another one lately gets a warning. With `strict`, whatever is worth a warning is a
-    defect: those rows are left out of the batch, which may with that be one that the journal has already.
+    paid (where a person's word alone says so, after `quarantine_h`); a row that pays like another one lately gets a
+    warning. With `strict`, whatever is worth a warning is a defect: those rows are left out of the batch, which may
+    with that be one that the journal has already.
     """
     if strict:
         validated = warnings_as_defects(validated)
@@ -65,10 +75,14 @@ def plan_submission(
         return Plan(validated, existing, (), ())
     instructions = validated.instructions
     known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
-    amendments = [Amendment(clash.row, clash.instruction) for clash in clashes if amend and clash.amendable]
-    conflicts = [clash for clash in clashes if not (amend and clash.amendable)]
-    if conflicts:
-        validated = with_defects(validated, _conflict_defects(conflicts))
+    until = left_until(quarantine_h, now())
+    amended = [clash for clash in clashes if amend and clash.amendable and _is_over(clash, until)]
+    if amended:
+        require_sound_clock(journal, now())
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in amended]
+    amended_rows = {clash.row for clash in amended}
+    if conflicts := [clash for clash in clashes if clash.row not in amended_rows]:
+        validated = with_defects(validated, _conflict_defects(conflicts, until, quarantine_h))
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
     new = _without_rows(validated.instructions, (row.row for row in known))
@@ -170,7 +184,12 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) ->
     return _defect_frame(lines)
 
 
-def _conflict_defects(conflicts: Sequence[Clash]) -> pl.DataFrame:
+def _is_over(clash: Clash, until: str) -> bool:
+    """Whether no quarantine keeps a payment from being replaced; the last that is over began at `until`."""
+    return clash.quarantined_since is None or clash.quarantined_since <= until
+
+
+def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine_h: float) -> pl.DataFrame:
     lines = []
     for clash in conflicts:
         sentence = (
@@ -178,6 +197,11 @@ def _conflict_defects(conflicts: Sequence[Clash]) -> pl.DataFrame:
             f"row {clash.sheet_row}, now {clash.state.value.replace('_', ' ')}): give this one an id of its own"
         )
         mend = ", or submit with --amend to replace the other." if clash.amendable else "."
+        if clash.amendable and not _is_over(clash, until):
+            mend = (
+                f". The other is rejected on a person's word alone, left at {clash.quarantined_since} and could still "
+                f"be paid: --amend may replace it {quarantine_h:g} hours after that."
+            )
         lines.append((clash.row, "client_orderid", clash.client_orderid, "client_orderid.conflict", sentence + mend))
     return _defect_frame(lines)
 

@@ -29,9 +29,15 @@ HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "currency": ("currency",),
         "status": ("status", "gateway_status"),
         "answer": ("answer",),
+        "time": ("time",),
+        "sent_at": ("sent_at",),
     }
 )
-"""Our columns of a statement, and the headings each is known by. `status` holds the gateway's word, `answer` ours."""
+"""Our columns of a statement, and the headings each is known by.
+
+`status` holds the gateway's word, `answer` ours. `time` is when the line was true, `sent_at` when the attempt left that
+it is about, as the question list has it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class StatementLine:
     """What a statement says of one order. `amount` is None when `amount_text` states none.
 
     Exactly one of `status` (the gateway's own word) and `answer` (`paid`, `rejected`, `not-received`; empty: no answer
-    yet) is a text.
+    yet) is a text. `time` and `sent_at` are as they are written, empty where the line states none.
     """
 
     line: int
@@ -49,6 +55,8 @@ class StatementLine:
     currency: str
     status: str | None
     answer: str | None
+    time: str = ""
+    sent_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,8 @@ def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
         currency=cells["currency"].upper(),
         status=cells.get("status"),
         answer=cells.get("answer"),
+        time=cells.get("time", ""),
+        sent_at=cells.get("sent_at", ""),
     )
 
 

@@ -181,7 +181,8 @@ def test_a_statement_is_only_previewed_until_a_person_says_yes(doubtful: Program
 def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program) -> None:
     file = statement(doubtful, "TAKEN-1;9007;KES;approved")
     resolve(doubtful, "--from", file, "--yes")
-    again = resolve(doubtful, "--from", file, "--yes")
+    assert resolve(doubtful, "--from", file, "--yes")["exit_code"] == 2
+    again = resolve(doubtful, "--from", file, "--yes", "--again")
     assert (again["resolved"], again["agreeing"]) == (0, 1)
 
 

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.evidence import Candidate, Claim, Finding, Proof, Ruling, Waits, rule
+from paygw_batch.core.evidence import (
+    Candidate,
+    Claim,
+    Finding,
+    Meant,
+    Proof,
+    Ruling,
+    Span,
+    StatedTimes,
+    Waits,
+    meant_attempt,
+    rule,
+)
 from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, step
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 
@@ -163,3 +175,79 @@ def test_a_ruling_and_the_state_machine_never_disagree(
     assert isinstance(after, IllegalMove) == (found.finding is Finding.CONTRADICTING)
     if isinstance(after, Standing):
         assert state in {State.ACCEPTED, State.IN_DOUBT}
+
+
+# Which attempt a time means
+
+LEFT = "2026-11-20T10:00:00.500Z"
+SECOND = Span("2026-11-20T10:00:00.000Z", "2026-11-20T10:00:01.000Z")
+"""The second in which the attempt left."""
+BEFORE = Span("2026-11-20T09:59:59.000Z", "2026-11-20T10:00:00.000Z")
+UP_TO_IT = Span("2026-11-20T10:00:00.400Z", LEFT)
+AFTER = Span("2026-11-20T10:00:01.000Z", "2026-11-20T10:00:02.000Z")
+EXACT = Span(LEFT, "2026-11-20T10:00:00.501Z")
+
+
+@pytest.mark.parametrize(
+    ("times", "meant"),
+    [
+        (StatedTimes(), Meant.UNSAID),
+        (StatedTimes((BEFORE,)), Meant.EARLIER),
+        (StatedTimes((UP_TO_IT,)), Meant.EARLIER),
+        (StatedTimes((SECOND,)), Meant.UNSAID),
+        (StatedTimes((EXACT,)), Meant.LATEST),
+        (StatedTimes((AFTER,)), Meant.LATEST),
+        (StatedTimes((AFTER, BEFORE)), Meant.EARLIER),
+        (StatedTimes((AFTER, SECOND)), Meant.LATEST),
+        (StatedTimes(sent_at=EXACT), Meant.LATEST),
+        (StatedTimes(sent_at=SECOND), Meant.UNSAID),
+        (StatedTimes(sent_at=BEFORE), Meant.EARLIER),
+        (StatedTimes(sent_at=AFTER), Meant.NONE),
+        (StatedTimes((BEFORE,), sent_at=EXACT), Meant.EARLIER),
+        (StatedTimes((AFTER,), sent_at=BEFORE), Meant.EARLIER),
+    ],
+)
+def test_which_attempt_a_time_means(times: StatedTimes, meant: Meant) -> None:
+    assert meant_attempt(times, LEFT) is meant
+    assert meant_attempt(times, None) is Meant.UNSAID
+
+
+TWICE = candidate(State.IN_DOUBT, standing=Standing(State.IN_DOUBT, 2, 1, 1), has_left_once=False, intended_at=LEFT)
+ONCE = candidate(State.IN_DOUBT, intended_at=LEFT)
+
+
+@pytest.mark.parametrize(
+    ("word", "times", "of", "finding"),
+    [
+        ("declined", StatedTimes((AFTER,)), TWICE, Finding.MOVED),
+        ("declined", StatedTimes(), TWICE, Finding.AMBIGUOUS),
+        ("declined", StatedTimes((BEFORE,)), TWICE, Finding.SUPERSEDED),
+        ("declined", StatedTimes((BEFORE,)), ONCE, Finding.SUPERSEDED),
+        ("declined", StatedTimes(), ONCE, Finding.MOVED),
+        ("approved", StatedTimes((AFTER,)), TWICE, Finding.MOVED),
+        ("approved", StatedTimes(), TWICE, Finding.AMBIGUOUS),
+        ("approved", StatedTimes((BEFORE,)), TWICE, Finding.CONTRADICTING),
+        ("approved", StatedTimes((BEFORE,)), ONCE, Finding.AMBIGUOUS),
+        ("processing", StatedTimes((BEFORE,)), TWICE, Finding.CONTRADICTING),
+    ],
+)
+def test_what_a_line_of_a_statement_comes_to_by_its_time(
+    word: str, times: StatedTimes, of: Candidate, finding: Finding
+) -> None:
+    assert ruled(replace(CLAIM, status=word, is_current=True, times=times), of).finding is finding
+
+
+@pytest.mark.parametrize(
+    ("standing", "finding"),
+    [(Standing(State.REJECTED, 1), Finding.LATE), (Standing(State.REJECTED, 1, 1, 1), Finding.CONTRADICTING)],
+)
+def test_accepted_after_a_persons_rejected_is_no_late_message(standing: Standing, finding: Finding) -> None:
+    assert ruled(replace(CLAIM, status="processing"), candidate(standing=standing)).finding is finding
+
+
+@pytest.mark.parametrize(("mark", "finding"), [(None, Finding.SUPERSEDED), (1, Finding.CONTRADICTING)])
+def test_accepted_for_an_attempt_that_a_person_called_rejected_is_told_after_its_release(
+    mark: int | None, finding: Finding
+) -> None:
+    later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.IN_DOUBT, 2, 2, mark))
+    assert ruled(replace(CLAIM, status="processing"), later).finding is finding

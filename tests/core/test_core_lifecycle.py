@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.core.lifecycle import (
     TRANSITIONS,
+    Basis,
     Concluded,
     Fact,
     FactKind,
@@ -19,6 +20,7 @@ from paygw_batch.core.lifecycle import (
     Returned,
     Standing,
     State,
+    is_in_quarantine,
     kind_of,
     replay,
     step,
@@ -156,3 +158,54 @@ def test_what_is_paid_returned_or_replaced_is_never_sent_again(state: State) -> 
         reachable.add(here)
         todo |= {target for (origin, _), target in TRANSITIONS.items() if origin is here} - reachable
     assert not reachable & {State.READY, State.IN_FLIGHT}
+
+
+REJECTED_BY_PERSON = Resolved(Resolution.REJECTED, "Ticket 4711", "amina", Basis.PERSON)
+
+
+@pytest.mark.parametrize(
+    ("resolution", "basis", "mark"),
+    [
+        (Resolution.REJECTED, Basis.PERSON, 1),
+        (Resolution.REJECTED, Basis.GATEWAY, None),
+        (Resolution.REJECTED, None, None),
+        (Resolution.NOT_RECEIVED, Basis.PERSON, 1),
+        (Resolution.NOT_RECEIVED, None, 1),
+        (Resolution.PAID, Basis.PERSON, None),
+    ],
+)
+def test_a_word_by_which_a_row_could_be_sent_again_leaves_a_mark_and_old_facts_keep_their_meaning(
+    resolution: Resolution, basis: Basis | None, mark: int | None
+) -> None:
+    after = step(Standing(State.IN_DOUBT, 1), Resolved(resolution, "Ticket 4711", "amina", basis), 1)
+    assert isinstance(after, Standing)
+    assert after.possible_duplicate_of == mark
+    assert after.is_rejected_by_person == (resolution is Resolution.REJECTED and basis is Basis.PERSON)
+
+
+@pytest.mark.parametrize("state", [State.IN_DOUBT, State.ACCEPTED, State.READY])
+@given(legal_histories())
+def test_no_legal_way_takes_the_mark_of_a_persons_rejected_away(state: State, history: History) -> None:
+    standing = step(Standing(state, 1), REJECTED_BY_PERSON, 1)
+    assert isinstance(standing, Standing)
+    for fact, attempt in history:
+        after = step(standing, fact, attempt + 1)
+        standing = after if isinstance(after, Standing) else standing
+        assert standing.possible_duplicate_of is not None
+
+
+@pytest.mark.parametrize(
+    ("standing", "intended_at", "waits"),
+    [
+        (Standing(State.REJECTED, 2, 1, 2), "2026-11-20T10:00:00.001Z", True),
+        (Standing(State.REJECTED, 2, 1, 2), "2026-11-20T10:00:00.000Z", False),
+        (Standing(State.REJECTED, 2, 1, 2), None, False),
+        (Standing(State.REJECTED, 2, 1, 1), "2026-11-20T10:00:00.001Z", False),
+        (Standing(State.REJECTED, 2, 1, None), "2026-11-20T10:00:00.001Z", False),
+        (Standing(State.READY, 2, 1, 2), "2026-11-20T10:00:00.001Z", False),
+    ],
+)
+def test_only_what_a_person_alone_calls_rejected_waits(
+    standing: Standing, intended_at: str | None, waits: bool
+) -> None:
+    assert is_in_quarantine(standing, intended_at, "2026-11-20T10:00:00.000Z") == waits

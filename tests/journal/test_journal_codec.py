@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.lifecycle import (
+    Basis,
     Concluded,
     Fact,
     FactKind,
@@ -41,7 +42,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(Intended, WORDS, WORDS, NUMBERS, WORDS, st.none() | WORDS),
     st.builds(Concluded, OUTCOMES),
     st.just(Interrupted()),
-    st.builds(Resolved, st.sampled_from(Resolution), WORDS, WORDS),
+    st.builds(Resolved, st.sampled_from(Resolution), WORDS, WORDS, st.sampled_from([None, *Basis])),
     st.builds(Released, WORDS, WORDS),
     st.builds(Returned, WORDS),
     st.builds(Replaced, WORDS, NUMBERS),
@@ -94,6 +95,9 @@ def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> No
         ("interrupted", "null"),
         ("released", '{"order_id":"A","by":"amina"}'),
         ("released", '{"by":"amina"}'),
+        ("resolved_rejected", '{"basis":null,"by":"amina","evidence":"x"}'),
+        ("resolved_rejected", '{"basis":"nobody","by":"amina","evidence":"x"}'),
+        ("resolved_rejected", '["basis"]'),
         ("released", '{"by":"amina","order_id":"A","x":1}'),
         ("paid", '{"message":null}'),
         ("paid", '{"kind":"rejected"}'),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, Finding, PlanDocument, make_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
@@ -67,6 +67,7 @@ def order() -> SettlementOrder:
         amount="1500.50",
         resolution=Resolution.NOT_RECEIVED,
         evidence="Ticket 4711",
+        basis=Basis.PERSON,
     )
     content = OrderContent(
         endpoint="gateway.example/1",
@@ -74,6 +75,7 @@ def order() -> SettlementOrder:
         operation="payout",
         batch="b" * 16,
         sheet="payroll.csv",
+        statement="",
         statement_sha256="",
         rows=[row],
     )

@@ -44,7 +44,7 @@ def sheet(tmp_path: Path, *rows: str) -> Validated:
 
 def plan(validated: Validated, journal: JournalReader, *, amend: bool = False, days: int = 0) -> Plan:
     later = NOW + timedelta(days=days)
-    return plan_submission(validated, journal, operation="payout", amend=amend, now=lambda: later)
+    return plan_submission(validated, journal, operation="payout", amend=amend, now=lambda: later, quarantine_h=24)
 
 
 def submit(plan: Plan, journal: MemoryJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:

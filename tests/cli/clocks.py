@@ -1,0 +1,23 @@
+"""The wall clock as a test sets it."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+SetClock = Callable[[timedelta], None]
+
+
+def clock_of(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    """Return what sets the program's clock ahead (or, below zero, behind) of the machine's, wherever it is read."""
+
+    def set_ahead(by: timedelta) -> None:
+        def now() -> datetime:
+            return datetime.now(UTC) + by
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("paygw_batch") and hasattr(module, "utc_now"):
+                monkeypatch.setattr(module, "utc_now", now)
+
+    return set_ahead

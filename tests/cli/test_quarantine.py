@@ -1,0 +1,256 @@
+"""What a person calls rejected waits for the quarantine, and a clock that is wrong settles nothing."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cli.clocks import SetClock, clock_of
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+
+TAKES_IT_AND_LOSES_THE_REPLY = '[default]\nfault = "drop_after"\n'
+LOSES_THE_ORDER = '[default]\nfault = "drop_before"\n'
+DECLINES = '[default]\nstatus = "declined"\ncommits = false\n'
+ACCEPTS = '[default]\nstatus = "processing"\n'
+PAYS = '[default]\nstatus = "approved"\n'
+TICKET = ("--evidence", "Ticket 4711")
+MARK = "possible duplicate of attempt 1"
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+"""The sandbox takes no signature that is more than 5 minutes from its clock."""
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    return clock_of(monkeypatch)
+
+
+def configure(program: Program, *, quarantine: timedelta = DAY) -> None:
+    hours = quarantine / HOUR
+    program.config.write_text(
+        sandbox_toml().replace("[submission]", f"[submission]\nquarantine_h = {hours}")
+        + '\n[sandbox]\nbehaviour = "gateway.toml"\n'
+    )
+
+
+def gateway(program: Program, behaviour: str) -> None:
+    (program.home / "gateway.toml").write_text(behaviour)
+
+
+def submit(program: Program, behaviour: str) -> str:
+    configure(program)
+    gateway(program, behaviour)
+    return str(program.json("submit", program.sheet(kenyan_rows(1)))["batch"])
+
+
+def rejected_by_a_person(program: Program, how: str, behaviour: str = TAKES_IT_AND_LOSES_THE_REPLY) -> str:
+    batch = submit(program, behaviour)
+    if how == "--row":
+        program.json("resolve", batch, "--row", "2", "--as", "rejected", *TICKET)
+    else:
+        heading, word = ("answer", "rejected") if how == "answer" else ("status", "declined")
+        file = program.home / "answers.csv"
+        file.write_text(f"order_id,amount,currency,{heading}\nPAY-1,1500.50,KES,{word}\n")
+        program.json("resolve", batch, "--from", file, "--yes")
+    assert states(program, batch) == {"rejected": 1}
+    return batch
+
+
+def states(program: Program, batch: str) -> dict[str, int]:
+    found: dict[str, int] = program.json("status", batch)["states"]
+    return found
+
+
+def times_committed(program: Program) -> int:
+    return sum(line["committed"] == "yes" for line in program.record())
+
+
+def line_of(program: Program, batch: str) -> dict[str, str]:
+    out = program.home / "again.csv"
+    program.json("reconcile", batch, "--out", out)
+    return read_csv(out)[0]
+
+
+def amended(program: Program) -> Path:
+    return program.sheet(kenyan_rows(1, amount="1600"), name="amended.csv")
+
+
+# A person's "rejected"
+
+
+@pytest.mark.parametrize("how", ["--row", "answer", "status"])
+def test_what_a_person_calls_rejected_is_not_released_within_the_quarantine(program: Program, how: str) -> None:
+    batch = rejected_by_a_person(program, how)
+    gateway(program, PAYS)
+    summary = program.json("retry", batch)
+    assert (summary["released"], summary["waiting"]) == (0, 1)
+    named = program.run("retry", batch, "--row", "2")
+    assert named.exit_code == 2
+    assert "it may be sent again from 20" in named.stderr
+    assert "quarantine_h = 24" in named.stderr
+    refused = program.json("submit", amended(program), "--amend")
+    assert refused["exit_code"] == 3
+    assert program.run("plan", amended(program), "--amend", "--out", program.home / "p.json").exit_code != 0
+    assert times_committed(program) == 1
+    assert MARK in line_of(program, batch)["message"]
+    assert "A person's word alone says that it is rejected" in program.run("status", batch).stdout
+
+
+@pytest.mark.parametrize("way", ["retry", "amend"])
+def test_after_the_quarantine_it_is_released_and_marked_for_ever(
+    program: Program, set_clock: SetClock, way: str
+) -> None:
+    batch = rejected_by_a_person(program, "--row", LOSES_THE_ORDER)
+    configure(program, quarantine=3 * MINUTE)
+    gateway(program, PAYS)
+    assert program.json("retry", batch)["released"] == 0
+    set_clock(4 * MINUTE)
+    if way == "retry":
+        assert program.json("retry", batch, "--row", "2")["released"] == 1
+    else:
+        batch = str(program.json("submit", amended(program), "--amend")["batch"])
+    line = line_of(program, batch)
+    assert (line["state"], line["sent_orderid"]) == ("paid", "PAY-1-r2")
+    assert MARK in line["message"]
+    assert program.json("verify")["exit_code"] == 0
+
+
+def test_the_quarantine_is_counted_from_the_latest_attempt(program: Program, set_clock: SetClock) -> None:
+    batch = submit(program, DECLINES)
+    configure(program, quarantine=3 * MINUTE)
+    set_clock(2 * MINUTE)
+    gateway(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    program.json("retry", batch)
+    set_clock(4 * MINUTE)
+    refused = program.run("resolve", batch, "--row", "2", "--as", "not-received", *TICKET)
+    assert (refused.exit_code, "may be called not received from" in refused.stderr) == (2, True)
+    program.json("resolve", batch, "--row", "2", "--as", "rejected", *TICKET)
+    assert program.json("retry", batch)["released"] == 0
+    assert times_committed(program) == 1
+    set_clock(6 * MINUTE)
+    assert program.json("retry", batch)["released"] == 1
+
+
+def test_an_accepted_row_that_a_person_calls_rejected_waits_too(program: Program) -> None:
+    batch = rejected_by_a_person(program, "--row", ACCEPTS)
+    assert program.json("retry", batch)["released"] == 0
+
+
+def test_the_gateways_own_timed_word_releases_at_once_and_leaves_no_mark(program: Program) -> None:
+    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    questions = program.home / "questions.csv"
+    program.json("status", batch, "--in-doubt", "--out", questions)
+    at = read_csv(questions)[0]["sent_at"]
+    file = program.home / "statement.csv"
+    file.write_text(f"order_id,amount,currency,status,time\nPAY-1,1500.50,KES,declined,{at}\n")
+    assert program.json("resolve", batch, "--from", file, "--yes")["resolved"] == 1
+    assert "possible duplicate" not in line_of(program, batch)["message"]
+    gateway(program, PAYS)
+    assert program.json("retry", batch)["released"] == 1
+
+
+@pytest.mark.parametrize("column", ["answer", "as-of"])
+def test_a_persons_time_or_a_persons_word_releases_nothing_at_once(program: Program, column: str) -> None:
+    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    questions = program.home / "questions.csv"
+    program.json("status", batch, "--in-doubt", "--out", questions)
+    at, file = read_csv(questions)[0]["sent_at"], program.home / "statement.csv"
+    option: tuple[str, ...] = ()
+    if column == "answer":
+        file.write_text(f"order_id,amount,currency,answer,time\nPAY-1,1500.50,KES,rejected,{at}\n")
+    else:
+        file.write_text("order_id,amount,currency,status\nPAY-1,1500.50,KES,declined\n")
+        option = ("--as-of", at)
+    assert program.json("resolve", batch, "--from", file, "--yes", *option)["resolved"] == 1
+    assert program.json("retry", batch)["released"] == 0
+    assert MARK in line_of(program, batch)["message"]
+
+
+# Clocks
+
+
+def test_no_environment_variable_sets_the_quarantine(program: Program) -> None:
+    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    result = program.run("resolve", batch, "--row", "2", "--as", "not-received", *TICKET, PAYGW_QUARANTINE_H="0")
+    assert result.exit_code == 2
+    assert "no environment variable sets quarantine_h" in result.stderr
+    assert states(program, batch) == {"in_doubt": 1}
+
+
+def is_refused_by_the_clock(program: Program, batch: str, why: str) -> None:
+    """Hold that the clock is told, and that nothing that the quarantine guards is done by it."""
+    file = program.home / "statement.csv"
+    file.write_text("order_id,amount,currency,status\nPAY-1,1500.50,KES,declined\n")
+    for arguments in (
+        ("resolve", batch, "--row", "2", "--as", "rejected", *TICKET),
+        ("resolve", batch, "--row", "2", "--as", "not-received", *TICKET),
+        ("resolve", batch, "--from", str(file), "--yes"),
+        ("retry", batch),
+    ):
+        result = program.run(*arguments)
+        assert result.exit_code == 2, arguments
+        assert why in result.stderr
+        assert "Set the clock right" in result.stderr
+    doctor = program.json("doctor")
+    (told,) = [check for check in doctor["checks"] if check["check"] == "clock"]
+    assert told["state"] == "wrong"
+    assert why in told["found"]
+
+
+def test_a_clock_that_was_set_back_is_told_and_settles_nothing(program: Program, set_clock: SetClock) -> None:
+    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    set_clock(-HOUR)
+    is_refused_by_the_clock(program, batch, "the clock was set back")
+    assert "the clock was set back" in program.run("resume", batch).stdout
+    set_clock(timedelta())
+    assert states(program, batch) == {"in_doubt": 1}
+    program.json("resolve", batch, "--row", "2", "--as", "rejected", *TICKET)
+    assert states(program, batch) == {"rejected": 1}
+
+
+def test_a_clock_that_was_set_back_far_sends_nothing(program: Program, set_clock: SetClock) -> None:
+    submit(program, PAYS)
+    set_clock(-HOUR)
+    summary = program.json("submit", program.sheet(kenyan_rows(1, prefix="NEXT", amount="77"), name="next.csv"))
+    assert (summary["exit_code"], summary["states"], summary["sent_this_run"]) == (6, {"ready": 1}, 0)
+    assert "the clock was set back" in summary["message"]
+    set_clock(timedelta())
+    assert program.json("resume", summary["batch"])["states"] == {"paid": 1}
+
+
+def heard_of_at(program: Program, set_clock: SetClock, ahead: timedelta) -> str:
+    """Have a row in doubt, and then hear of the gateway by a clock that is so far ahead; return the row's batch."""
+    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    gateway(program, PAYS)
+    set_clock(ahead)
+    program.json("submit", program.sheet(kenyan_rows(1, prefix="NEXT", amount="77"), name="next.csv"))
+    return batch
+
+
+def test_a_clock_ahead_of_the_gateways_is_told_and_settles_nothing(program: Program, set_clock: SetClock) -> None:
+    batch = heard_of_at(program, set_clock, 11 * MINUTE)
+    is_refused_by_the_clock(program, batch, "11 minutes ahead of the gateway's")
+    assert states(program, batch) == {"in_doubt": 1}
+    assert program.run("verify").exit_code in {0, 5}
+
+
+def test_the_next_reply_says_that_the_clock_is_right_again(program: Program, set_clock: SetClock) -> None:
+    batch = heard_of_at(program, set_clock, 11 * MINUTE)
+    more = program.sheet(kenyan_rows(1, prefix="MORE", amount="78"), name="more.csv")
+    set_clock(2 * MINUTE)
+    assert program.json("submit", more)["states"] == {"paid": 1}
+    set_clock(12 * MINUTE)  # as late as the newest time in the journal
+    assert program.json("resolve", batch, "--row", "2", "--as", "rejected", *TICKET)["resolved"] == 1
+
+
+def test_a_clock_a_little_ahead_of_the_gateways_is_believed(program: Program, set_clock: SetClock) -> None:
+    batch = heard_of_at(program, set_clock, 9 * MINUTE)
+    assert program.json("resolve", batch, "--row", "2", "--as", "rejected", *TICKET)["resolved"] == 1
+
+
+def test_amending_needs_a_sound_clock(program: Program, set_clock: SetClock) -> None:
+    submit(program, DECLINES)
+    set_clock(-HOUR)
+    result = program.run("submit", amended(program), "--amend")
+    assert (result.exit_code, "the clock was set back" in result.stderr) == (2, True)

@@ -1,0 +1,159 @@
+"""Both stores: what a person calls rejected waits, files are carried out once, and times never go back."""
+
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen
+from paygw_batch.journal.port import Amendment, Entry, Journal
+from tests.journal.journal_rows import (
+    OPERATION,
+    all_due,
+    at,
+    intent,
+    journal_path,
+    new_instruction,
+    open_at,
+    open_sheet,
+    outcome_of,
+    send,
+)
+
+
+def says_rejected(number: int, attempt: int, basis: Basis, minute: int = 3) -> Entry:
+    return Entry(number, attempt, Resolved(Resolution.REJECTED, "Ticket 4711", "amina", basis), at(minute))
+
+
+def rejected(journal: Journal, basis: Basis = Basis.PERSON) -> None:
+    """Row 2 was in doubt, its attempt left at minute 1, and was then called rejected."""
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    journal.settle([says_rejected(1, 1, basis)])
+
+
+@pytest.mark.parametrize(("left_until", "released"), [("", 0), (at(0), 0), (at(1), 1), (at(2), 1)])
+def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
+    journal: Journal, left_until: str, released: int
+) -> None:
+    rejected(journal)
+    assert journal.release(1, None, suffix=True, by="amina", at=at(9), left_until=left_until) == released
+    (row,) = journal.standings(1)
+    assert (row.state, row.possible_duplicate_of) == (State.READY if released else State.REJECTED, 1)
+    assert "possible duplicate of attempt 1" in (row.message or "")
+    assert row.is_rejected_by_person == (not released)
+
+
+def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
+    rejected(journal)
+    journal.release(1, None, suffix=False, by="amina", at=at(9), left_until=at(1))
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    journal.settle([says_rejected(1, 2, Basis.PERSON, 11)])
+    assert journal.release(1, None, suffix=False, by="amina", at=at(12), left_until=at(9)) == 0
+    assert journal.release(1, None, suffix=False, by="amina", at=at(12), left_until=at(10)) == 1
+
+
+def test_the_gateways_own_word_is_released_at_once_and_leaves_no_mark(journal: Journal) -> None:
+    rejected(journal, Basis.GATEWAY)
+    assert journal.release(1, None, suffix=True, by="amina", at=at(9)) == 1
+    assert next(iter(journal.standings(1))).possible_duplicate_of is None
+
+
+def test_a_later_no_of_the_gateways_ends_the_wait(journal: Journal) -> None:
+    rejected(journal)
+    journal.release(1, None, suffix=True, by="amina", at=at(9), left_until=at(1))
+    send(journal, 1, OutcomeKind.REJECTED, at(10))
+    assert journal.release(1, None, suffix=True, by="amina", at=at(11)) == 1
+    assert next(iter(journal.standings(1))).possible_duplicate_of == 1
+
+
+@pytest.mark.parametrize("left_until", ["", at(0)])
+def test_an_amendment_waits_for_the_quarantine_too(journal: Journal, left_until: str) -> None:
+    rejected(journal)
+    (clash,) = journal.compare(OPERATION, [(2, "ORD-2", "other")])[1]
+    assert (clash.amendable, clash.quarantined_since) == (True, at(1))
+    changed = [new_instruction(2, amount="1600.00")]
+    with pytest.raises(InternalError, match="may not be replaced"):
+        open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, left_until)])
+    open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, at(1))])
+    (due,) = all_due(journal, 2)
+    assert (due.order_id, due.standing.possible_duplicate_of) == ("ORD-2-r2", 1)
+    journal.verify()
+
+
+DONE = CarriedOut("b1", "answers.csv", "a" * 64, "amina", at(4))
+
+
+def test_a_statement_is_carried_out_with_its_settlements_or_not_at_all(journal: Journal) -> None:
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    with pytest.raises(InternalError):
+        journal.settle([says_rejected(1, 7, Basis.PERSON)], carried_out=DONE)
+
+
+def test_which_statements_were_carried_out_for_a_batch_is_known(journal: Journal) -> None:
+    open_sheet(journal)
+    assert list(journal.carried_out("b1")) == []
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    journal.settle([says_rejected(1, 1, Basis.PERSON)], carried_out=DONE)
+    assert list(journal.carried_out("b1")) == [DONE]
+    assert list(journal.carried_out("b2")) == []
+    assert journal.evidence_counts() == {}
+    assert journal.verify()["evidence"] == 1
+
+
+def test_a_crash_loses_settlements_and_their_statement_together(place: Path) -> None:
+    journal = open_at(place)
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    facts = journal.head()
+    with pytest.raises(InternalError):
+        journal.settle([says_rejected(1, 1, Basis.PERSON), says_rejected(2, 9, Basis.PERSON)], carried_out=DONE)
+    journal.close()
+    again = open_at(place)
+    assert (again.head(), list(again.carried_out("b1"))) == (facts, [])
+    again.close()
+
+
+def test_verify_finds_that_a_carried_out_statement_was_changed(place: Path) -> None:
+    journal = open_at(place)
+    open_sheet(journal)
+    journal.settle([], carried_out=DONE)
+    journal.close()
+    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+        found = "SELECT sql FROM sqlite_schema WHERE name = 'evidence_is_never_changed'"
+        ((trigger,),) = connection.execute(found).fetchall()
+        connection.execute("DROP TRIGGER evidence_is_never_changed")
+        connection.execute("UPDATE evidence SET content = replace(content, 'answers', 'another')")
+        connection.execute(str(trigger))
+    changed = open_at(place)
+    with pytest.raises(JournalCorrupt, match="Evidence 1 was changed"):
+        changed.verify()
+    changed.close()
+
+
+def test_the_newest_difference_of_clocks_is_kept(journal: Journal) -> None:
+    assert journal.clock_seen() is None
+    for ahead_s in (0, 700):
+        journal.note_clock(ClockSeen(at(2), at(1), ahead_s), at=at(2))
+    assert journal.clock_seen() == ClockSeen(at(2), at(1), 700)
+    assert journal.evidence_counts() == {}
+    assert journal.verify()["evidence"] == 2
+
+
+def test_the_times_of_a_journal_never_go_back(journal: Journal) -> None:
+    open_sheet(journal, new=1, opened_at=at(5))
+    assert journal.newest_time() == at(5)
+    (due,) = all_due(journal, 1)
+    journal.append([intent(due, at(2))])
+    journal.append([outcome_of(due.number, 1, OutcomeKind.UNKNOWN, at(3))])
+    (row,) = journal.standings(1)
+    assert (row.intended_at, row.updated_at, journal.newest_time()) == (at(5), at(5), at(5))
+    journal.note_clock(ClockSeen(at(7), at(7), 0), at=at(7))
+    assert journal.newest_time() == at(7)
+    assert open_sheet(journal, "b2", [new_instruction(9)], opened_at=at(1)).opened_at == at(5)
+    journal.verify()

@@ -1,0 +1,70 @@
+"""Times of a statement are read strictly: what leaves room for a guess is none."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.sheet.statement_time import TimeSpan, read_time
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [
+        ("2026-11-20T14:05Z", "2026-11-20T14:05:00", "2026-11-20T14:06:00"),
+        ("2026-11-20T14:05:07Z", "2026-11-20T14:05:07", "2026-11-20T14:05:08"),
+        ("2026-11-20 14:05:07Z", "2026-11-20T14:05:07", "2026-11-20T14:05:08"),
+        ("2026-11-20T14:05:07+03:00", "2026-11-20T11:05:07", "2026-11-20T11:05:08"),
+        ("2026-11-20T14:05:07.5Z", "2026-11-20T14:05:07.500", "2026-11-20T14:05:07.600"),
+        ("2026-11-20T14:05:07.123Z", "2026-11-20T14:05:07.123", "2026-11-20T14:05:07.124"),
+        ("2026-11-20T14:05:07.123999Z", "2026-11-20T14:05:07.123", "2026-11-20T14:05:07.124"),
+        ("2026-11-20", "2026-11-19T10:00:00", "2026-11-21T12:00:00"),
+    ],
+)
+def test_a_time_is_as_long_as_the_unit_it_is_stated_in(text: str, start: str, end: str) -> None:
+    assert read_time(text) == TimeSpan(utc(start), utc(end))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2026-11-20T14:05:07",
+        "20/11/2026",
+        "11/20/2026 14:05",
+        "2026-11-20T14Z",
+        "2026-11-20T14:05:07z",
+        "2026-11-20T14:05:07 +03:00",
+        "2026-11-20T14:05:07+0300",
+        "2026-13-20",
+        "2026-02-30T00:00:00Z",
+        "2026-11-20T25:00:00Z",
+        "2026-11-20T14:05:07+99:00",
+        "0001-01-01",
+        "9999-12-31",
+        "\u0662026-11-20",
+        "20261120",
+        "1795000000",
+        "2026-W47-5",
+    ],
+)
+def test_what_leaves_room_for_a_guess_is_no_time(text: str) -> None:
+    assert read_time(text) is None
+
+
+@given(st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1)))  # noqa: DTZ001 - UTC is added
+def test_a_time_that_the_journal_writes_is_read_as_that_very_time(moment: datetime) -> None:
+    in_utc = moment.replace(tzinfo=UTC)
+    written = in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    start = in_utc.replace(microsecond=in_utc.microsecond // 1000 * 1000)
+    assert read_time(written) == TimeSpan(start, start + timedelta(milliseconds=1))
+
+
+@given(st.text(max_size=40))
+def test_no_text_makes_it_fail(text: str) -> None:
+    read_time(text)
