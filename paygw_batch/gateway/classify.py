@@ -75,7 +75,11 @@ def classify(
 def date_of(reply: RawReply) -> datetime | None:
     """Return the time of the gateway's clock that a reply states in its `Date`; None for none that can be read."""
     stated = _header(reply, "date")
-    return _http_date(stated) if stated is not None else None
+    found = _http_date(stated) if stated is not None else None
+    try:
+        return found.astimezone(UTC) if found is not None else None
+    except OverflowError:  # at the end of the calendar, by a zone
+        return None
 
 
 def _of_fault(fault: TransportFault) -> Verdict:
