@@ -89,6 +89,8 @@ def _of_fault(fault: TransportFault) -> Verdict:
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
     if fault.kind is FaultKind.TLS_UNTRUSTED:
         return Verdict(outcome, StopRun("The gateway's certificate is not to be trusted."))
+    if fault.kind is FaultKind.EARLY_REPLY:
+        return Verdict(outcome, StopRun("The gateway answers before it is asked: its answers cannot be believed."))
     return Verdict(outcome, TryAgain())
 
 

@@ -1,16 +1,20 @@
 """One connection to the gateway, and the one exchange on it at a time: where the first-byte witness is."""
 
 import asyncio
-import select
 import ssl
+from contextlib import suppress
 from enum import Enum, auto
 from typing import cast
 
 from paygw_batch.errors import InternalError
+from paygw_batch.gateway.arrivals import Arrivals
 from paygw_batch.gateway.http1 import Broken, ReplyReader
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.proxy import TunnelReader, connect_request
 from paygw_batch.gateway.tls import TlsChannel
+
+LOOKS_AGAIN_AFTER_S = 0.002
+"""The wait for the rest of something that has begun to arrive on a connection that should be quiet."""
 
 
 class CannotOpen(Exception):
@@ -20,6 +24,9 @@ class CannotOpen(Exception):
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+
+
+_SPOKE_FIRST = (FaultKind.EARLY_REPLY, "the gateway spoke before it was asked")
 
 
 class _Stage(Enum):
@@ -48,10 +55,12 @@ class Connection(asyncio.Protocol):
         self._living = living
         self._transport: asyncio.Transport | None = None
         self._stage = _Stage.OPENING
-        self._arrivals: select.poll | None = None
+        self._why_spent = (FaultKind.CONNECT_FAILED, "the connection was closed")
+        self._arrivals: Arrivals | None = None
         # While opening:
         self._step: asyncio.Future[CannotOpen | None] | None = None
         self._tunnel: TunnelReader | None = None
+        self._tunnel_s = 0.0
         self._tls: TlsChannel | None = None
         # During an exchange:
         self._has_served = False
@@ -61,6 +70,8 @@ class Connection(asyncio.Protocol):
         self._first_byte_left = False
         self._request_bytes = 0
         self._bytes_written = 0
+        self._began_early = False
+        """The peer certainly began to speak before it had the whole request."""
         self._read_timeout_s = 0.0
         self._silent_since_s = 0.0
         self._deadline_s = 0.0
@@ -71,8 +82,10 @@ class Connection(asyncio.Protocol):
         """Have the proxy at the other end connect us to `destination` (host:port). Raises `CannotOpen`."""
         self.opening_kind = FaultKind.PROXY_FAILED
         self._tunnel = TunnelReader()
+        began_s = self._loop.time()
         await self._wait_for_step(connect_request(destination))
         self._tunnel = None
+        self._tunnel_s = self._loop.time() - began_s
 
     async def open_tls(self, channel: TlsChannel) -> None:
         """Speak TLS from here on. Raises `CannotOpen`."""
@@ -84,9 +97,29 @@ class Connection(asyncio.Protocol):
             raise CannotOpen(FaultKind.TLS_FAILED, _reason(error)) from None
         await self._wait_for_step(channel.outgoing())
 
-    def ready(self) -> None:
-        """Declare the connection open: what comes next is an exchange."""
-        self._stage = _Stage.QUIET
+    def round_trip_s(self) -> float:
+        """Return how long a packet takes to the gateway and back, and 0 where the system does not say.
+
+        The proxy has answered once it had reached the gateway, so that its answer took a round trip at least.
+        """
+        return self._tunnel_s or (self._arrivals.round_trip_s() if self._arrivals is not None else 0.0)
+
+    async def listen(self, listening_s: float, until_s: float) -> None:
+        """Let `listening_s` pass in which the peer must be silent; an exchange may follow at once, without a wait.
+
+        Who speaks before he is asked would be taken for one who answers. A ticket of TLS is let in, until `until_s` of
+        the loop's clock. Raises `CannotOpen`.
+        """
+        self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
+        while listening_s or not self.is_fit():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(listening_s or LOOKS_AGAIN_AFTER_S):
+                    await self.gone.wait()
+            listening_s = 0
+            if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
+                raise CannotOpen(*self._why_spent)
+            if self._loop.time() >= until_s and not self.is_fit():
+                raise CannotOpen(FaultKind.EARLY_REPLY, "the gateway did not stop to speak unasked")
 
     @property
     def is_quiet(self) -> bool:
@@ -97,10 +130,7 @@ class Connection(asyncio.Protocol):
         """Whether an exchange may start: no byte and no end has come since the last one, not even unread ones."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
             return False
-        if self._arrivals is None:
-            self._arrivals = select.poll()
-            self._arrivals.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not self._arrivals.poll(0)
+        return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
 
     def exchange(
         self, request: bytes, *, read_timeout_s: float, deadline_s: float
@@ -111,7 +141,8 @@ class Connection(asyncio.Protocol):
         """
         result = self._result = self._loop.create_future()
         transport = self._transport
-        if transport is None or self._stage is not _Stage.QUIET or transport.is_closing():
+        # The last look: what has come up to here came unasked. Nothing may wait between this and the hand-over.
+        if transport is None or not self.is_fit():
             self._stage = _Stage.SPENT
             result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"))
             return result
@@ -119,6 +150,7 @@ class Connection(asyncio.Protocol):
         if self._has_served:
             self._reader = ReplyReader(reused_connection=True)
         self._has_served = True
+        self._began_early = False
         self._request_bytes = len(request)
         self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
         self._silent_since_s = self._loop.time()
@@ -164,7 +196,7 @@ class Connection(asyncio.Protocol):
             self._fail(kind, detail)
             return
         self._fail_step(kind, detail)
-        self._stage = _Stage.SPENT
+        self._stage, self._why_spent = _Stage.SPENT, (kind, detail)
         if self._transport is not None:
             self._transport.abort()
 
@@ -173,6 +205,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection stands."""
         self._transport = cast("asyncio.Transport", transport)
+        self._arrivals = Arrivals(transport.get_extra_info("socket").fileno())
         # With no slack, `resume_writing` tells the moment the kernel has taken the whole request.
         self._transport.set_write_buffer_limits(0)
         self._living.add(self)
@@ -184,13 +217,16 @@ class Connection(asyncio.Protocol):
                 self._go_on_opening(data)
             case _Stage.EXCHANGE:
                 if self._tls is None:
+                    self._note_early_bytes()
                     self._take(data)
                 else:
                     self._take_encrypted(self._tls, data)
             case _Stage.QUIET:
                 # TLS has a little of its own to say between exchanges (session tickets); nothing else has.
-                if self._tls is None or self._tls.decrypt(data) or self._tls.ended or self._tls.failure:
-                    self.abort()
+                if self._tls is None or self._tls.decrypt(data):
+                    self.abort(*_SPOKE_FIRST)
+                elif self._tls.ended or self._tls.failure:
+                    self.abort(FaultKind.TLS_FAILED, "the connection was closed")
             case _Stage.SPENT:
                 pass
 
@@ -218,6 +254,9 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The kernel has taken all that was written; now the silence of the reply begins."""
+        if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
+            # What is there already may be older than the last piece, which the event loop wrote without a look.
+            self._began_early = self._began_early or self._has_unread()
         self._bytes_written = self._request_bytes
         self._silent_since_s = self._loop.time()
 
@@ -238,7 +277,7 @@ class Connection(asyncio.Protocol):
     def _go_on_opening(self, data: bytes) -> None:
         if self._step is None or self._step.done():
             # Nobody speaks to us before we ask.
-            self.abort()
+            self.abort(*_SPOKE_FIRST)
         elif self._tunnel is not None:
             self._tunnel.feed(data)
             if self._tunnel.problem:
@@ -257,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._fail_step(FaultKind.TLS_FAILED, _reason(error))
         else:
             if complete and tls.decrypt(b""):
-                self._fail_step(FaultKind.TLS_FAILED, "the gateway spoke first")
+                self._fail_step(*_SPOKE_FIRST)
             elif complete and self._step is not None:
                 self._step.set_result(None)
         if self._transport is not None:
@@ -265,21 +304,38 @@ class Connection(asyncio.Protocol):
 
     # During an exchange.
 
+    def _has_unread(self) -> bool:
+        return self._arrivals is not None and self._arrivals.has_unread()
+
+    def _is_leaving(self, transport: asyncio.Transport) -> bool:
+        """Whether a part of the request is still here, or on its way."""
+        return transport.get_write_buffer_size() > 0 or (
+            self._reader.bytes_read == 0 and self._arrivals is not None and self._arrivals.has_unacknowledged()
+        )
+
     def _take_encrypted(self, tls: TlsChannel, data: bytes) -> None:
+        self._note_early_bytes()
         plain = tls.decrypt(data)
         if plain:
             self._take(plain)
+        elif not tls.is_inside_record:
+            # What came early was a ticket, whole by now, and no reply.
+            self._began_early = False
         if self._stage is _Stage.EXCHANGE:
             if tls.failure is not None:
                 self._fail(FaultKind.TLS_FAILED, _reason(tls.failure))
             elif tls.ended:
                 self._end(cleanly=True)
 
-    def _take(self, data: bytes) -> None:
+    def _note_early_bytes(self) -> None:
         if self._transport is None:
             raise InternalError("bytes came from a connection that was never made")
+        if not self._began_early and self._is_leaving(self._transport):
+            self._began_early = True
+
+    def _take(self, data: bytes) -> None:
         self._silent_since_s = self._loop.time()
-        if self._transport.get_write_buffer_size() > 0:
+        if self._began_early:
             self._fail(FaultKind.EARLY_REPLY, "a reply began before the whole request had left")
             return
         self._bytes_written = self._request_bytes

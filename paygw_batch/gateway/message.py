@@ -73,6 +73,7 @@ class FaultKind(StrEnum):
     CONNECTION_LOST = "read.closed"
     PROTOCOL_ERROR = "reply.protocol"
     EARLY_REPLY = "reply.early"
+    """The gateway spoke before it had been asked: with an unset witness before the request, otherwise during it."""
     REPLY_TOO_LARGE = "reply.too_large"
     REPLY_ENCODED = "reply.encoded"
     CANCELLED = "cancelled"

@@ -13,6 +13,8 @@ import certifi
 from paygw_batch.errors import ConfigurationError
 
 _READ_BYTES = 64 * 1024
+_HEADER_BYTES = 5
+"""A record of TLS begins with its type, its version and, in the last two bytes, its length."""
 
 
 def client_context(ca_bundle: Path | None) -> ssl.SSLContext:
@@ -47,6 +49,8 @@ class TlsChannel:
         """The peer has said that it sends nothing more (close_notify)."""
         self.failure: ssl.SSLError | None = None
         """What made reading on impossible."""
+        self._header = b""
+        self._record_left_bytes = 0
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._side = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=session)
@@ -62,10 +66,15 @@ class TlsChannel:
         """Whether the handshake took up an earlier session."""
         return bool(self._side.session_reused)
 
+    @property
+    def is_inside_record(self) -> bool:
+        """Whether a record has begun to arrive and has not ended: what it holds is not known yet."""
+        return bool(self._header) or self._record_left_bytes > 0
+
     def handshake(self, arrived: bytes = b"") -> bool:
         """Go on with the handshake; return whether it is complete."""
         if arrived:
-            self._incoming.write(arrived)
+            self._arrive(arrived)
         try:
             self._side.do_handshake()
         except ssl.SSLWantReadError:
@@ -80,7 +89,7 @@ class TlsChannel:
 
     def decrypt(self, arrived: bytes) -> bytes:
         """Return the application bytes that have arrived, and take note of an end or a failure."""
-        self._incoming.write(arrived)
+        self._arrive(arrived)
         pieces = []
         try:
             while piece := self._side.read(_READ_BYTES):
@@ -91,6 +100,22 @@ class TlsChannel:
         except ssl.SSLError as error:
             self.failure = error
         return b"".join(pieces)
+
+    def _arrive(self, data: bytes) -> None:
+        """Hand bytes of the wire to the library, and follow where records begin and end (RFC 8446 section 5.1)."""
+        self._incoming.write(data)
+        position = 0
+        while position < len(data):
+            if self._record_left_bytes:
+                step = min(self._record_left_bytes, len(data) - position)
+                self._record_left_bytes -= step
+            else:
+                step = min(_HEADER_BYTES - len(self._header), len(data) - position)
+                self._header += data[position : position + step]
+                if len(self._header) == _HEADER_BYTES:
+                    self._record_left_bytes = int.from_bytes(self._header[3:])
+                    self._header = b""
+            position += step
 
     def outgoing(self) -> bytes:
         """Return what must be written to the wire now."""

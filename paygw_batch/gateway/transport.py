@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 MAX_QUIET_S = 1.0
 """A connection that was idle for longer serves no further payout: servers close such, and the two could cross."""
 
+FIRST_LISTENING_S = 0.05
+"""How long, beyond a round trip, the gateway must be silent on the first connection before it is sent anything."""
+SHORTEST_LISTENING_S = 0.001
+"""A shorter wait is not worth its timer: then the kernel is only asked whether something has come."""
+
 _SET_HERE = frozenset(
     {"host", "user-agent", "accept-encoding", "content-length", "transfer-encoding", "connection", "cookie"}
 )
@@ -60,6 +65,8 @@ class PayoutTransport(httpx.AsyncBaseTransport):
         self._reuse = settings.connections is Connections.REUSE
         self._idle: list[Connection] = []
         self._living: set[Connection] = set()
+        self._answer_s: float | None = None
+        """How long the gateway took for its latest answer."""
         self._is_closed = False
 
     async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
@@ -129,12 +136,13 @@ class PayoutTransport(httpx.AsyncBaseTransport):
             if isinstance(opened, TransportFault):
                 return opened
             connection = opened
-        served = False
+        asked_s, served = loop.time(), False
         try:
             result = await connection.exchange(
                 request, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
             )
             served = isinstance(result, RawReply)
+            self._answer_s = loop.time() - asked_s if served else self._answer_s
         finally:
             self._let_go(connection, served=served)
         return result
@@ -175,6 +183,7 @@ class PayoutTransport(httpx.AsyncBaseTransport):
         try:
             async with asyncio.timeout_at(bound_s):
                 await self._open_step_by_step(loop, connection)
+            await connection.listen(self._listening_s(connection), loop.time() + self._settings.connect_timeout_s)
         except TimeoutError:
             connection.abort()
             is_total = bound_s == deadline_s
@@ -190,8 +199,19 @@ class PayoutTransport(httpx.AsyncBaseTransport):
         if self._is_closed:
             connection.abort()
             return _not_sent(FaultKind.CANCELLED, "given up")
-        connection.ready()
         return connection
+
+    def _listening_s(self, connection: Connection) -> float:
+        """Return how long the gateway must be silent on a new connection before it is sent anything.
+
+        The first connection is listened to for long, because a run starts with it alone. Later ones for a round trip,
+        or a tenth of what the gateway last took to answer, if that is less.
+        """
+        if self._answer_s is None:
+            return connection.round_trip_s() + FIRST_LISTENING_S
+        most_s = self._answer_s / 10
+        listening_s = min(connection.round_trip_s(), most_s) if most_s >= SHORTEST_LISTENING_S else 0.0
+        return listening_s if listening_s >= SHORTEST_LISTENING_S else 0.0
 
     async def _open_step_by_step(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         if self._proxy is None:

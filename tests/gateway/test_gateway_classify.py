@@ -48,7 +48,7 @@ def test_once_the_first_byte_may_have_left_any_fault_is_unknown_and_the_run_goes
     assert judge_fault(kind, left=True) == Verdict(Outcome(OutcomeKind.UNKNOWN, cause=kind.value), GoOn())
 
 
-@pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED}))
+@pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED, FaultKind.EARLY_REPLY}))
 def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind: FaultKind) -> None:
     assert judge_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), TryAgain())
 
@@ -56,6 +56,12 @@ def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind:
 def test_a_certificate_that_is_not_to_be_trusted_stops_the_run() -> None:
     verdict = judge_fault(FaultKind.TLS_UNTRUSTED, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
+    assert isinstance(verdict.advice, StopRun)
+
+
+def test_a_gateway_that_speaks_before_it_is_asked_stops_the_run() -> None:
+    verdict = judge_fault(FaultKind.EARLY_REPLY, left=False)
+    assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="reply.early")
     assert isinstance(verdict.advice, StopRun)
 
 

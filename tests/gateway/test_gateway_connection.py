@@ -1,10 +1,13 @@
 """What a connection says of a write that fails under its hands: a transport that does as scripted."""
 
 import asyncio
+import socket
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from paygw_batch.gateway.connection import Connection
+from paygw_batch.gateway.connection import CannotOpen, Connection
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.gateway.gateway_server import play
 
@@ -16,6 +19,14 @@ class FailingTransport(asyncio.Transport):
         super().__init__()
         self.broken = broken
         self.written: list[bytes] = []
+        self._ends = socket.socketpair()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._ends[0] if name == "socket" else default
+
+    def release(self) -> None:
+        for end in self._ends:
+            end.close()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert (high, low) == (0, None)
@@ -38,7 +49,8 @@ async def exchange_over(transport: FailingTransport) -> RawReply | TransportFaul
     loop = asyncio.get_running_loop()
     connection = Connection(loop, set())
     connection.connection_made(transport)
-    connection.ready()
+    with suppress(CannotOpen):
+        await connection.listen(0, loop.time() + 30)
     return await connection.exchange(b"request", read_timeout_s=60, deadline_s=loop.time() + 120)
 
 
@@ -59,3 +71,4 @@ def test_only_a_connection_that_was_gone_before_the_write_proves_that_nothing_le
     transport = FailingTransport(broken=broken_before)
     assert play(exchange_over(transport)) == fault
     assert transport.written == written
+    transport.release()

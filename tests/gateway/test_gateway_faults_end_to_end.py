@@ -322,6 +322,19 @@ def test_a_name_that_is_not_resolved_leaves_every_row_ready() -> None:
     check_unsent(play(scenario()))
 
 
+def test_a_gateway_that_speaks_before_it_is_asked_gets_one_connection_and_no_row(channel: Channel) -> None:
+    async def script(peer: Peer) -> None:
+        peers.append(peer)
+        await peer.send(http(NO))
+        await peer.until_closed()
+
+    peers: list[Peer] = []
+    ended = play(a_run(script, channel, always=True))
+    assert (ended.first.state.value, ended.first.attempts, ended.end.sent) == ("ready", 1, 0)
+    assert (ended.exit_code, ended.arrived, len(peers)) == (6, {}, 1)
+    assert "before it is asked" in (ended.end.stop_reason or "")
+
+
 @pytest.mark.parametrize("script", [hang_up, reset, silence])
 def test_a_handshake_that_is_ended_reset_or_stalled_leaves_every_row_ready(script: Script, ca_bundle: Path) -> None:
     check_unsent(play(a_run(script, {"tls": None, "speaks": "https", "ca_bundle": ca_bundle}, always=True)))

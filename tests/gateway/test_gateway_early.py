@@ -1,0 +1,431 @@
+"""Replies that come before they can be replies: before, between and during the bytes of the request.
+
+Every gateway here speaks over a real socket. What it says would be believed, had it been said after the request.
+"""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.load import load_operation
+from paygw_batch.gateway import connection, transport
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.endpoint import Connections
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.tls import TlsChannel, client_context
+from paygw_batch.gateway.transport import PayoutTransport
+from tests.gateway.gateway_server import (
+    BODY,
+    HUGE,
+    REPLY,
+    Peer,
+    Script,
+    deliver_once,
+    jump,
+    pause_reading,
+    play,
+    request_to,
+    resume_reading,
+    serving,
+    settings_for,
+    summary,
+    turns,
+)
+
+Channel = dict[str, Any]
+Gateway = Callable[[socket.socket], None]
+
+DECLINED = b'{"status": "declined"}'
+NO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(DECLINED), DECLINED)
+NOT_SENT = (FaultKind.EARLY_REPLY, False)
+IN_DOUBT = (FaultKind.EARLY_REPLY, True)
+WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listen to a connection for as long as the gateway needs to speak, so that no test depends on speed."""
+    monkeypatch.setattr(transport, "FIRST_LISTENING_S", 25)
+
+
+# Before the request.
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1], b"H", b"\r\n"], ids=["yes", "no", "byte", "H", "blank line"])
+def test_who_speaks_when_he_is_connected_gets_no_request(channel: Channel, said: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        peer.writer.write(said)
+        assert await peer.until_closed() == b""
+
+    assert summary(play(deliver_once(script, **channel))) == NOT_SENT
+
+
+def test_what_is_there_already_is_seen_also_where_nothing_is_waited_for(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop has not seen the bytes when the request is about to leave: the kernel has."""
+    monkeypatch.setattr(transport, "FIRST_LISTENING_S", 0)
+    monkeypatch.setattr(connection.Connection, "round_trip_s", lambda _: 0.0)
+    listen = connection.Connection.listen
+    heard: list[bytes] = []
+
+    async def script(peer: Peer) -> None:
+        opened.append(peer)
+        heard.append(await peer.until_closed())
+
+    async def listen_once_spoken(self: connection.Connection, listening_s: float, until_s: float) -> None:
+        while not opened:
+            await turns(1)
+        # To the raw socket at once, with no turn of the loop in between.
+        opened[0].writer.write(NO)
+        await listen(self, listening_s, until_s)
+
+    opened: list[Peer] = []
+    monkeypatch.setattr(connection.Connection, "listen", listen_once_spoken)
+    assert summary(play(deliver_once(script, **channel))) == NOT_SENT
+    assert heard == [b""]
+
+
+@pytest.mark.parametrize("connections", list(Connections))
+def test_the_last_look_is_taken_where_the_request_is_handed_over(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch, connections: Connections
+) -> None:
+    exchange = connection.Connection.exchange
+
+    async def script(peer: Peer) -> None:
+        peers.append(peer)
+        if connections is Connections.REUSE:
+            await peer.answer()
+        assert await peer.until_closed() == b""
+
+    def spoken_to_at_the_last_moment(self: connection.Connection, request: bytes, **bounds: float) -> Any:
+        if connections is Connections.FRESH or self._has_served:
+            peers[0].writer.write(NO)
+        return exchange(self, request, **bounds)
+
+    async def scenario() -> RawReply | TransportFault:
+        async with serving(script, tls=channel["tls"]) as server:
+            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"), connections=connections)
+            async with PayoutTransport(settings) as sending:
+                if connections is Connections.REUSE:
+                    assert summary(await sending.deliver(request_to(server.url))) == BODY
+                result = await sending.deliver(request_to(server.url))
+            await server.finished()
+            return result
+
+    peers: list[Peer] = []
+    monkeypatch.setattr(connection.Connection, "exchange", spoken_to_at_the_last_moment)
+    result = play(scenario())
+    assert isinstance(result, TransportFault)
+    assert not result.first_byte_left
+
+
+def test_a_proxy_that_says_more_than_that_the_way_is_open_gets_no_request() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        peer.writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + NO)
+        assert await peer.until_closed() == b""
+
+    async def scenario() -> RawReply | TransportFault:
+        async with serving(script) as proxy:
+            settings = settings_for("https://gateway.example", proxy=proxy.url)
+            async with PayoutTransport(settings) as sending:
+                result = await sending.deliver(request_to("https://gateway.example"))
+            await proxy.finished()
+            return result
+
+    assert summary(play(scenario())) == (FaultKind.PROXY_FAILED, False)
+
+
+class TlsByHand:
+    """The gateway's side of TLS, whose records a test cuts and sends as it likes."""
+
+    def __init__(self, context: ssl.SSLContext, peer: Peer) -> None:
+        self.arriving, self.leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.side = context.wrap_bio(self.arriving, self.leaving, server_side=True)
+        self.peer = peer
+
+    async def shake_hands(self) -> None:
+        while True:
+            try:
+                self.side.do_handshake()
+            except ssl.SSLWantReadError:
+                self.send(self.leaving.read())
+                self.arriving.write(await self.peer.reader.read(2**14))
+            else:
+                self.send(self.leaving.read())
+                return
+
+    async def request(self) -> bytes:
+        while True:
+            try:
+                return self.side.read()
+            except ssl.SSLWantReadError:
+                if not (data := await self.peer.reader.read(2**14)):
+                    return b""
+                self.arriving.write(data)
+
+    def record_of(self, data: bytes) -> bytes:
+        self.side.write(data)
+        return self.leaving.read()
+
+    def send(self, data: bytes) -> None:
+        self.peer.writer.write(data)
+
+
+async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | TransportFault:
+    async with serving(script) as server:
+        url = server.url.replace("http:", "https:")
+        async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as sending:
+            result = await sending.deliver(request_to(url))
+        await server.finished()
+        return result
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("cut", [1, 4, 5, 6, 30])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_record_that_has_begun_before_the_request_is_waited_for_and_is_no_reply(
+    server_tls: ssl.SSLContext, ca_bundle: Path, cut: int, *, goes_on: bool
+) -> None:
+    async def script(peer: Peer) -> None:
+        tls = TlsByHand(server_tls, peer)
+        await tls.shake_hands()
+        record = tls.record_of(NO)
+        tls.send(record[:cut])
+        await turns(100)
+        jump(26)
+        if goes_on:
+            await turns(100)
+            tls.send(record[cut:])
+        else:
+            jump(31)
+        assert await tls.request() == b""
+
+    assert summary(play(deliver_over_tls(script, ca_bundle))) == NOT_SENT
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_ticket_in_two_pieces_is_no_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+    async def script(peer: Peer) -> None:
+        tls = TlsByHand(server_tls, peer)
+        pieces: list[bytes] = []
+        tls.send = pieces.append  # type: ignore[assignment, method-assign]
+        handshake = asyncio.ensure_future(tls.shake_hands())
+        while not handshake.done():
+            await turns()
+            if not handshake.done() and pieces:
+                peer.writer.write(pieces.pop(0))
+        tickets = b"".join(pieces)
+        del tls.send
+        assert len(tickets) > 100
+        tls.send(tickets[:50])
+        await turns(100)
+        jump(26)
+        await turns(100)
+        tls.send(tickets[50:])
+        assert b"PAY-1" in await tls.request()
+        tls.send(tls.record_of(REPLY))
+        await peer.until_closed()
+
+    assert summary(play(deliver_over_tls(script, ca_bundle))) == BODY
+
+
+def test_where_records_begin_and_end_is_followed_whatever_the_pieces(ca_bundle: Path) -> None:
+    records = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + b"x" * size for size in (1, 300, 0, 7))
+    ends = {6, 6 + 305, 6 + 305 + 5, len(records)}
+    for step in (1, 2, 3, 5, 7, 400):
+        channel = TlsChannel(client_context(ca_bundle), "localhost")
+        for start in range(0, len(records), step):
+            channel._arrive(records[start : start + step])
+            position = min(start + step, len(records))
+            assert channel.is_inside_record is (position not in ends), (step, position)
+
+
+# While the request leaves.
+
+
+async def take_a_little_and_say(said: bytes, peer: Peer) -> None:
+    await peer.reader.readexactly(1000)
+    pause_reading(peer)
+    await peer.send(said)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1]], ids=["yes", "no", "byte"])
+def test_a_reply_that_begins_while_the_request_leaves_is_in_doubt(channel: Channel, said: bytes) -> None:
+    assert summary(play(deliver_once(partial(take_a_little_and_say, said), body=HUGE, **channel))) == IN_DOUBT
+
+
+def test_a_reply_that_begins_while_the_request_leaves_and_ends_later_is_in_doubt(channel: Channel) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readexactly(1000)
+        pause_reading(peer)
+        await peer.send(REPLY[:1])
+        resume_reading(peer)
+        while await peer.reader.read(2**20):
+            pass
+
+    assert summary(play(deliver_once(script, body=HUGE, **channel))) == IN_DOUBT
+
+
+# The same against a gateway in another thread, on every event loop there is.
+
+
+def loops() -> Iterator[Any]:
+    yield pytest.param(asyncio.new_event_loop, id="asyncio")
+    with suppress(ImportError):
+        import uvloop  # noqa: PLC0415 (an extra)
+
+        yield pytest.param(uvloop.new_event_loop, id="uvloop")
+
+
+every_loop = pytest.mark.parametrize("new_loop", list(loops()))
+
+
+@contextmanager
+def gateway_in_a_thread(
+    said: Gateway, tls: ssl.SSLContext | None, *, receive_buffer: int | None = None
+) -> Iterator[str]:
+    """Serve connections one after another with `said`, which gets each one when it is open; yield the address."""
+
+    def serve() -> None:
+        while True:
+            try:
+                taken, _ = listener.accept()
+            except OSError:
+                return
+            with suppress(OSError), taken:
+                taken.settimeout(30)
+                if tls is None:
+                    said(taken)
+                else:
+                    with tls.wrap_socket(taken, server_side=True) as secured:
+                        said(secured)
+
+    with socket.socket() as listener:
+        if receive_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        serving_thread = threading.Thread(target=serve)
+        serving_thread.start()
+        yield f"{'http' if tls is None else 'https'}://localhost:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        serving_thread.join()
+
+
+def delivered(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], url: str, channel: Channel, count: int = 1, size: int = 20
+) -> list[RawReply | TransportFault]:
+    async def scenario() -> list[RawReply | TransportFault]:
+        async with PayoutTransport(settings_for(url, ca_bundle=channel.get("ca_bundle"))) as sending:
+            body = b'{"client_orderid":"PAY-1"}'.ljust(size)
+            return [await sending.deliver(request_to(url, body=body)) for _ in range(count)]
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(scenario())
+
+
+def read_to_the_end(taken: socket.socket) -> bytes:
+    pieces = []
+    while data := taken.recv(2**16):
+        pieces.append(data)
+    return b"".join(pieces)
+
+
+@every_loop
+def test_no_row_is_sent_to_who_says_no_to_everyone_who_connects(
+    channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "FIRST_LISTENING_S", 25)
+    heard: list[bytes] = []
+
+    def says_no_at_once(taken: socket.socket) -> None:
+        taken.sendall(NO)
+        with suppress(OSError):
+            heard.append(read_to_the_end(taken))
+
+    with gateway_in_a_thread(says_no_at_once, channel["tls"]) as url:
+        results = delivered(new_loop, url, channel, 60)
+    assert {summary(result) for result in results} == {NOT_SENT}
+    assert b"".join(heard) == b""
+    for result in results:
+        verdict = classify(result, request_to(url).expected, WORDS, load_operation("payout"))
+        assert verdict.outcome.kind is OutcomeKind.NOT_SENT
+
+
+@every_loop
+def test_a_reply_that_was_sent_before_the_request_had_arrived_whole_is_in_doubt(
+    channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """The request has left whole, as far as the program can see: the kernel still holds it for a slow peer."""
+
+    def answers_the_beginning(taken: socket.socket) -> None:
+        taken.recv(1)
+        taken.sendall(REPLY)
+        ended.wait(30)
+
+    ended = threading.Event()
+    with gateway_in_a_thread(answers_the_beginning, channel["tls"], receive_buffer=4096) as url:
+        (result,) = delivered(new_loop, url, channel, size=400_000)
+        ended.set()
+    assert summary(result) == IN_DOUBT
+
+
+@every_loop
+def test_a_slow_reader_that_answers_the_whole_request_is_believed(
+    channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    def reads_slowly(taken: socket.socket) -> None:
+        left, seen = 400_000, b""
+        while b"\r\n\r\n" not in seen:
+            seen += taken.recv(1)
+        while left:
+            left -= len(taken.recv(min(left, 1000)))
+        taken.sendall(REPLY)
+
+    with gateway_in_a_thread(reads_slowly, channel["tls"], receive_buffer=4096) as url:
+        (result,) = delivered(new_loop, url, channel, size=400_000)
+    assert summary(result) == BODY
+
+
+# How long is listened.
+
+
+def test_the_first_connection_is_listened_to_for_long_and_later_ones_for_a_share_of_the_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listened: list[float] = []
+    listen = connection.Connection.listen
+
+    async def noted(self: connection.Connection, listening_s: float, until_s: float) -> None:
+        listened.append(listening_s)
+        await listen(self, 0, until_s)
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        jump(took_s[peer.number])
+        await peer.send(REPLY)
+
+    async def scenario() -> None:
+        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as sending:
+            for _ in took_s:
+                assert summary(await sending.deliver(request_to(server.url))) == BODY
+
+    took_s = [5.0, 0.0, 0.5, 0.0]
+    monkeypatch.setattr(connection.Connection, "listen", noted)
+    monkeypatch.setattr(connection.Connection, "round_trip_s", lambda _: 0.2)
+    play(scenario())
+    assert listened[:2] == [0.2 + transport.FIRST_LISTENING_S, 0.2]
+    assert 0.05 <= listened[3] < 0.2
