@@ -12,7 +12,7 @@ import socket
 import weakref
 from pathlib import Path
 
-from paygw_batch.errors import JournalError, JournalHeld
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.place import open_private
 
 _HOLDER_BYTES = 4096
@@ -22,13 +22,23 @@ _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 class RunLock:
     """The right to write one journal, held from construction to `close` or the end of the process.
 
-    Raises `JournalHeld`, naming the holder, when another run has it; nothing is waited for.
+    `kind` and `command` say who holds it: the one for programs, the other for people. Raises `held`, naming the holder,
+    when another process has it; nothing is waited for.
     """
 
-    def __init__(self, path: Path, *, now: str, command: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: str,
+        command: str,
+        kind: HolderKind = HolderKind.RUN,
+        held: type[JournalHeld] = JournalHeld,
+    ) -> None:
         self._fd: int | None = None
-        fd = _lock(path)
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "command": command}
+        fd = _lock(path, held)
+        host = socket.gethostname()
+        holder = {"pid": os.getpid(), "host": host, "since": now, "command": command, "kind": kind.value}
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(holder).encode(), 0)
@@ -48,16 +58,16 @@ class RunLock:
             os.close(fd)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, held: type[JournalHeld]) -> int:
     """Return a descriptor that holds the lock on the file that stands at `path` now."""
     while True:
         fd = open_private(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            held = _held_by(fd)
+            refusal = _held_by(fd, held)
             os.close(fd)
-            raise held from None
+            raise refusal from None
         if _is_same_file(fd, path):
             return fd
         os.close(fd)  # someone removed the file between opening and locking it: a lock on it would keep no one out
@@ -70,16 +80,17 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
-def _held_by(fd: int) -> JournalHeld:
+def _held_by(fd: int, held: type[JournalHeld]) -> JournalHeld:
     try:
         holder = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
-        command = str(holder["command"])
-        told = f"process {holder['pid']} on {holder['host']}, since {holder['since']}: {command}"
-    except (ValueError, TypeError, KeyError):  # it has the lock, and has not written its name yet
-        command, told = "", "it has just started"
-    held = JournalHeld(f"Another run holds this journal: {told}.")
-    held.command = command
-    return held
+        told = f"process {holder['pid']} on {holder['host']}, since {holder['since']}: {holder['command']}"
+        # Earlier versions did not write the kind. What is not known is not waited for.
+        kind = HolderKind.LISTENER if holder.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
+    except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
+        kind, told = HolderKind.STARTING, "it has just started"
+    refusal = held(f"{held().message.removesuffix('.')}: {told}.")
+    refusal.holder = kind
+    return refusal
 
 
 def _let_go_in_child() -> None:

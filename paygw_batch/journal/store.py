@@ -5,7 +5,7 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.errors import JournalError
+from paygw_batch.errors import HolderKind, JournalError
 from paygw_batch.journal.connection import connect, leave_untouched
 from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.making import make_journal
@@ -19,7 +19,9 @@ from paygw_batch.journal.writer import SqliteJournal
 __all__ = ["SqliteJournal", "SqliteReader", "open_journal", "read_journal"]
 
 
-def open_journal(path: Path, *, witness_dir: Path, endpoint: str, now: str, holder: str) -> SqliteJournal:
+def open_journal(
+    path: Path, *, witness_dir: Path, endpoint: str, now: str, holder: str, kind: HolderKind = HolderKind.RUN
+) -> SqliteJournal:
     """Open the journal at `path` for a run, made if there is none, and hold it until `close`.
 
     `witness_dir` is where the witness stands, `endpoint` what the journal is for, `now` the time (UTC, ISO 8601 with
@@ -34,7 +36,7 @@ def open_journal(path: Path, *, witness_dir: Path, endpoint: str, now: str, hold
         make_directory(directory)
         check_directory(directory)
     with ExitStack() as undo:
-        lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder)
+        lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder, kind=kind)
         undo.callback(lock.close)
         journal = _open_locked(path, witness_dir, lock, undo, endpoint=endpoint, now=now)
         undo.pop_all()

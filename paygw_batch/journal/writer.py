@@ -379,7 +379,9 @@ class SqliteJournal(SqliteReader):
 
 
 def _reason(error: apsw.Error) -> str:
-    if isinstance(error, apsw.ConstraintError) and "fact.seq" in str(error):
+    # The numbers of facts, batches and instructions are given by whoever holds the journal.
+    code = getattr(error, "extendedresult", 0)  # every error has it, and its stub does not say so
+    if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return "another process has written to it"
     return str(error)
 

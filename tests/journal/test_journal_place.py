@@ -5,6 +5,7 @@ import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -156,7 +157,7 @@ def test_an_empty_file_becomes_a_journal_but_cannot_be_read_as_one(place: Path) 
 def test_a_path_that_is_no_text_is_refused(place: Path) -> None:
     odd = place / "caf\udce9" / "journal.sqlite3"
     for open_it in (open_journal, read_journal):
-        arguments = {"now": AT, "holder": "a test"} if open_it is open_journal else {}
+        arguments: dict[str, Any] = {"now": AT, "holder": "a test"} if open_it is open_journal else {}
         with pytest.raises(JournalError, match="is not written in UTF-8"):
             open_it(odd, witness_dir=place / "witness", endpoint=ENDPOINT, **arguments)
 
