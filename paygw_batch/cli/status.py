@@ -267,11 +267,11 @@ def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen,
             [
                 (
                     one.record.batch,
-                    f"{one.record.sheet_name}\n{one.record.operation}",
+                    (one.record.sheet_name, one.record.operation),
                     one.record.opened_at[:10],
                     age_text(one.age),
                     one.record.rows,
-                    "\n".join(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
+                    tuple(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
                     one.needs_person + one.contradictions,
                 )
                 for one in listed
