@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.files import write_whole
 from paygw_batch.run.approval_keys import ApprovalKey, is_public_key, is_signed_by
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.submit import Plan
-from paygw_batch.sheet.write import write_whole
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
