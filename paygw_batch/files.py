@@ -19,12 +19,13 @@ from paygw_batch.errors import OutputError
 class Output:
     """A file that is about to be written. `named`: how a person named it. `is_ours` knows an older one by its content.
 
-    Without `is_ours`, no older file is replaced.
+    Without `is_ours`, no older file is replaced. What is not `needed` may turn out not to be writable.
     """
 
     named: str
     path: Path
     is_ours: Callable[[Path], bool] | None = None
+    needed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[Kept], *, force: boo
                 raise OutputError(
                     f"{output.named} and {other.named} both name {output.path}.", hint="Name two different files."
                 )
-        check_writable(output.path)
+        if output.needed:
+            check_writable(output.path)
         if (not force or output.is_ours is None) and not _may_be_replaced(output):
             if output.is_ours is None:
                 raise OutputError(f"{output.path} already exists.", hint="Name a file that does not exist yet.")
@@ -190,10 +192,8 @@ def cannot_write(path: Path, error: Exception) -> OutputError:
 def _may_be_replaced(output: Output) -> bool:
     try:
         found = output.path.stat()
-    except FileNotFoundError:
+    except OSError:  # it is not there, or cannot be written either
         return True
-    except OSError as error:
-        raise cannot_write(output.path, error) from error
     return output.is_ours is not None and (found.st_size == 0 or output.is_ours(output.path))
 
 

@@ -39,6 +39,8 @@ class OutputKind(StrEnum):
 
 
 NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
+_NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
+"""What a run goes on without: docs/decisions/0044."""
 _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
@@ -91,7 +93,8 @@ class OutputGuard:
             if one.path is not None:
                 if one.kind in _COLUMNS:
                     check_format(one.path)
-                outputs.append(Output(one.named, one.path, _recogniser(one.kind)))
+                needed = one.kind not in _NOT_NEEDED
+                outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
         read = [Kept(what, path) for what, path in inputs.items() if path is not None]
         check_outputs(outputs, [*read, *self._kept()], force=self.force)
 
