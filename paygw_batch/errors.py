@@ -5,6 +5,7 @@ ends with. What can be expected and carried on from (a defect of a row, the outc
 transport) is a value and never one of these. No message may carry a secret or a payee's data.
 """
 
+from enum import StrEnum
 from typing import ClassVar
 
 
@@ -73,12 +74,28 @@ class JournalError(PaygwError):
     default_hint = "Nothing was sent. `paygw-batch doctor` shows which journal is used; --journal names another."
 
 
+class HolderKind(StrEnum):
+    """What kind of process holds a lock, as the lock's file says it."""
+
+    RUN = "run"
+    """It keeps the lock for as long as it lasts."""
+    LISTENER = "listener"
+    """It keeps the journal for a moment at a time, to take notifications in."""
+    STARTING = "starting"
+    """It has the lock, and has not written what it is yet."""
+
+
 class JournalHeld(JournalError):
     """Another run holds this journal."""
 
     default_hint = "Wait until it has ended, then run again."
-    command: str = ""
-    """What the holder is doing, as far as it has said."""
+    holder: HolderKind = HolderKind.RUN
+
+
+class ListenerHeld(JournalHeld):
+    """Another listener receives for this journal."""
+
+    default_hint = "One listener is enough: it takes as much as the rate limit allows."
 
 
 class JournalMissing(JournalError):

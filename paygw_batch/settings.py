@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.files import reason_of
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sections import (
@@ -369,7 +370,7 @@ def _sentences(error: ValidationError) -> Iterable[str]:
             nearest = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.0)
             yield f"{key} is not a known key; the nearest is {nearest[0] if nearest else 'none'}."
         else:
-            yield f"{key}: {problem['msg'].removeprefix('Value error, ')}."
+            yield f"{key}: {reason_of(problem)}."
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:

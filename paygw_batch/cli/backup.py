@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import guard_of, settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import journal_to_read
 from paygw_batch.run.summary import ExitCode, Summary
 
@@ -21,7 +22,9 @@ def command(invocation: Invocation, *, file: Path) -> None:
     has gone on: rows could be paid twice.
     """
     screen = Screen(invocation)
-    with journal_to_read(settings_of(invocation), screen.say) as journal:
+    settings = settings_of(invocation)
+    guard_of(invocation, settings).check(Wanted("FILE", file, OutputKind.NEW))
+    with journal_to_read(settings, screen.say) as journal:
         facts = journal.head().seq
         journal.backup(file)
     screen.finish(Summary(ExitCode.DONE, f"The journal, {facts:,} facts, was copied to {file}."))

@@ -20,9 +20,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from paygw_batch.errors import OutputError, UsageError
+from paygw_batch.files import write_whole
 from paygw_batch.run.ports import Now
 from paygw_batch.run.summary import Summary
-from paygw_batch.sheet.write import write_whole
 
 SHEET_ENDINGS = frozenset({".csv", ".txt", ".tsv", ".parquet", ".xlsx"})
 OUR_ENDINGS = (".reconciliation.csv", ".rejects.csv")

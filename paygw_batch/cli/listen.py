@@ -13,10 +13,10 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
-from paygw_batch.compose.parts import LISTENER, PAYOUT, intake_of, journal_to_read, open_to_write, utc_now
+from paygw_batch.compose.parts import PAYOUT, intake_of, journal_to_read, open_to_write, utc_now
 from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
-from paygw_batch.errors import JournalError, JournalHeld
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
 from paygw_batch.journal.place import make_directory
 from paygw_batch.journal.spool import Spool, SpoolEnd, spool_path
@@ -95,13 +95,7 @@ def _open_spool(settings: Settings) -> Spool:
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
             taken = SpoolEnd(*journal.spool_end())
-    try:
-        return Spool(spool_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
-    except JournalHeld as held:
-        raise JournalHeld(
-            held.message.replace("Another run holds this journal", "Another listener receives for this journal"),
-            hint="One listener is enough: it takes as much as the rate limit allows.",
-        ) from None
+    return Spool(spool_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
 class _Taking:
@@ -140,7 +134,7 @@ class _Taking:
         if self._spool.end.number <= self._taken or not self._settings.journal_path().exists():
             return True
         try:
-            with closing(open_to_write(self._settings, LISTENER)) as journal:
+            with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
                 journal.interrupt(timestamp(utc_now()))
                 self.findings += self._intake.take(journal, at_most=AT_ONCE)
                 self._taken, _ = journal.spool_end()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import click
 
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.parts import PAYIN, PAYOUT
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.core.money import parse_amount
@@ -22,6 +23,9 @@ collect_option = click.option(
     callback=lambda _context, _parameter, chosen: PAYIN if chosen else PAYOUT,
     help="The sheet is of customers to collect from, and not of people to pay.",
 )
+force_option = click.option(
+    "--force", is_flag=True, help="Replace a file that is there, although this program did not write it."
+)
 by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
 
 
@@ -31,6 +35,11 @@ def settings_of(invocation: Invocation, flags: Mapping[tuple[str, str], object |
     if invocation.journal is not None:
         given["journal", "path"] = str(invocation.journal.absolute())
     return load_settings(invocation.config, environ=os.environ, flags=given)
+
+
+def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
+    """Return what keeps the outputs of this invocation off everything that they must not replace."""
+    return OutputGuard(settings, invocation.config, force)
 
 
 def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:

@@ -8,11 +8,19 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.cli.options import collect_option, settings_of, strict_option, worksheet_option
+from paygw_batch.cli.options import (
+    collect_option,
+    force_option,
+    guard_of,
+    settings_of,
+    strict_option,
+    worksheet_option,
+)
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import refused, show_findings
 from paygw_batch.cli.two_people import document_told, known_maker, own_key, required_policy, show_document
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import (
     find_batch,
     journal_to_name,
@@ -45,6 +53,7 @@ from paygw_batch.sheet.pages import from_pages
 @strict_option
 @click.option("--against", metavar="BATCH", help="The run to compare with. Default: the newest batch of the journal.")
 @collect_option
+@force_option
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -59,6 +68,7 @@ def command(
     amend: bool,
     strict: bool,
     against: str | None,
+    force: bool,
 ) -> None:
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
     started_s = time.monotonic()
@@ -66,6 +76,9 @@ def command(
     if out.suffix.lower() != ".json":
         raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
     settings = settings_of(invocation)
+    guard_of(invocation, settings, force=force).check(
+        Wanted("--out", out, OutputKind.PLAN), inputs={"the sheet": sheet, "a key": key}
+    )
     policy = required_policy(settings)
     rules = rules_of(settings, operation)
     maker = own_key(key)

@@ -80,7 +80,7 @@ class BarProgress:
 
     def note(self, sentence: str) -> None:
         """Print a sentence above the bar."""
-        self._bar.console.print(sentence, highlight=False)
+        self._bar.console.print(sentence)
 
 
 class PlainProgress:
@@ -113,7 +113,7 @@ class PlainProgress:
 
     def note(self, sentence: str) -> None:
         """Print a sentence."""
-        self._console.print(sentence, highlight=False, soft_wrap=True)
+        self._console.print(sentence, soft_wrap=True)
 
 
 def progress_on(console: Console) -> BarProgress | PlainProgress:

@@ -8,27 +8,28 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.options import settings_of, wait_option
+from paygw_batch.cli.options import force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.sending import default_out, reconcile
+from paygw_batch.cli.sending import checked_out, reconcile
 from paygw_batch.compose.connect import gateway_of, signer_key
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import find_batch, require_gateway, rules_of, run_journal
 from paygw_batch.compose.refresh import refresh, require_enquiry
 from paygw_batch.compose.sending import Task
 from paygw_batch.run.engine import RunEnd
 from paygw_batch.run.refresh import Refresh, Refreshed
 from paygw_batch.run.summary import Summary
-from paygw_batch.sheet.write import check_writable
 
 
 @click.command("refresh", short_help="Ask what became of rows.")
 @click.argument("batch")
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
+@force_option
 @click.pass_obj
-def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool) -> None:
+def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool, force: bool) -> None:
     """Ask the gateway after the rows of BATCH that are accepted or in doubt, until each has its final word.
 
     Off unless the configuration names a [status_enquiry] profile. No row is ever sent or released by it.
@@ -36,14 +37,15 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool)
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_enquiry(settings)
+    guard = guard_of(invocation, settings, force=force)
+    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), reporting=True)
     require_gateway(settings)
     with reported(settings, "refresh", screen) as report:
         signer_key(settings, os.environ)
         with run_journal(settings, "refresh", screen.say, wait=wait) as journal:
             record = find_batch(journal, batch)
             rules = rules_of(settings, record.operation)
-            out = out or default_out(Path(record.sheet_path), record.sheet_name)
-            check_writable(out)
+            out = checked_out(guard, out, record)
             with gateway_of(settings, rules, os.environ) as connection:
                 task = Task(settings, rules, connection, journal, record)
                 done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))

@@ -6,12 +6,14 @@ from typing import Any, NoReturn
 
 import click
 import polars as pl
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.streams import standard_error, standard_output
+from paygw_batch.cli.terminal import PlainConsole, plain
+from paygw_batch.core.terminal_text import fit_in_json
 from paygw_batch.run.books import Books
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.sheet.result import Validated
@@ -24,6 +26,9 @@ LISTED = 1000
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
+
+Cell = str | int | tuple[str, ...]
+"""What stands in one place of a table: a text, a whole number, or several lines of text."""
 
 STATE_STYLES = {
     "paid": "green",
@@ -46,6 +51,17 @@ def warnings_told(validated: Validated) -> dict[str, Any]:
     return {"warnings": validated.warnings["row"].n_unique(), "warning_list": listed(validated.warnings)}
 
 
+def json_line(summary: Summary) -> str:
+    """Return the summary as a line of JSON that can be printed on a terminal, too."""
+    return fit_in_json(json.dumps(summary.as_json(), ensure_ascii=False)) + "\n"
+
+
+def _shown(cell: Cell, style: str) -> Text:
+    if isinstance(cell, tuple):
+        return Text("\n").join(plain(line, style) for line in cell)
+    return plain(f"{cell:,}" if isinstance(cell, int) else cell, style)
+
+
 class Screen:
     """Where a command writes: tables and sentences for a person, or one JSON object on standard output."""
 
@@ -54,14 +70,14 @@ class Screen:
         self._quiet = invocation.quiet
         self.verbose = invocation.verbose
         self._output = standard_output()
-        self.out = Console(file=self._output.file, quiet=invocation.as_json or invocation.quiet, highlight=False)
-        self.err = Console(file=standard_error().file, quiet=invocation.quiet, highlight=False)
+        self.out = PlainConsole(self._output.file, quiet=invocation.as_json or invocation.quiet)
+        self.err = PlainConsole(standard_error().file, quiet=invocation.quiet)
         self.listener: Callable[[str], None] | None = None
         """Who else hears each sentence: the log of a run."""
 
     def say(self, sentence: str) -> None:
-        """Print a sentence for a person: beside the JSON on standard error, otherwise with the result."""
-        (self.err if self.as_json else self.out).print(Text(sentence), soft_wrap=True)
+        """Print one line for a person: beside the JSON on standard error, otherwise with the result."""
+        (self.err if self.as_json else self.out).print(plain(sentence), soft_wrap=True)
         if self.listener is not None:
             self.listener(sentence)
 
@@ -70,20 +86,22 @@ class Screen:
         for sentence in sentences:
             self.say(f"Note: {sentence}")
 
-    def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[str | int]]) -> None:
-        """Print a table; whole numbers stand to the right, and a column headed `state` has its colours."""
+    def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
+        """Print a table; whole numbers stand to the right, and a column headed `state` has its colours.
+
+        A heading may have several lines.
+        """
         table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
         for place, heading in enumerate(headings):
             numbers = bool(lines) and all(isinstance(line[place], int) for line in lines)
             # An id that is cut cannot be copied: ids stay whole, and long texts go on in the next line.
             justify: JustifyMethod = "right" if numbers or heading == "sum" else "left"
-            table.add_column(heading, justify=justify, overflow="fold", no_wrap=heading in WHOLE)
+            table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=heading in WHOLE)
         for line in lines:
-            cells = [f"{cell:,}" if isinstance(cell, int) else cell for cell in line]
             table.add_row(
                 *(
-                    Text(cell, style=STATE_STYLES.get(cell, "") if heading == "state" else "")
-                    for heading, cell in zip(headings, cells, strict=True)
+                    _shown(cell, STATE_STYLES.get(str(cell), "") if heading == "state" else "")
+                    for heading, cell in zip(headings, line, strict=True)
                 )
             )
         self.out.print(table)
@@ -97,16 +115,16 @@ class Screen:
         if found.is_empty():
             return
         console = self.err if self.as_json else self.out
-        console.print(Text(title, style="bold"))
+        console.print(plain(title, "bold"))
         kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
         for code, count in kinds.iter_rows():
-            console.print(Text(f"{code}: {count:,} {'row' if count == 1 else 'rows'}"))
+            console.print(plain(f"{code}: {count:,} {'row' if count == 1 else 'rows'}"))
             for row, column, message in (
                 found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()
             ):
-                console.print(Text(f"  Row {row}, {column}: {message}"), soft_wrap=True)
+                console.print(plain(f"  Row {row}, {column}: {message}"), soft_wrap=True)
             if count > EXAMPLES:
-                console.print(Text(f"  ... and {count - EXAMPLES:,} more."))
+                console.print(plain(f"  ... and {count - EXAMPLES:,} more."))
 
     def finish(self, summary: Summary) -> NoReturn:
         """Print the end of a command, and end it with the exit code that tells the truth.
@@ -115,13 +133,13 @@ class Screen:
         for was not told. Every other code stands: it says what became of the money.
         """
         if self.as_json:
-            self._output.write(json.dumps(summary.as_json(), ensure_ascii=False) + "\n")
+            self._output.write(json_line(summary))
         else:
             style = "" if summary.exit_code is ExitCode.DONE else "bold"
-            self.out.print(Text(summary.message, style=style), soft_wrap=True)
+            self.out.print(plain(summary.message, style), soft_wrap=True)
         code = summary.exit_code
         if (failure := self._output.failure) is not None:
-            self.err.print(Text(summary.message), soft_wrap=True)
+            self.err.print(plain(summary.message), soft_wrap=True)
             self.err.print(f"Error: standard output could not be written: {failure}.", soft_wrap=True)
             code = ExitCode.USAGE if code is ExitCode.DONE else code
         raise click.exceptions.Exit(int(code))

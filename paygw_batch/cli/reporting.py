@@ -15,10 +15,10 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.runlog import RunLog, masked
 from paygw_batch.compose.parts import utc_now
 from paygw_batch.errors import OutputError, PaygwError
+from paygw_batch.files import write_whole
 from paygw_batch.run.metrics import metrics_text
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.settings import ReportingSection, Settings
-from paygw_batch.sheet.write import write_whole
 
 METRICS_MODE = 0o644
 """The exporter is another user. The figures name nobody."""

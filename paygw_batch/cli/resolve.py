@@ -327,15 +327,15 @@ def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
 
 
 def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
-    counts = Counter(one.resolution.value.replace("-", " ") for one in settlements)
-    told = ", ".join(f"{count:,} {word}" for word, count in counts.items()) or "nothing"
+    counts = Counter(one.resolution for one in settlements)
+    told = ", ".join(f"{count:,} {one.value.replace('-', ' ')}" for one, count in counts.items()) or "nothing"
     sentence = f"Resolved by {who}: {told}."
     if any(one.resolution is Resolution.REJECTED and one.basis is Basis.PERSON for one in settlements):
         sentence += (
             " What is rejected on a person's word alone may be sent again only after quarantine_h, and is marked for "
             "ever as a possible duplicate."
         )
-    if counts["not received"]:
+    if counts[Resolution.NOT_RECEIVED]:
         sentence += (
             " What was not received is ready again under its old order id, marked for ever as a possible duplicate; "
             "`paygw-batch resume` sends it."

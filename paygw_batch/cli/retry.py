@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.options import by_option, settings_of, wait_option
+from paygw_batch.cli.options import by_option, force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.sending import default_out, send_and_reconcile
+from paygw_batch.cli.sending import checked_out, send_and_reconcile
 from paygw_batch.compose.connect import gateway_of, signer_key
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import find_batch, require_complete, require_gateway, rules_of, run_journal, utc_now
 from paygw_batch.compose.person import person
 from paygw_batch.compose.sending import Task
@@ -21,7 +22,6 @@ from paygw_batch.run.ports import timestamp
 from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence
 from paygw_batch.run.resolve import left_until
 from paygw_batch.settings import Settings
-from paygw_batch.sheet.write import check_writable
 
 SHOWN_WAITING = 20
 """Of so many rows that cannot be released yet it is said from when on they can be."""
@@ -33,9 +33,17 @@ SHOWN_WAITING = 20
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @by_option
 @wait_option
+@force_option
 @click.pass_obj
 def command(
-    invocation: Invocation, *, batch: str, rows: tuple[int, ...], out: Path | None, by: str | None, wait: bool
+    invocation: Invocation,
+    *,
+    batch: str,
+    rows: tuple[int, ...],
+    out: Path | None,
+    by: str | None,
+    wait: bool,
+    force: bool,
 ) -> None:
     """Release the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) for another attempt, and send.
 
@@ -44,16 +52,17 @@ def command(
     screen = Screen(invocation)
     settings = settings_of(invocation)
     who = person(by)
+    guard = guard_of(invocation, settings, force=force)
+    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), reporting=True)
     require_gateway(settings)
     with reported(settings, "retry", screen) as report:
         signer_key(settings, os.environ)
         with run_journal(settings, "retry", screen.say, wait=wait) as journal:
             record = find_batch(journal, batch)
             rules = rules_of(settings, record.operation)
-            out = out or default_out(Path(record.sheet_path), record.sheet_name)
             quarantine_h = settings.submission.quarantine_h
             check_releasable(journal, record, rows, quarantine_h=quarantine_h, now=utc_now)
-            check_writable(out)
+            out = checked_out(guard, out, record)
             require_complete(settings, rules, _countries(journal, record))
             with gateway_of(settings, rules, os.environ) as connection:
                 released = _release(settings, journal, record, rows, who)

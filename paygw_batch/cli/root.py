@@ -1,7 +1,6 @@
 """The command group. Nothing heavy is imported here: a command's module is loaded when it is called."""
 
 import importlib
-import json
 import os
 import resource
 import traceback
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from paygw_batch.cli.streams import standard_error, standard_output
+from paygw_batch.core.terminal_text import fit_for_terminal
 from paygw_batch.errors import PaygwError
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
@@ -69,9 +69,17 @@ class _CommandGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            raise _fit(error) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _fit(error) from None
         except PaygwError as error:
             _fail(ctx, error.message, error.hint, error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -88,19 +96,26 @@ class _CommandGroup(click.Group):
             )
 
 
+def _fit(error: click.UsageError) -> click.UsageError:
+    """Return click's error as one that can be printed: it repeats what was typed."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its text is the help
+        return error
+    return click.UsageError(fit_for_terminal(error.format_message()), error.ctx)
+
+
 def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace: Exception | None = None) -> NoReturn:
     """Say what went wrong and what to do, on standard error; with --json the summary says it too."""
     told = standard_error().file
     if trace is not None:
         click.echo(_bare_trace(trace), file=told)
-    click.echo(click.style("Error: ", fg="red", bold=True) + message, file=told)
+    click.echo(click.style("Error: ", fg="red", bold=True) + fit_for_terminal(message), file=told)
     if hint:
-        click.echo(hint, file=told)
+        click.echo(fit_for_terminal(hint), file=told)
     if isinstance(ctx.obj, Invocation) and ctx.obj.as_json:
-        from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as heavy as a command)
+        from paygw_batch.cli.render import json_line  # noqa: PLC0415 (as heavy as a command)
+        from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
-        summary = Summary(ExitCode(exit_code), message)
-        click.echo(json.dumps(summary.as_json(), ensure_ascii=False), file=standard_output().file)
+        click.echo(json_line(Summary(ExitCode(exit_code), message)), nl=False, file=standard_output().file)
     ctx.exit(exit_code)
 
 

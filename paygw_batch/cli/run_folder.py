@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 
 from paygw_batch.cli.drop import Claimed, Drop
-from paygw_batch.cli.options import collect_option, settings_of, strict_option, wait_option
+from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import Submission, submit_sheet
 from paygw_batch.compose.connect import gateway_of, signer_key
+from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.parts import PAYOUT, require_complete, rules_of, run_journal, utc_now, validated_sheet
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, SheetError
@@ -35,6 +36,7 @@ class _Run:
     rules: Rules
     journal: Journal
     screen: Screen
+    guard: OutputGuard
     skip_invalid: bool
     strict: bool
 
@@ -66,6 +68,8 @@ def command(
     screen = Screen(invocation)
     settings = settings_of(invocation)
     rules = rules_of(settings, operation)
+    guard = guard_of(invocation, settings)
+    guard.check(reporting=True)
     require_complete(settings, rules, set())
     # Sheets of an operation are claimed apart: what was begun as one must never be continued as another.
     owner = settings.endpoint() if operation == PAYOUT else f"{settings.endpoint()} {operation}"
@@ -73,7 +77,7 @@ def command(
     with reported(settings, "run-folder", screen) as report:
         signer_key(settings, os.environ)
         with run_journal(settings, "run-folder", screen.say, wait=wait) as journal:
-            run = _Run(settings, rules, journal, screen, skip_invalid, strict)
+            run = _Run(settings, rules, journal, screen, guard, skip_invalid, strict)
             report.summary = _told(list(_submit_all(drop, run)))
     screen.finish(report.summary)
 
@@ -103,11 +107,13 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
         validated=validated,
         out=claimed.reconciliation,
         plan=claimed.plan,
+        guard=run.guard,
         skip_invalid=run.skip_invalid,
         strict=run.strict,
         rejects=claimed.rejects,
         report=claimed.report,
     )
+    submission.check_outputs()
     with gateway_of(run.settings, run.rules, os.environ) as connection:
         try:
             return submit_sheet(submission, run.settings, run.rules, connection, run.journal, run.screen)

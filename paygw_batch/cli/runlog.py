@@ -1,12 +1,12 @@
 """The log: one JSON object a line, for machines. It names runs, batches and orders, and no people."""
 
 import json
-import os
 import re
 import secrets
 from pathlib import Path
 
 from paygw_batch.compose.parts import utc_now
+from paygw_batch.files import append_line
 from paygw_batch.run.ports import timestamp
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
@@ -34,11 +34,6 @@ class RunLog:
             return
         line = {"at": timestamp(utc_now()), "run": self.run, "command": self._command, "event": event, **details}
         try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            log = os.open(self._path, flags, 0o600)
-            try:
-                os.write(log, (json.dumps(line) + "\n").encode())
-            finally:
-                os.close(log)
+            append_line(self._path, (json.dumps(line) + "\n").encode())
         except OSError as error:
             self.failure = f"The log {self._path} cannot be written: {(error.strerror or 'unknown reason').lower()}."

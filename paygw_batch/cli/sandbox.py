@@ -37,8 +37,8 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
 
     def ready(base_url: str) -> None:
         screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {records}.")
+        screen.say("To submit to it from another terminal, with the same configuration and a journal of its own:")
         screen.say(
-            "To submit to it from another terminal, with the same configuration and a journal of its own:\n"
             f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_path(settings)))} "
             "paygw-batch --journal FILE ... submit SHEET"
         )

@@ -11,8 +11,10 @@ import polars as pl
 
 from paygw_batch.cli.progress import progress_on
 from paygw_batch.cli.render import Screen
+from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.sending import Task, send, standings
 from paygw_batch.countries.rules import Rules
+from paygw_batch.files import write_whole
 from paygw_batch.journal.port import BatchRecord, JournalReader
 from paygw_batch.run.books import Books
 from paygw_batch.run.engine import Engine, RunEnd
@@ -20,7 +22,7 @@ from paygw_batch.run.ports import Progress
 from paygw_batch.run.report import report_html
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.run.workbook import workbook_of
-from paygw_batch.sheet.write import check_writable, write_frame, write_whole
+from paygw_batch.sheet.write import check_format, write_frame
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -33,6 +35,15 @@ def default_out(sheet: Path, name: str) -> Path:
     worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
     safe = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
     return sheet.with_name(f"{sheet.stem}{safe}.reconciliation.csv")
+
+
+def checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
+    """Return where the reconciliation of a batch goes: `out`, or beside its sheet. Raises `OutputError`."""
+    sheet = Path(record.sheet_path)
+    path = out or default_out(sheet, record.sheet_name)
+    named = "The reconciliation" if out is None else "--out"
+    guard.check(Wanted(named, path, OutputKind.RECONCILIATION), inputs={"the sheet": sheet}, reporting=True)
+    return path
 
 
 def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | None = None) -> Summary:
@@ -73,7 +84,7 @@ def _leave() -> None:
 def write_results(frame: pl.DataFrame, counted: Books, batch: BatchRecord, out: Path, report: Path | None) -> None:
     """Write the reconciliation file (a workbook for people where it ends in .xlsx), and the report if one is asked."""
     if out.suffix.lower() == ".xlsx":
-        check_writable(out)
+        check_format(out)
         write_whole(out, workbook_of(frame, counted, batch))
     else:
         write_frame(frame, out)

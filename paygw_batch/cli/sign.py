@@ -101,7 +101,10 @@ def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
     """Show the steps called so, or all of them."""
     for step in explanation.steps():
         if not names or step.name in names:
-            screen.say(f"\n{step.name.replace('_', ' ')} ({step.told}):\n{step.text}")
+            screen.say("")
+            screen.say(f"{step.name.replace('_', ' ')} ({step.told}):")
+            for line in step.text.split("\n"):
+                screen.say(line)
 
 
 def _row(validated: Validated, row: int | None) -> NewInstruction:

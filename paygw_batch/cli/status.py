@@ -12,11 +12,12 @@ from typing import Any
 import click
 
 from paygw_batch.cli.evidence import show_all_evidence, show_evidence
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.standing import states_of, summary_of, totals_of
 from paygw_batch.cli.watch import follow
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import find_batch, journal_to_read, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
@@ -28,7 +29,7 @@ from paygw_batch.run.questions import questions
 from paygw_batch.run.reconcile import SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.run.summary import ExitCode, Summary, of_states, worst
 from paygw_batch.settings import Settings
-from paygw_batch.sheet.write import check_writable, write_frame
+from paygw_batch.sheet.write import write_frame
 
 SHOWN_ROWS = 20
 """How many rows of a kind are listed on a screen."""
@@ -70,6 +71,7 @@ _ORDERS: Mapping[str, Callable[[_Listed], Any]] = {
 @click.option("--history", is_flag=True, help="Also who did what to it and when.")
 @click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="opened", help="The order of all batches.")
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
+@force_option
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -80,6 +82,7 @@ def command(
     history: bool,
     order: str,
     watch: bool,
+    force: bool,
 ) -> None:
     """Show where BATCH (its id, a prefix of it, or its sheet's path) stands; without BATCH, all batches."""
     started_s = time.monotonic()
@@ -90,8 +93,8 @@ def command(
         raise UsageError("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row.")
     if batch is None and (in_doubt or watch or history):
         raise UsageError("--in-doubt, --history and --watch are about one batch: name it.")
-    if out is not None:
-        check_writable(out)
+    wanted, guard = Wanted("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
+    guard.check(wanted, inputs={"the sheet": None if batch is None else Path(batch)})
     if batch is not None and watch:
         follow(settings, batch, screen)
     with journal_to_read(settings, screen.say) as journal:
@@ -99,6 +102,7 @@ def command(
             summary = _all(journal, minor_units, screen, order)
         else:
             record = find_batch(journal, batch)
+            guard.check(wanted, inputs={"the sheet": Path(record.sheet_path)})
             summary = _one(settings, journal, record, minor_units, screen, only_doubt=in_doubt)
             if history:
                 summary = replace(summary, further={**summary.further, "history": _history(journal, record, screen)})
@@ -267,11 +271,11 @@ def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen,
             [
                 (
                     one.record.batch,
-                    f"{one.record.sheet_name}\n{one.record.operation}",
+                    (one.record.sheet_name, one.record.operation),
                     one.record.opened_at[:10],
                     age_text(one.age),
                     one.record.rows,
-                    "\n".join(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
+                    tuple(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
                     one.needs_person + one.contradictions,
                 )
                 for one in listed

@@ -5,6 +5,8 @@ import os
 import sys
 from typing import TextIO, cast
 
+from paygw_batch.core.terminal_text import fit_in_print
+
 
 class Stream(io.TextIOBase):
     """Passes text on to one of the two. After the first failure it takes what it is given and drops it.
@@ -28,10 +30,11 @@ class Stream(io.TextIOBase):
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write `text` through, at once."""
+        """Write `text` through, at once, with escapes for what a terminal obeys and what the encoding cannot say."""
         if self.failure is None:
+            fit = fit_in_print(text)
             try:
-                self._target.write(text)
+                self._target.write(fit.encode(self.encoding, "backslashreplace").decode(self.encoding))
                 self._target.flush()
             except OSError as error:
                 self.failure = (error.strerror or "unknown reason").lower()

@@ -7,6 +7,7 @@ from paygw_batch.cli.render import Screen, warnings_told
 from paygw_batch.cli.sending import send_and_reconcile
 from paygw_batch.compose.approval import require_approval
 from paygw_batch.compose.connect import Connection
+from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.parts import PAYOUT, planned_submission, utc_now
 from paygw_batch.compose.person import person
 from paygw_batch.compose.sending import Task
@@ -17,13 +18,14 @@ from paygw_batch.run.submit import Plan, open_planned_batch
 from paygw_batch.run.summary import ExitCode, Summary
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.result import Validated
-from paygw_batch.sheet.write import check_writable, write_rejects
+from paygw_batch.sheet.write import write_rejects
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A sheet to submit: where it stands, where its results go, where its plan would be, and what was asked for.
 
+    `guard` looks at where results go; `is_out_named` says that a person named `out`.
     `rejects` is where the rows of a refused sheet are written, `report` where the page to look at goes, if anywhere.
     """
 
@@ -31,11 +33,23 @@ class Submission:
     validated: Validated
     out: Path
     plan: Path
+    guard: OutputGuard
+    is_out_named: bool = False
     skip_invalid: bool = False
     amend: bool = False
     strict: bool = False
     rejects: Path | None = None
     report: Path | None = None
+
+    def check_outputs(self) -> None:
+        """Raise `OutputError` unless every result may be written where it goes."""
+        self.guard.check(
+            Wanted("--out" if self.is_out_named else "The reconciliation", self.out, OutputKind.RECONCILIATION),
+            Wanted("The rejects", self.rejects, OutputKind.REJECTS),
+            Wanted("The report", self.report, OutputKind.REPORT),
+            inputs={"the sheet": self.sheet, "the plan": self.plan},
+            reporting=True,
+        )
 
 
 def submit_sheet(
@@ -62,7 +76,6 @@ def submit_sheet(
     approved = require_approval(settings, rules, planned, submission.plan, journal, utc_now)
     for sentence in approved.sentences:
         screen.say(f"The plan was {sentence}.")
-    check_writable(submission.out)
     batch = open_planned_batch(
         planned,
         journal,

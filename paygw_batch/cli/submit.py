@@ -9,7 +9,15 @@ from typing import Any
 
 import click
 
-from paygw_batch.cli.options import settings_of, stated_totals, strict_option, wait_option, worksheet_option
+from paygw_batch.cli.options import (
+    force_option,
+    guard_of,
+    settings_of,
+    stated_totals,
+    strict_option,
+    wait_option,
+    worksheet_option,
+)
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
@@ -17,6 +25,7 @@ from paygw_batch.cli.sending import default_out
 from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet, with_warnings_told
 from paygw_batch.compose.approval import default_plan
 from paygw_batch.compose.connect import gateway_of
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import (
     PAYOUT,
     journal_to_plan_with,
@@ -28,12 +37,14 @@ from paygw_batch.compose.parts import (
     validated_sheet,
 )
 from paygw_batch.core.batch import differences
+from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.books import books
 from paygw_batch.run.preview import preview
 from paygw_batch.run.submit import Plan
 from paygw_batch.run.summary import Summary, of_states
+from paygw_batch.settings import Settings
 from paygw_batch.sheet.result import Validated
 
 _OPTIONS = (
@@ -56,6 +67,7 @@ _OPTIONS = (
         help="Refuse the sheet unless it comes to this. Repeatable.",
     ),
     wait_option,
+    force_option,
 )
 
 
@@ -93,6 +105,7 @@ def run_sheet(
     expect_rows: int | None,
     expect_total: tuple[str, ...],
     wait: bool,
+    force: bool,
 ) -> None:
     """Run a sheet of `operation`, as its command was asked to: start its batch, or continue it."""
     started_s = time.monotonic()
@@ -101,6 +114,9 @@ def run_sheet(
     flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, flags)
     rules = rules_of(settings, operation)
+    guard = guard_of(invocation, settings, force=force)
+    asked_for = Wanted("--out", out, OutputKind.RECONCILIATION)
+    guard.check(asked_for, inputs={"the sheet": sheet, "the plan": plan or default_plan(sheet)}, reporting=not dry_run)
     require_complete(settings, rules, set())
 
     def read() -> Validated:
@@ -111,24 +127,35 @@ def run_sheet(
         require_complete(settings, rules, set(validated.rows.filter("valid")["country"].unique()))
         return validated
 
+    def submission_of(validated: Validated) -> Submission:
+        place, plan_file = out or default_out(sheet, validated.sheet.name), plan or default_plan(sheet)
+        return Submission(sheet, validated, place, plan_file, guard, out is not None, skip_invalid, amend, strict)
+
     if dry_run:
         with journal_to_plan_with(settings) as reader:
-            planned = planned_submission(settings, read(), reader, operation=operation, amend=amend, strict=strict)
-            show_findings(screen, planned)
-            is_refused = planned.validated.defects.height and not skip_invalid
-            units = minor_units_of(rules)
-            summary = refused(planned, strict=strict) if is_refused else _previewed(planned, reader, units, screen)
+            summary = _tried(submission_of(read()), settings, reader, rules, screen)
         screen.finish(replace(summary, seconds=time.monotonic() - started_s))
     with reported(settings, command_name, screen) as report:
-        validated = read()
-        out = out or default_out(sheet, validated.sheet.name)
-        submission = Submission(sheet, validated, out, plan or default_plan(sheet), skip_invalid, amend, strict)
+        submission = submission_of(read())
+        submission.check_outputs()
         with (
             gateway_of(settings, rules, os.environ) as connection,
             run_journal(settings, command_name, screen.say, wait=wait) as journal,
         ):
             report.summary = submit_sheet(submission, settings, rules, connection, journal, screen)
     screen.finish(report.summary)
+
+
+def _tried(asked: Submission, settings: Settings, journal: JournalReader, rules: Rules, screen: Screen) -> Summary:
+    """Show what a submission would send, and return the summary of that."""
+    operation = asked.validated.sheet.operation
+    planned = planned_submission(
+        settings, asked.validated, journal, operation=operation, amend=asked.amend, strict=asked.strict
+    )
+    show_findings(screen, planned)
+    if planned.validated.defects.height and not asked.skip_invalid:
+        return refused(planned, strict=asked.strict)
+    return _previewed(planned, journal, minor_units_of(rules), screen)
 
 
 def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen) -> Summary:

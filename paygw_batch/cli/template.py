@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.options import collect_option, settings_of
+from paygw_batch.cli.options import collect_option, guard_of, settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import PAYOUT, rules_of
 from paygw_batch.countries.choice import chosen_countries
 from paygw_batch.run.summary import ExitCode, Summary
@@ -22,7 +23,9 @@ from paygw_batch.sheet.template import write_template
 def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
     """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
     screen = Screen(invocation)
-    chosen = chosen_countries(countries, rules_of(settings_of(invocation), operation))
+    settings = settings_of(invocation)
+    guard_of(invocation, settings).check(Wanted("--out", out, OutputKind.NEW))
+    chosen = chosen_countries(countries, rules_of(settings, operation))
     guides = write_template(chosen, out)
     missing = [key for rule in chosen for key in rule.missing_terms]
     if missing:

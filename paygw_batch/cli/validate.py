@@ -5,9 +5,17 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.options import collect_option, settings_of, strict_option, worksheet_option
+from paygw_batch.cli.options import (
+    collect_option,
+    force_option,
+    guard_of,
+    settings_of,
+    strict_option,
+    worksheet_option,
+)
 from paygw_batch.cli.render import Screen, listed, warnings_told
 from paygw_batch.cli.root import Invocation
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
 from paygw_batch.run.books import books_of_sheet
 from paygw_batch.run.summary import ExitCode, Summary
@@ -22,6 +30,7 @@ from paygw_batch.sheet.validate import warnings_as_defects
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
 @strict_option
 @collect_option
+@force_option
 @click.pass_obj
 def command(
     invocation: Invocation,
@@ -32,11 +41,15 @@ def command(
     rejects: Path | None,
     reference: str | None,
     strict: bool,
+    force: bool,
 ) -> None:
     """Read SHEET, hold every row against its country's rules, and say in plain words what is wrong."""
     started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
+    guard_of(invocation, settings, force=force).check(
+        Wanted("--rejects", rejects, OutputKind.REJECTS), inputs={"the sheet": sheet}
+    )
     rules = rules_of(settings, operation)
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     if strict:

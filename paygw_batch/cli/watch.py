@@ -3,10 +3,10 @@
 import time
 
 from rich.live import Live
-from rich.text import Text
 
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.standing import states_of
+from paygw_batch.cli.terminal import plain
 from paygw_batch.compose.parts import find_batch, journal_to_read
 from paygw_batch.core.lifecycle import State
 from paygw_batch.settings import Settings
@@ -33,9 +33,9 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
                 states = states_of(record, tallies)
                 now = ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items())
                 if screen.err.is_terminal:
-                    live.update(Text(f"{record.sheet_name}: {now}"))
+                    live.update(plain(f"{record.sheet_name}: {now}"))
                 elif now != told:
-                    screen.err.print(Text(f"{record.sheet_name}: {now}"), soft_wrap=True)
+                    screen.err.print(f"{record.sheet_name}: {now}", soft_wrap=True)
                 told = now
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return

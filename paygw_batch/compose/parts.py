@@ -15,7 +15,15 @@ import polars as pl
 
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import Operation, Rules
-from paygw_batch.errors import ConfigurationError, JournalHeld, JournalMissing, SheetError, SpoolDamaged, UsageError
+from paygw_batch.errors import (
+    ConfigurationError,
+    HolderKind,
+    JournalHeld,
+    JournalMissing,
+    SheetError,
+    SpoolDamaged,
+    UsageError,
+)
 from paygw_batch.journal.adopting import Adoption
 from paygw_batch.journal.chain import Identity
 from paygw_batch.journal.making import new_journal
@@ -149,8 +157,8 @@ def _require(missing: Sequence[str]) -> None:
 
 WAIT_EVERY_S = 0.5
 """How often a run that waits for another one looks whether it has ended."""
-LISTENER = "listen"
-"""What holds the journal for a moment at a time, to take notifications in."""
+_FOR_A_MOMENT = frozenset({HolderKind.LISTENER, HolderKind.STARTING})
+"""Who is waited for unasked: a listener lets go of the journal again, and what has just started may be one."""
 LISTENER_LIMIT_S = 30.0
 """How long any command waits for that moment to end. A listener that needs longer is stuck."""
 
@@ -205,7 +213,7 @@ def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> Sqli
         try:
             return open_to_write(settings, command)
         except JournalHeld as held:
-            is_moment = held.command in {LISTENER, ""} and time.monotonic() < give_up_s
+            is_moment = held.holder in _FOR_A_MOMENT and time.monotonic() < give_up_s
             if not wait and not is_moment:
                 raise
             if not has_told and not is_moment:
@@ -214,7 +222,7 @@ def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> Sqli
             time.sleep(WAIT_EVERY_S / 10 if is_moment else WAIT_EVERY_S)
 
 
-def open_to_write(settings: Settings, command: str) -> SqliteJournal:
+def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
     """Open the journal and hold it. The sandbox's is made where there is none; no other is.
 
     Raises `JournalHeld` at once when another process has it, and `JournalMissing` where there is none.
@@ -227,6 +235,7 @@ def open_to_write(settings: Settings, command: str) -> SqliteJournal:
         endpoint=settings.endpoint_identity(),
         now=timestamp(utc_now()),
         holder=command,
+        kind=kind,
     )
     try:
         return open_it()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
@@ -238,6 +239,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return (f"did you mean {close[0]}? " if close else "") + f"Known: {', '.join(words)}."
 
 
+def reason_of(problem: ErrorDetails) -> str:
+    """Return what is wrong with a value, as the check said it that refused it: pydantic puts a heading before that."""
+    error = problem.get("ctx", {}).get("error")
+    return str(error) if isinstance(error, ValueError) else problem["msg"]
+
+
 def _shared(*groups: list[str]) -> str:
     every = [name for group in groups for name in set(group)]
     return ", ".join(sorted({name for name in every if every.count(name) > 1}))
@@ -265,7 +272,7 @@ def _checked(name: str, table: object, model: type[_Model]) -> _Model:
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        problems = "; ".join(_sentence(item["loc"], item["msg"]) for item in error.errors())
+        problems = "; ".join(_sentence(item["loc"], reason_of(item)) for item in error.errors())
         raise ConfigurationError(f"config/{name}: {problems}", hint=_DATA_HINT) from error
 
 

@@ -99,7 +99,9 @@ def fetch(connection: apsw.Connection, query: str, bindings: Sequence[Any] = ())
 
 def reason_of(error: apsw.Error) -> str:
     """Return why SQLite could not write, for a person."""
-    if isinstance(error, apsw.ConstraintError) and "fact.seq" in str(error):
+    # The numbers of facts, batches and instructions are given by the process that holds the journal.
+    code = getattr(error, "extendedresult", 0)  # every error has it, and its stub does not say so
+    if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return "another process has written to it"
     return str(error)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paygw_batch.errors import JournalError, JournalHeld
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.place import open_private
 
 _HOLDER_BYTES = 4096
@@ -40,14 +40,24 @@ class LockWait:
 class RunLock:
     """The right to write one journal, held from construction to `close` or the end of the process.
 
-    Raises `JournalHeld`, naming the holder, when another run has it. A living holder is not waited for, unless `wait`
-    says so.
+    `kind` and `command` say who holds it: the one for programs, the other for people. Raises `held`, naming the holder,
+    when another process has it. A living holder is not waited for, unless `wait` says so.
     """
 
-    def __init__(self, path: Path, *, now: str, command: str, wait: LockWait | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: str,
+        command: str,
+        kind: HolderKind = HolderKind.RUN,
+        held: type[JournalHeld] = JournalHeld,
+        wait: LockWait | None = None,
+    ) -> None:
         self._fd: int | None = None
-        fd = _lock(path, wait or LockWait())
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "command": command}
+        fd = _lock(path, held, wait or LockWait())
+        host = socket.gethostname()
+        holder = {"pid": os.getpid(), "host": host, "since": now, "command": command, "kind": kind.value}
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(holder).encode(), 0)
@@ -67,7 +77,7 @@ class RunLock:
             os.close(fd)
 
 
-def _lock(path: Path, wait: LockWait) -> int:
+def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
     """Return a descriptor that holds the lock on the file that stands at `path` now."""
     give_up_s = wait.monotonic_s() + wait.limit_s
     while True:
@@ -78,7 +88,7 @@ def _lock(path: Path, wait: LockWait) -> int:
             holder = _holder(fd)
             os.close(fd)
             if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= give_up_s:
-                raise _held_by(holder) from None
+                raise _held_by(holder, held) from None
             wait.sleep(wait.every_s)
             continue
         if _is_same_file(fd, path):
@@ -101,6 +111,7 @@ class _Holder:
     host: str = ""
     since: str = ""
     command: str = ""
+    kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
         """Whether the process that took the lock is known to be dead, so that only a process it started can have it."""
@@ -127,22 +138,24 @@ def _is_zombie(pid: int) -> bool:
 def _holder(fd: int) -> _Holder:
     try:
         told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
-        return _Holder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]))
-    except (ValueError, TypeError, KeyError):  # it has the lock, and has not written its name yet
+        # Earlier versions did not write the kind. What is not known is not waited for.
+        kind = HolderKind.LISTENER if told.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
+        return _Holder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
+    except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
         return _Holder()
 
 
-def _held_by(holder: _Holder) -> JournalHeld:
+def _held_by(holder: _Holder, held: type[JournalHeld]) -> JournalHeld:
     if not holder.pid:
         told = "it has just started"
     else:
         told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
-    message = f"Another run holds this journal: {told}."
+    message = f"{held().message.removesuffix('.')}: {told}."
     if holder.has_ended():
         message += " That process has ended, and a process that it started still has the lock."
-    held = JournalHeld(message)
-    held.command = holder.command
-    return held
+    refusal = held(message)
+    refusal.holder = holder.kind
+    return refusal
 
 
 def _let_go_in_child() -> None:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from paygw_batch.errors import SpoolDamaged, SpoolUnwritable
+from paygw_batch.errors import HolderKind, ListenerHeld, SpoolDamaged, SpoolUnwritable
 from paygw_batch.journal.codec import canonical
 from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.place import check_file, open_private, sync_directory
@@ -57,7 +57,7 @@ def spool_path(journal: Path) -> Path:
 class Spool:
     """The spool, open for appending by one process until `close`. Called from one thread at a time.
 
-    `taken` is how far the journal has got: a long spool that was taken in whole is begun anew. Raises `JournalHeld`
+    `taken` is how far the journal has got: a long spool that was taken in whole is begun anew. Raises `ListenerHeld`
     when another process appends to it, `SpoolDamaged`, and `JournalError` for a file that is not private.
     """
 
@@ -65,7 +65,13 @@ class Spool:
         self._path = path
         self._is_broken = False
         with ExitStack() as undo:
-            self._lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command="listen")
+            self._lock = RunLock(
+                path.with_name(f"{path.name}.lock"),
+                now=now,
+                command="listen",
+                kind=HolderKind.LISTENER,
+                held=ListenerHeld,
+            )
             undo.callback(self._lock.close)
             if not check_file(path) or path.stat().st_size == 0:
                 self._begin(taken)

@@ -20,7 +20,7 @@ _LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
 compile one than to run it; the largest is well under its limit of bound values for the widest table."""
 
 
-def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[object]]) -> None:
+def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
     """Run `statement`, in which `{lines}` stands for a table of values, over all `lines`, a group at a time."""
     start = 0
     while start < len(lines):

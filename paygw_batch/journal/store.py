@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import JournalError, JournalMissing, JournalNotAdopted
+from paygw_batch.errors import HolderKind, JournalError, JournalMissing, JournalNotAdopted
 from paygw_batch.journal.about import names_of, note_name
 from paygw_batch.journal.connection import connect, leave_untouched
 from paygw_batch.journal.lock import LockWait, RunLock
@@ -30,13 +30,14 @@ def open_journal(
     endpoint: EndpointIdentity,
     now: str,
     holder: str,
+    kind: HolderKind = HolderKind.RUN,
     wait: LockWait | None = None,
 ) -> SqliteJournal:
     """Open the journal at `path` for a run, and hold it until `close`. It must be there, and its witness must know it.
 
     `witness_dir` is where the witness stands, `registry_dir` where journals are remembered (None: not at all),
     `endpoint` what the journal is for, `now` the time (UTC, ISO 8601 with `Z`), `holder` the command that another run
-    is told of. `notes` of the result are sentences for a person.
+    is told of, `kind` what it is for programs. `notes` of the result are sentences for a person.
 
     Raises `JournalMissing` when there is none, `JournalHeld` when another run has it, `JournalNotAdopted` when this
     machine knows nothing of it, `JournalWentBack` when it has seen a newer one, `JournalCorrupt` when it is damaged,
@@ -48,7 +49,7 @@ def open_journal(
     if not path.parent.exists() or not check_place(path):
         raise _missing(path, read_witness(witness_path(witness_dir, path)), registry, endpoint)
     with ExitStack() as undo:
-        lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder, wait=wait)
+        lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder, kind=kind, wait=wait)
         undo.callback(lock.close)
         journal = _open_locked(path, witness_dir, registry, lock, undo, endpoint=endpoint, now=now)
         undo.pop_all()

@@ -331,7 +331,7 @@ class SqliteJournal(SqliteReader):
     def _run(self, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return fetch(self._connection, statement, bindings)
 
-    def _run_each(self, statement: str, lines: Iterable[Sequence[object]]) -> None:
+    def _run_each(self, statement: str, lines: Iterable[Sequence[Any]]) -> None:
         self._connection.executemany(statement, lines)
 
     @contextmanager

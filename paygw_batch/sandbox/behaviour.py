@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from paygw_batch.countries.files import nearest
+from paygw_batch.countries.files import nearest, reason_of
 from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.message import Order
@@ -281,7 +281,7 @@ def _sentences(problem: ValidationError) -> Iterator[str]:
             known = _KEYS.get(str(each["loc"][0]), _BehaviourData.model_fields)
             yield f"{place} is not a known key; {nearest(str(each['loc'][-1]), known)}"
         else:
-            yield f"{place}: {each['msg'].removeprefix('Value error, ')}."
+            yield f"{place}: {reason_of(each)}."
 
 
 def load_behaviour(path: Path) -> Behaviour:

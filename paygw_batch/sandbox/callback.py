@@ -11,7 +11,6 @@ import hmac
 import io
 import ipaddress
 import json
-import os
 import random
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
+from paygw_batch.files import append_line
 from paygw_batch.sandbox.behaviour import Callback
 from paygw_batch.sandbox.message import Order
 
@@ -100,11 +100,7 @@ class Callbacks:
         line = io.StringIO(newline="")
         forged = "yes" if callback.forged else "no"
         csv.writer(line, lineterminator="\n").writerow((order.order_id, callback.status, forged, http_status))
-        record = os.open(self._record_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(record, line.getvalue().encode())
-        finally:
-            os.close(record)
+        append_line(self._record_path, line.getvalue().encode())
 
 
 def _is_loopback(address: SplitResult) -> bool:

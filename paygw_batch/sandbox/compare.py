@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+from paygw_batch.core.terminal_text import fit_for_terminal
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
 
@@ -118,10 +119,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         differences = compare(read_record(record), read_reconciliation(reconciliation))
     except PaygwError as problem:
-        sys.stderr.write(f"{problem.message}\n")
+        sys.stderr.write(f"{fit_for_terminal(problem.message)}\n")
         return problem.exit_code
     for each in differences:
-        sys.stdout.write(f"{each.client_orderid}: {each.sentence}\n")
+        sys.stdout.write(fit_for_terminal(f"{each.client_orderid}: {each.sentence}") + "\n")
     sys.stdout.write(f"Differences: {len(differences)}.\n")
     return 1 if differences else 0
 

@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.sandbox.create import create_once
+from paygw_batch.files import create_once
 
 KEY_NAME = "sandbox-merchant.pem"
 

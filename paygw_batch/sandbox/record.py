@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from paygw_batch.errors import ConfigurationError, OutputError
-from paygw_batch.sandbox.create import create_once
+from paygw_batch.files import create_once
 
 
 @dataclass(frozen=True, slots=True)

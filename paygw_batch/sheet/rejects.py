@@ -9,11 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
+from paygw_batch.files import Kept, check_writable, write_whole
 from paygw_batch.sheet.read import ReadOptions, read_again
 from paygw_batch.sheet.result import Sheet, Validated
 from paygw_batch.sheet.table import to_sheet
 from paygw_batch.sheet.workbook import Place, place_of, read_workbook
-from paygw_batch.sheet.write import check_writable, write_rejects, write_whole
+from paygw_batch.sheet.write import check_format, write_rejects
 
 _Formulas = Mapping[str, Collection[int]]
 """Column of a sheet's frame -> rows whose cell holds a formula."""
@@ -46,8 +47,9 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     cannot be annotated. Raises `OutputError`, also where `path` is the sheet itself, and `SheetError` when the sheet
     has changed since it was read.
     """
+    check_format(path)
     check_writable(path)
-    if path.exists() and path.samefile(source):
+    if Kept("the sheet", source).is_hit_by(path):
         raise OutputError(f"{path} is the sheet itself.", hint="Name another file: the sheet is never overwritten.")
     if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
         write_rejects(validated, path)

@@ -12,9 +12,10 @@ from typing import Any
 
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import OutputError
+from paygw_batch.files import check_writable, write_whole
 from paygw_batch.sheet.columns import HELP_TITLE
 from paygw_batch.sheet.guide import GUIDE_HEADINGS, ColumnGuide, columns_of, guides
-from paygw_batch.sheet.write import check_writable, workbook_options, write_whole
+from paygw_batch.sheet.write import check_format, workbook_options
 
 _LAST_ROW = 1_048_576
 _STEPS = (
@@ -37,6 +38,7 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
     An .xlsx has cells of text, drop-down lists and a help sheet; a .csv has the headings alone. An existing file is
     never touched: it may be a template that someone has filled in. Raises `OutputError`.
     """
+    check_format(path)
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
         raise OutputError(f"{path.name}: a template is a .xlsx or a .csv file.", hint="Give it one of these endings.")

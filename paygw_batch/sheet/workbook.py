@@ -15,6 +15,8 @@ from paygw_batch.sheet.table import Table
 from paygw_batch.sheet.workbook_xml import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
+_CELLS_AT_ONCE = 200_000
+"""How much of a worksheet is held as objects before it goes into a frame."""
 _SENTENCES = {
     Doubt.FORMULA: "{} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet.",
     Doubt.DIGITS: "{}: a spreadsheet keeps 15 digits of a number, so that this one is wrong. Format the column as text "
@@ -145,8 +147,14 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
     content = _Content()
     rows = workbook.rows(part)
     _advance_to_header(rows, content, vocabulary)
-    while content.header is not None and (some := list(islice(rows, _ROWS_AT_ONCE))):
+    seen: set[int] = set()
+    height = 0
+    while content.header is not None and (some := _some(rows)):
         columns = sorted({column for row in some for column in row.texts})
+        seen.update(columns)
+        height += len(some)
+        workbook.budget.hold_doubts(sum(len(row.doubts) + row.hidden for row in some))
+        workbook.budget.hold_cells(height, len(seen))
         numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
@@ -155,6 +163,18 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
             (row.number, column, doubt, row.texts[column]) for row in some for column, doubt in row.doubts.items()
         )
     return content
+
+
+def _some(rows: Iterator[Row]) -> list[Row]:
+    """Return the next rows: so many, or as few as hold so many cells."""
+    some: list[Row] = []
+    cells = 0
+    for row in islice(rows, _ROWS_AT_ONCE):
+        some.append(row)
+        cells += len(row.texts)
+        if cells >= _CELLS_AT_ONCE:
+            break
+    return some
 
 
 def _hidden(rows: Sequence[int]) -> pl.DataFrame:

@@ -15,6 +15,8 @@ from openpyxl.workbook import Workbook
 from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.writer.excel import ExcelWriter
 
+from paygw_batch.sheet.workbook_limits import MOST_DEPTH
+
 MOST_UNPACKED_BYTES = 32 * 1024 * 1024
 """docs/performance.md says what so much comes to in memory and time."""
 _MOST_RANGED_CELLS = 200_000
@@ -33,24 +35,38 @@ _LOST = {
 }
 
 
+class _Seen:
+    """What the parts of a workbook hold that the library would take too much memory for."""
+
+    def __init__(self) -> None:
+        self.ranged_cells = 0
+        self.has_doctype = False
+        self._depth = 0
+
+    def doctype(self, *_: object) -> None:
+        """Take a document type."""
+        self.has_doctype = True
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        """Take a start tag. Raises `ValueError` where tags stand too deep in each other."""
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            raise ValueError("tags stand too deep in each other")
+        if name.rpartition(" ")[2] in _RANGES:
+            self.ranged_cells += _cells_of(attributes.get("ref", ""))
+
+    def end(self, _: str) -> None:
+        """Take an end tag."""
+        self._depth -= 1
+
+
 def why_not_copied(data: bytes) -> str:
     """Return why the library is not to be given this workbook, as a clause, or the empty text.
 
     It is about to unpack all parts, to resolve what their document types say, and to make an object of each cell of a
     range: a small file could take all memory there is.
     """
-    ranged_cells = 0
-    has_doctype = False
-
-    def doctype(*_: object) -> None:
-        nonlocal has_doctype
-        has_doctype = True
-
-    def element(name: str, attributes: dict[str, str]) -> None:
-        nonlocal ranged_cells
-        if name.rpartition(" ")[2] in _RANGES:
-            ranged_cells += _cells_of(attributes.get("ref", ""))
-
+    seen = _Seen()
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as parts:
             unpacked = sum(info.file_size for info in parts.infolist())
@@ -59,14 +75,15 @@ def why_not_copied(data: bytes) -> str:
             for info in parts.infolist():
                 if info.filename.endswith((".xml", ".rels")):
                     parser = expat.ParserCreate(namespace_separator=" ")
-                    parser.StartDoctypeDeclHandler = doctype
-                    parser.StartElementHandler = element
+                    parser.StartDoctypeDeclHandler = seen.doctype
+                    parser.StartElementHandler = seen.start
+                    parser.EndElementHandler = seen.end
                     parser.Parse(parts.read(info), True)
     except (expat.ExpatError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError):
         return "a part of the workbook is damaged"
-    if has_doctype:
+    if seen.has_doctype:
         return "a part of the workbook has a document type"
-    if ranged_cells > _MOST_RANGED_CELLS:
+    if seen.ranged_cells > _MOST_RANGED_CELLS:
         return "merged cells or links of the workbook span too many cells"
     return ""
 

@@ -17,6 +17,13 @@ from functools import lru_cache
 from xml.parsers import expat
 
 from paygw_batch.errors import SheetError
+from paygw_batch.sheet.workbook_limits import (
+    MOST_CELL_CHARACTERS,
+    MOST_DEPTH,
+    MOST_TAG_BYTES,
+    MOST_WORKSHEETS,
+    Budget,
+)
 
 _CHUNK_BYTES = 1 << 16
 _MOST_COLUMNS = 1_000
@@ -64,7 +71,7 @@ class Workbook:
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
-        self._left_bytes = max_bytes
+        self.budget = Budget(file, max_bytes)
         self._counted: set[str] = set()
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
@@ -73,6 +80,7 @@ class Workbook:
         self._parts = {info.filename: info for info in self._zip.infolist()}
         if len(self._parts) != len(self._zip.infolist()) or "xl/workbook.xml" not in self._parts:
             raise SheetError(f"{file} is no workbook (.xlsx).", hint="Save it as .xlsx or .csv from the spreadsheet.")
+        self.budget.check_directory(self._zip, len(data))
         self._strings: list[str] | None = None
         self._dates: frozenset[int] = frozenset()
         self._first_day = _FIRST_DAY
@@ -98,7 +106,8 @@ class Workbook:
         for _ in self._parse("xl/_rels/workbook.xml.rels", _Handlers(start=relationship)):
             pass
         for _ in self._parse("xl/workbook.xml", _Handlers(start=sheet)):
-            pass
+            if len(found) > MOST_WORKSHEETS:
+                raise self.budget.too_large()
         return found
 
     def rows(self, part: WorksheetPart) -> Iterator[Row]:
@@ -106,7 +115,7 @@ class Workbook:
         if self._strings is None:
             self._strings = self._shared_strings()
             self._dates = self._date_styles()
-        reader = _CellReader(self._strings, self._dates, self._first_day, self._damaged)
+        reader = _CellReader(self._strings, self._dates, self._first_day, self._damaged, self.budget)
         for _ in self._parse(part.path, _Handlers(reader.start, reader.end, reader.text)):
             yield from reader.finished
             reader.finished.clear()
@@ -126,10 +135,13 @@ class Workbook:
             inside.pop()
             if name == "si":
                 strings.append(_unescaped("".join(pieces)))
+                self.budget.hold_string(strings[-1])
 
         def text(data: str) -> None:
             if inside[-1] == "t" and "rPh" not in inside:  # rPh: how to pronounce it, no part of the text
                 pieces.append(data)
+                if sum(map(len, pieces)) > MOST_CELL_CHARACTERS:
+                    raise self.budget.too_large()
 
         if "xl/sharedStrings.xml" in self._parts:
             for _ in self._parse("xl/sharedStrings.xml", _Handlers(start, end, text)):
@@ -159,18 +171,18 @@ class Workbook:
         info = self._parts.get(path)
         if info is None:
             raise self._damaged()
-        self._left_bytes -= 0 if path in self._counted else info.file_size
+        self.budget.unpack(0 if path in self._counted else info.file_size)
         self._counted.add(path)
-        if self._left_bytes < 0:
-            raise SheetError(
-                f"{self._file} is too large once unpacked.",
-                hint="Split the sheet, or raise limits.max_sheet_mib in the configuration.",
-            )
         parser = handlers.parser()
+        fed = 0
         try:
-            with self._zip.open(info) as part:  # ends with an error unless size and checksum are the stated ones
+            # Reads no more than the stated size, and ends with an error unless size and checksum are the stated ones.
+            with self._zip.open(info) as part:
                 while chunk := part.read(_CHUNK_BYTES):
                     parser.Parse(chunk, False)
+                    fed += len(chunk)
+                    if fed - parser.CurrentByteIndex > MOST_TAG_BYTES:
+                        raise self.budget.too_large()
                     yield
             parser.Parse(b"", True)
         except (*_DAMAGED, ValueError, IndexError) as error:
@@ -195,10 +207,23 @@ class _Handlers:
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.StartDoctypeDeclHandler = _refuse_doctype
-        parser.StartElementHandler = lambda name, attributes: self.start(name.rpartition(" ")[2], attributes)
-        if self.end is not None:
-            end = self.end
-            parser.EndElementHandler = lambda name: end(name.rpartition(" ")[2])
+        depth = 0
+
+        def start(name: str, attributes: Mapping[str, str]) -> None:
+            nonlocal depth
+            depth += 1
+            if depth > MOST_DEPTH:
+                raise ValueError("tags stand too deep in each other")
+            self.start(name.rpartition(" ")[2], attributes)
+
+        def end(name: str) -> None:
+            nonlocal depth
+            depth -= 1
+            if self.end is not None:
+                self.end(name.rpartition(" ")[2])
+
+        parser.StartElementHandler = start
+        parser.EndElementHandler = end
         if self.text is not None:
             parser.CharacterDataHandler = self.text
         return parser
@@ -212,13 +237,20 @@ class _CellReader:
     """Collects the rows of a worksheet from its tags; `finished` holds those that are complete."""
 
     def __init__(
-        self, strings: list[str], dates: frozenset[int], first_day: datetime, damaged: Callable[[], SheetError]
+        self,
+        strings: list[str],
+        dates: frozenset[int],
+        first_day: datetime,
+        damaged: Callable[[], SheetError],
+        budget: Budget,
     ) -> None:
         self.finished: list[Row] = []
         self._strings = strings
         self._dates = dates
         self._first_day = first_day
         self._damaged = damaged
+        self._budget = budget
+        self._characters = 0
         self._row = Row(0, hidden=False)
         self._column = 0
         self._cell: Mapping[str, str] = {}
@@ -235,6 +267,7 @@ class _CellReader:
             if not self._column < column <= _MOST_COLUMNS:
                 raise self._damaged()
             self._column, self._cell, self._value, self._formula = column, attributes, [], None
+            self._characters = 0
         elif name == "f":
             self._formula = []
         elif name == "row":
@@ -250,6 +283,9 @@ class _CellReader:
             self._value.append(data)
         elif self._inside == "f" and self._formula is not None:
             self._formula.append(data)
+        self._characters += len(data)
+        if self._characters > 2 * MOST_CELL_CHARACTERS:  # of the formula and of its value
+            raise self._budget.too_large()
 
     def end(self, name: str) -> None:
         """Take an end tag."""
@@ -281,6 +317,7 @@ class _CellReader:
                 value = _unescaped(value)
         if value:
             row.texts[column] = value
+            self._budget.hold_text(value)
 
 
 def _unescaped(text: str) -> str:

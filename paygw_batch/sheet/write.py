@@ -1,16 +1,13 @@
-"""Writing frames to files: whole or not at all, readable by their owner alone, safe to open in a spreadsheet."""
+"""Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
 
 import importlib.util
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
 
 from paygw_batch.errors import OutputError
+from paygw_batch.files import appearing, cannot_write
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
 from paygw_batch.sheet.formulas import guarded, guarded_names
 from paygw_batch.sheet.result import Validated
@@ -31,31 +28,21 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
         raise OutputError(
             f"{path.name}: a workbook holds at most {_WORKBOOK_ROWS} rows.", hint="Write .csv or .parquet."
         )
-    with _appearing(path) as file:
-        if ending == ".csv":
-            _write_csv(frame, file)
-        elif ending == ".parquet":
-            frame.write_parquet(file)
-        else:
-            _write_workbook(frame, file)
+    with appearing(path) as file:
+        try:
+            if ending == ".csv":
+                _write_csv(frame, file)
+            elif ending == ".parquet":
+                frame.write_parquet(file)
+            else:
+                _write_workbook(frame, file)
+        except pl.exceptions.PolarsError as error:
+            raise cannot_write(path, error) from error
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write `data` to `path`: whole, with `mode`, or not at all. Raises `OutputError`."""
-    with _appearing(path) as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
-
-
-def check_writable(path: Path) -> None:
-    """Raise `OutputError` when `write_frame` could not write `path`: to be found out before anything is sent."""
+def check_format(path: Path) -> None:
+    """Raise `OutputError` for a file whose ending names no format that `write_frame` can write."""
     _ending(path)
-    try:
-        _refuse_special(path)
-        with tempfile.TemporaryFile(dir=path.parent, prefix=".paygw-"):
-            pass
-    except OSError as error:
-        raise _cannot(path, error) from error
 
 
 def rejects(validated: Validated) -> pl.DataFrame:
@@ -105,44 +92,3 @@ def _write_workbook(frame: pl.DataFrame, file: IO[bytes]) -> None:
 
     with Workbook(file, workbook_options()) as workbook:
         frame.write_excel(workbook, autofilter=False, column_formats={pl.selectors.integer(): "0"})
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file that becomes `path` at the end, or disappears when anything goes wrong."""
-    temporary: Path | None = None
-    try:
-        _refuse_special(path)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".paygw-", suffix=".part")
-        temporary = Path(name)
-        with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor, whose mode is 0600)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        temporary = None
-        _sync_directory(path.parent)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise _cannot(path, error) from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink()
-
-
-def _refuse_special(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        raise OutputError(f"{path} is no regular file.", hint="Name a file of your own.")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _cannot(path: Path, error: Exception) -> OutputError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return OutputError(f"{path} cannot be written: {reason}.")

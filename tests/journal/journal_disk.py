@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import apsw
+from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
 
 class Disk:
@@ -26,7 +27,7 @@ class _File(apsw.VFSFile):
         self._disk = disk
         super().__init__("unix", name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
+    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802 - SQLite's name
         self._disk.touch()
         super().xWrite(data, offset)
 

@@ -1,6 +1,7 @@
 """Two runs, and a run that is killed: with real processes."""
 
 import fcntl
+import json
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalHeld, JournalUnwritable
+from paygw_batch.errors import HolderKind, InternalError, JournalHeld, JournalUnwritable, ListenerHeld
 from paygw_batch.journal.lock import RunLock
 from tests.journal.journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
 
@@ -81,8 +82,42 @@ def test_a_holder_that_has_not_written_its_name_yet_is_held_to_all_the_same(plac
     with path.open("w") as other:
         path.chmod(0o600)
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(JournalHeld, match="it has just started"):
+        with pytest.raises(JournalHeld, match="it has just started") as found:
             RunLock(path, now=AT, command="a test")
+    assert found.value.holder is HolderKind.STARTING
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ({"command": "listen", "kind": "listener"}, HolderKind.LISTENER),
+        ({"command": "listen", "kind": "run"}, HolderKind.RUN),
+        ({"command": "listen"}, HolderKind.RUN),  # as earlier versions wrote it
+        ({"command": "", "kind": "run"}, HolderKind.RUN),
+        ({"command": "", "kind": "a later version's"}, HolderKind.RUN),
+    ],
+)
+def test_what_holds_the_journal_is_told_by_a_word_for_it_and_not_by_its_command(
+    place: Path, written: dict[str, str], kind: HolderKind
+) -> None:
+    path = place / "a.lock"
+    with path.open("w") as other:
+        path.chmod(0o600)
+        json.dump({"pid": 1, "host": "here", "since": AT, **written}, other)
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(JournalHeld) as found:
+            RunLock(path, now=AT, command="a test")
+    assert found.value.holder is kind
+
+
+def test_a_lock_says_what_holds_it(place: Path) -> None:
+    path = place / "a.lock"
+    with closing(RunLock(path, now=AT, command="listen", kind=HolderKind.LISTENER)):
+        assert json.loads(path.read_text())["kind"] == "listener"
+        with pytest.raises(ListenerHeld, match=r"^Another listener receives for this journal: process \d+ on") as found:
+            RunLock(path, now=AT, command="a test", held=ListenerHeld)
+    assert found.value.holder is HolderKind.LISTENER
 
 
 def test_a_program_that_a_run_starts_does_not_inherit_the_lock(place: Path) -> None:

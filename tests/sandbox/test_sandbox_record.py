@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.errors import ConfigurationError, OutputError
+from paygw_batch.files import create_once
 from paygw_batch.sandbox.compare import compare, main
-from paygw_batch.sandbox.create import create_once
 from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, unguarded
 
 LINE = RecordLine(

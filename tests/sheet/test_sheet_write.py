@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError
+from paygw_batch.files import check_writable
 from paygw_batch.sheet.formulas import guarded, unguarded
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.validate import validate
-from paygw_batch.sheet.write import check_writable, rejects, write_frame, write_rejects
+from paygw_batch.sheet.write import check_format, rejects, write_frame, write_rejects
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 FRAME = pl.DataFrame(
@@ -130,8 +131,13 @@ def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(
     tmp_path: Path, name: str, sentence: str
 ) -> None:
     (tmp_path / "folder.csv").mkdir()
+
+    def check(path: Path) -> None:
+        check_format(path)
+        check_writable(path)
+
     with pytest.raises(OutputError, match=sentence):
-        check_writable(tmp_path / name)
+        check(tmp_path / name)
     with pytest.raises(OutputError, match=sentence):
         write_frame(FRAME, tmp_path / name)
 

@@ -7,7 +7,7 @@ import asyncio
 import heapq
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import count
@@ -96,8 +96,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Return a future of this loop."""
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:  # type: ignore[override]
-        """Return a task of this loop."""
+    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
+        """Return a task of this loop. Which coroutines one may be made of differs between versions of Python."""
         task = asyncio.Task(coro, loop=self, **named)
         self._tasks.append(task)
         return task

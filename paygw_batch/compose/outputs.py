@@ -1,0 +1,184 @@
+"""The files that a command writes for a person: which of them may be written, and how an older one of ours is known."""
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from paygw_batch.files import Kept, Output, check_outputs, head_of
+from paygw_batch.run.questions import QUESTION_SCHEMA
+from paygw_batch.sections import Section
+from paygw_batch.settings import Settings, state_directory
+from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS
+from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.write import check_format
+
+_HEAD_BYTES = 64 * 1024
+_MOST_STRINGS_BYTES = 64 * 1024 * 1024
+"""How much of a workbook's strings is looked through for ours."""
+_FOOTER_BYTES = 8
+"""At the end of a Parquet file: the length of what describes its columns, and a mark."""
+
+
+class OutputKind(StrEnum):
+    """What a command writes, in words. A file is replaced unasked only by another one of its kind."""
+
+    RECONCILIATION = "reconciliation"
+    REJECTS = "rejects"
+    QUESTIONS = "question list"
+    REPORT = "report"
+    PLAN = "plan"
+    LOG = "log"
+    METRICS = "metrics"
+    NEW = "new file"
+    """It never takes the place of a file that is there, whatever that is."""
+
+
+NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
+_NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
+"""What a run goes on without: docs/decisions/0044."""
+_COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
+    {
+        OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
+        OutputKind.REJECTS: REJECTS_COLUMNS,
+        OutputKind.QUESTIONS: tuple(QUESTION_SCHEMA),
+    }
+)
+"""What the tables that this program writes start with: also those that earlier versions wrote."""
+_MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
+    {
+        OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
+        OutputKind.PLAN: re.compile(rb'\{\s*"content": \{.*"instructions_sha256"', re.DOTALL),
+        OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
+        OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
+    }
+)
+"""How the other files begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file that was asked for as `named` (`--out`), or None where it was not."""
+
+    named: str
+    path: Path | None
+    kind: OutputKind
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGuard:
+    """Keeps the outputs of a command off everything that they must not replace. `config` is the configuration file."""
+
+    settings: Settings
+    config: Path | None
+    force: bool = False
+
+    def check(self, *wanted: Wanted, inputs: Mapping[str, Path | None] = NOTHING_READ, reporting: bool = False) -> None:
+        """Raise `OutputError` unless every wanted file may be written. To be asked before anything is read or sent.
+
+        `inputs`: what the command reads, in words (`the sheet`), and where. With `reporting`, the log and the metrics
+        of the configuration are among the outputs.
+        """
+        section = self.settings.reporting
+        every = [*wanted]
+        if reporting:
+            every.append(Wanted("reporting.log", section.log, OutputKind.LOG))
+            every.append(Wanted("reporting.metrics", section.metrics, OutputKind.METRICS))
+        outputs = []
+        for one in every:
+            if one.path is not None:
+                if one.kind in _COLUMNS:
+                    check_format(one.path)
+                needed = one.kind not in _NOT_NEEDED
+                outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
+        read = [Kept(what, path) for what, path in inputs.items() if path is not None]
+        check_outputs(outputs, [*read, *self._kept()], force=self.force)
+
+    def _kept(self) -> Iterator[Kept]:
+        settings = self.settings
+        journal = settings.journal_path()
+        yield Kept("the journal or one of its files", journal, has_neighbours=True)
+        yield Kept("a witness of the journal", settings.witness_directory(), is_directory=True)
+        yield Kept("a file of the program's own directory", state_directory(), is_directory=True)
+        yield Kept("the sandbox's key", journal.with_name("sandbox-merchant.pem"))
+        yield Kept("a record of the sandbox", journal.with_name("sandbox-record"), has_neighbours=True)
+        yield Kept("a record of the sandbox", journal.with_name("sandbox-callbacks.csv"))
+        if self.config is not None:
+            yield Kept("the configuration file", self.config)
+        for name in Settings.model_fields:
+            section = getattr(settings, name)
+            if isinstance(section, Section) and name not in {"reporting", "journal"}:
+                for key, value in section:
+                    if isinstance(value, Path):
+                        yield Kept(f"the file of {name}.{key}", value)
+
+
+def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
+    return None if kind is OutputKind.NEW else partial(_is_ours, kind)
+
+
+def _is_ours(kind: OutputKind, path: Path) -> bool:
+    """Return whether the file at `path` is one of a kind that this program writes, by its content."""
+    if kind in _MARKS:
+        return _MARKS[kind].match(head_of(path, _HEAD_BYTES)) is not None
+    names = _COLUMNS[kind]
+    match path.suffix.lower():
+        case ".csv":
+            return _has_heading(path, names)
+        case ".parquet":
+            return _has_parquet_columns(path, names)
+        case _:
+            is_copy = kind is OutputKind.REJECTS and _has_strings(path, [f">{PROBLEMS_TITLE}"])
+            return is_copy or _has_strings(path, [f">{name}</t>" for name in names])
+
+
+def _has_heading(path: Path, names: Sequence[str]) -> bool:
+    """Return whether a table of text starts with these columns, also after a spreadsheet has saved it again."""
+    line = head_of(path, _HEAD_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
+    tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
+    return any(cells[: len(names)] == [*names] for cells in tables)
+
+
+def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
+    """Return whether what describes the columns of a Parquet file names these, in this order. Nothing is decoded."""
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            file.seek(max(0, size - _FOOTER_BYTES))
+            end = file.read(_FOOTER_BYTES)
+            length = int.from_bytes(end[:4], "little")
+            if end[4:] != b"PAR1" or length > size - _FOOTER_BYTES:
+                return False
+            file.seek(size - _FOOTER_BYTES - length)
+            footer = file.read(min(length, _MOST_STRINGS_BYTES))
+    except OSError:
+        return False
+    at = 0
+    for name in names:
+        at = footer.find(name.encode(), at)
+        if at < 0:
+            return False
+        at += len(name)
+    return True
+
+
+def _has_strings(path: Path, texts: Sequence[str]) -> bool:
+    """Return whether what stores the texts of a workbook's cells holds all of these."""
+    wanted = {text.encode() for text in texts}
+    longest = max(map(len, wanted))
+    before = b""
+    try:
+        with zipfile.ZipFile(path) as parts, parts.open("xl/sharedStrings.xml") as strings:
+            for _ in range(_MOST_STRINGS_BYTES // _HEAD_BYTES):
+                chunk = strings.read(_HEAD_BYTES)
+                wanted = {text for text in wanted if text not in before + chunk}
+                if not wanted or not chunk:
+                    break
+                before = chunk[-longest:]
+    except (OSError, KeyError, ValueError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile):
+        return False
+    return not wanted

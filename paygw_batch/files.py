@@ -1,0 +1,214 @@
+"""Files: which of them may be written, and writing them whole or not at all, for their owner alone.
+
+Every file that a command writes for a person goes through `check_outputs` before anything is sent or read at length,
+and through `appearing` when it is written.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from paygw_batch.errors import OutputError
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file that is about to be written. `named`: how a person named it. `is_ours` knows an older one by its content.
+
+    Without `is_ours`, no older file is replaced. What is not `needed` may turn out not to be writable.
+    """
+
+    named: str
+    path: Path
+    is_ours: Callable[[Path], bool] | None = None
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file that no output may take the place of, said in words (`the sheet`).
+
+    `has_neighbours`: neither may a file beside it whose name goes on from its own (`-wal`, `.lock`). `is_directory`:
+    neither may any file in it.
+    """
+
+    what: str
+    path: Path
+    has_neighbours: bool = False
+    is_directory: bool = False
+
+    def is_hit_by(self, path: Path) -> bool:
+        """Return whether writing `path` would write this: by whatever name, link or spelling."""
+        if self.is_directory:
+            return any(_is_same(parent, self.path) for parent in _resolved(path).parents)
+        if _is_same(path, self.path):
+            return True
+        mine, its = _resolved(self.path), _resolved(path)
+        if not _is_same(mine.parent, its.parent):
+            return False
+        # A file that is not there yet, or beside one that is: on some disks case makes no difference.
+        own, other = mine.name.casefold(), its.name.casefold()
+        if other == own:
+            return not mine.exists() and not its.exists()
+        goes_on = other.startswith((f"{own}-", f"{own}.", f".{own}."))
+        return self.has_neighbours and goes_on
+
+
+def check_outputs(outputs: Sequence[Output], kept: Sequence[Kept], *, force: bool = False) -> None:
+    """Raise `OutputError` unless every one of `outputs` can be written and takes no other file's place.
+
+    A file that is there is replaced where it is empty, where it is one of ours, or where `force` says so; what is
+    `kept` never is.
+    """
+    for at, output in enumerate(outputs):
+        for one in kept:
+            if one.is_hit_by(output.path):
+                raise OutputError(
+                    f"{output.named} {output.path} would take the place of {one.what}.",
+                    hint="Nothing was read or sent. Name another file.",
+                )
+        for other in outputs[:at]:
+            if Kept("", other.path).is_hit_by(output.path):
+                raise OutputError(
+                    f"{output.named} and {other.named} both name {output.path}.", hint="Name two different files."
+                )
+        if output.needed:
+            check_writable(output.path)
+        if (not force or output.is_ours is None) and not _may_be_replaced(output):
+            if output.is_ours is None:
+                raise OutputError(f"{output.path} already exists.", hint="Name a file that does not exist yet.")
+            raise OutputError(
+                f"{output.named} {output.path} exists, and is not a file of that kind that this program wrote.",
+                hint="Nothing was read or sent. Name another file; where the command has --force, that replaces it.",
+            )
+
+
+def check_writable(path: Path) -> None:
+    """Raise `OutputError` when a file could not be written at `path`: to be found out before anything is sent."""
+    try:
+        _refuse_special(path)
+        with tempfile.TemporaryFile(dir=path.parent, prefix=".paygw-"):
+            pass
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def head_of(path: Path, most_bytes: int) -> bytes:
+    """Return how a file begins, empty where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
+            return file.read(most_bytes)
+    except OSError:
+        return b""
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write `data` to `path`: whole, with `mode`, or not at all. Raises `OutputError`."""
+    with appearing(path) as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(data)
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file (mode 0600) that becomes `path` at the end, or disappears when anything goes wrong.
+
+    It is on stable storage on return; an older file of that name stays until then. Raises `OutputError`.
+    """
+    temporary: Path | None = None
+    try:
+        _refuse_special(path)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".paygw-", suffix=".part")
+        temporary = Path(name)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor, whose mode is 0600)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        temporary = None
+        sync_names(path.parent)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def create_once(path: Path, content: bytes) -> None:
+    """Make the file at `path` (mode 0600, its directory 0700 where missing), or leave the one that is there.
+
+    Of two processes that do so at the same moment, the second keeps the file of the first. Raises `OSError`.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(prefix=".paygw-", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        # Unlike a rename, a link never replaces what is there.
+        with suppress(FileExistsError):
+            os.link(unfinished, path)
+    finally:
+        Path(unfinished).unlink()
+    sync_names(path.parent)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to the file at `path`, made (mode 0600) where it is missing, never through a link.
+
+    Raises `OSError`.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def sync_names(directory: Path) -> None:
+    """Make the names in `directory` durable. Raises `OSError`."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: Path, error: Exception) -> OutputError:
+    """Return the error for a file that cannot be written."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    return OutputError(f"{path} cannot be written: {reason}.")
+
+
+def _may_be_replaced(output: Output) -> bool:
+    try:
+        found = output.path.stat()
+    except OSError:  # it is not there, or cannot be written either
+        return True
+    return output.is_ours is not None and (found.st_size == 0 or output.is_ours(output.path))
+
+
+def _refuse_special(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{path} is no regular file.", hint="Name a file of your own.")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _resolved(path: Path) -> Path:
+    """Return a path without links and `..`, as far as it is there."""
+    return Path(os.path.realpath(path))

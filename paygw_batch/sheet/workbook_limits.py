@@ -1,0 +1,96 @@
+"""What a workbook may come to once it is unpacked: refused before it is unpacked where its directory says so already.
+
+A few hundred KiB can hold hundreds of MiB of XML, and every part of it becomes objects here. All bounds follow from
+`limits.max_sheet_mib`. docs/decisions/0105 has the arithmetic.
+"""
+
+import zipfile
+from dataclasses import dataclass
+
+from paygw_batch.errors import SheetError
+
+MOST_CELL_CHARACTERS = 8 * 32_767
+"""A spreadsheet keeps 32,767 characters in a cell; each may be written as an escape of seven."""
+MOST_DEPTH = 64
+"""How deep the tags of a part may stand in each other. A workbook's own stand ten deep."""
+MOST_TAG_BYTES = 1 << 22
+"""How long one tag or comment may be."""
+MOST_WORKSHEETS = 1_000
+_MOST_RATIO = 100
+"""How many times longer the parts may be than the file. What people save is 5 to 30 times as long."""
+_RATIO_FROM_BYTES = 16 * 1024 * 1024
+"""Below it, the ratio says nothing that matters."""
+_COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_CELL_BYTES = 16
+_INLINE_CHARACTERS = 12
+"""A text as long as this takes no more than its cell."""
+_STRING_BYTES = 57
+_DOUBT_BYTES = 200
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one workbook may still take: bytes to unpack, and memory for what is made of them. Raises `SheetError`."""
+
+    file: str
+    max_bytes: int
+    _unpacked: int = 0
+    _texts: int = 0
+    _held: int = 0
+    """Memory of the strings and of what is doubtful, in bytes."""
+
+    def check_directory(self, archive: zipfile.ZipFile, packed_bytes: int) -> None:
+        """Refuse a workbook by what its directory says, before anything is unpacked."""
+        parts = archive.infolist()
+        unpacked = sum(part.file_size for part in parts)
+        if any(part.compress_type not in _COMPRESSIONS for part in parts):
+            raise SheetError(
+                f"{self.file} is packed in a way that no spreadsheet uses.",
+                hint="Open it in the spreadsheet and save it again.",
+            )
+        if unpacked > max(_RATIO_FROM_BYTES, packed_bytes * _MOST_RATIO):
+            raise SheetError(
+                f"{self.file} has {packed_bytes / 2**20:.1f} MiB, and would have {unpacked / 2**20:.0f} MiB unpacked: "
+                "no sheet of payees is packed so tightly.",
+                hint="Copy the rows into a new workbook, or save the sheet as .csv.",
+            )
+        self._held = packed_bytes
+
+    def unpack(self, count: int) -> None:
+        """Count bytes that are about to be unpacked."""
+        self._unpacked += count
+        if self._unpacked > self.max_bytes:
+            raise self.too_large()
+
+    def hold_string(self, text: str) -> None:
+        """Count a text of the table of shared strings."""
+        self._held += _STRING_BYTES + _width(text)
+        self._check(0)
+
+    def hold_text(self, text: str) -> None:
+        """Count the text of a cell, which is kept once more for every cell that has it."""
+        if len(text) > _INLINE_CHARACTERS:
+            self._texts += _width(text)
+
+    def hold_doubts(self, count: int) -> None:
+        """Count what was found doubtful."""
+        self._held += count * _DOUBT_BYTES
+
+    def hold_cells(self, rows: int, columns: int) -> None:
+        """Look at what is held with so many rows and columns by now; an empty cell takes as much as a full one."""
+        self._check(rows * columns * _CELL_BYTES)
+
+    def too_large(self) -> SheetError:
+        """Return the error for a workbook above the limits."""
+        return SheetError(
+            f"{self.file} is too large once unpacked.",
+            hint="Split the sheet, save it as .csv, or raise limits.max_sheet_mib in the configuration.",
+        )
+
+    def _check(self, cells_bytes: int) -> None:
+        if self._held + self._texts + cells_bytes > self.max_bytes // 2:
+            raise self.too_large()
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)

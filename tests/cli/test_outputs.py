@@ -1,0 +1,245 @@
+"""No output takes the place of what is not its own: exit 2, and nothing touched, whatever the option."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.test_day_two_approval import key, policy
+
+FOREIGN = "who,what\nme,my own notes\n"
+
+
+def contents(program: Program) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(program.home)): path.read_bytes()
+        for path in program.home.rglob("*")
+        if path.is_file() and not path.name.endswith(("-shm", ".lock"))
+    }
+
+
+def refused(program: Program, *arguments: str | Path) -> str:
+    """Run a command that must be refused before it reads or sends anything; return why."""
+    before = contents(program)
+    result = program.run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert contents(program) == before
+    return result.stderr
+
+
+@pytest.fixture
+def paid(program: Program) -> Program:
+    """A machine with approvals configured, on which a sheet was paid."""
+    program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
+    program.sheet(kenyan_rows(2))
+    assert program.json("submit", program.home / "payroll.csv")["exit_code"] == 0
+    return program
+
+
+WRITERS: dict[str, tuple[str, ...]] = {
+    "submit": ("submit", "{home}/payroll.csv", "--out", "{out}"),
+    "collect": ("collect", "{home}/payroll.csv", "--out", "{out}"),
+    "resume": ("resume", "{home}/payroll.csv", "--out", "{out}"),
+    "retry": ("retry", "{home}/payroll.csv", "--out", "{out}"),
+    "reconcile": ("reconcile", "{home}/payroll.csv", "--out", "{out}"),
+    "report": ("reconcile", "{home}/payroll.csv", "--out", "{home}/again.csv", "--report", "{out}"),
+    "validate": ("validate", "{home}/payroll.csv", "--rejects", "{out}"),
+    "status": ("status", "{home}/payroll.csv", "--in-doubt", "--out", "{out}"),
+    "plan": ("plan", "{home}/payroll.csv", "--out", "{out}", "--key", "{home}/ada.pem"),
+    "template": ("template", "KE", "--out", "{out}"),
+    "backup": ("backup", "{out}"),
+}
+ANY_NAME = ("report", "backup")
+"""Those whose file may be called anything."""
+
+
+def written(program: Program, writer: str, out: Path) -> list[str]:
+    return [word.format(home=program.home, out=out) for word in WRITERS[writer]]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_no_option_writes_over_the_sheet(paid: Program, writer: str) -> None:
+    sheet = paid.home / "payroll.csv"
+    if writer == "plan":  # its own rule: a plan ends in .json
+        (paid.home / "payroll.json").hardlink_to(sheet)
+        sheet = paid.home / "payroll.json"
+    for force in ([], ["--force"])[: 1 if writer in {"template", "backup"} else 2]:
+        assert "Error: " in refused(paid, *written(paid, writer, sheet), *force)
+
+
+@pytest.mark.parametrize("by", ["name", "dots", "hard link", "symbolic link", "link to its folder"])
+def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
+    sheet, other = paid.home / "payroll.csv", paid.home / "other.csv"
+    match by:
+        case "dots":
+            (paid.home / "deep").mkdir()
+            other = paid.home / "deep" / ".." / "payroll.csv"
+        case "hard link":
+            other.hardlink_to(sheet)
+        case "symbolic link":
+            other.symlink_to(sheet)
+        case "link to its folder":
+            (paid.home / "folder").symlink_to(paid.home, target_is_directory=True)
+            other = paid.home / "folder" / "payroll.csv"
+        case _:
+            other = sheet
+    assert "would take the place of the sheet" in refused(paid, "submit", sheet, "--out", other, "--force")
+    assert "would take the place of the sheet" in refused(paid, "validate", sheet, "--rejects", other, "--force")
+
+
+@pytest.mark.parametrize("writer", ANY_NAME)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("journal.sqlite3", "journal.sqlite3-wal", "journal.sqlite3-shm", "journal.sqlite3-journal"),
+        *("journal.sqlite3.lock", "journal.sqlite3.notifications", "journal.sqlite3.notifications.lock"),
+        *("JOURNAL.sqlite3-WAL", "witness/new.witness", "state/paygw-batch/registry"),
+        *(
+            "sandbox-merchant.pem",
+            "sandbox-record.csv",
+            "sandbox-record-payin.csv",
+            "sandbox-callbacks.csv",
+            "paygw.toml",
+        ),
+    ],
+)
+def test_no_option_writes_over_the_journal_or_what_belongs_to_it(paid: Program, writer: str, name: str) -> None:
+    (paid.home / "state" / "paygw-batch").mkdir(parents=True, exist_ok=True)
+    force = ["--force"] if writer == "report" else []
+    told = refused(paid, *written(paid, writer, paid.home / name), *force)
+    assert "would take the place of" in told
+    assert paid.json("verify")["exit_code"] == 0
+
+
+@pytest.mark.parametrize("name", ["signing.pem", "passphrase.txt", "ca.pem", "token.txt", "maker.pem"])
+def test_no_option_writes_over_a_key_or_a_secret(paid: Program, name: str) -> None:
+    for one in ("signing.pem", "passphrase.txt", "ca.pem", "token.txt"):
+        (paid.home / one).write_text("secret")
+    key(paid.home, "maker")
+    configured = paid.config.read_text().replace(
+        "[gateway]",
+        '[gateway]\nprivate_key = "signing.pem"\nprivate_key_passphrase_file = "passphrase.txt"\nca_bundle = "ca.pem"',
+    )
+    paid.config.write_text(f'{configured}\n[notifications]\ntoken_file = "token.txt"\n')
+    if name == "maker.pem":
+        (paid.home / "maker.json").hardlink_to(paid.home / name)
+        arguments = ["plan", "payroll.csv", "--out", str(paid.home / "maker.json"), "--key", str(paid.home / name)]
+    else:
+        arguments = written(paid, "report", paid.home / name)
+    assert "would take the place of" in refused(paid, *arguments, "--force")
+
+
+@pytest.mark.parametrize("writer", [name for name in WRITERS if name not in {"template", "backup", "collect", "plan"}])
+def test_a_file_that_this_program_did_not_write_is_replaced_by_force_alone(paid: Program, writer: str) -> None:
+    out = paid.home / "notes.csv"
+    out.write_text(FOREIGN)
+    assert "is not a file of that kind that this program wrote" in refused(paid, *written(paid, writer, out))
+    if writer == "validate":
+        (paid.home / "payroll.csv").write_text((paid.home / "payroll.csv").read_text().replace("KES", "XXX"))
+    paid.run(*written(paid, writer, out), "--force")
+    assert out.read_text() != FOREIGN
+
+
+@pytest.mark.parametrize("writer", ["template", "backup"])
+def test_what_is_always_a_new_file_replaces_none(paid: Program, writer: str) -> None:
+    out = paid.home / "notes.csv"
+    for content in (FOREIGN, ""):
+        out.write_text(content)
+        assert "already exists" in refused(paid, *written(paid, writer, out))
+
+
+@pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet"])
+def test_what_this_program_wrote_is_replaced_on_every_run(paid: Program, ending: str) -> None:
+    sheet, out = paid.home / "payroll.csv", paid.home / f"out.{ending}"
+    page = paid.home / "page.html"
+    for _ in range(2):
+        assert paid.json("submit", sheet)["exit_code"] == 0
+        assert paid.json("submit", sheet, "--out", out)["exit_code"] == 0
+        assert paid.json("reconcile", sheet, "--out", out, "--report", page)["exit_code"] == 0
+    questions = paid.home / f"questions.{ending}"
+    for _ in range(2):
+        assert paid.run("status", sheet, "--in-doubt", "--out", questions).exit_code == 0
+    bad = paid.sheet(kenyan_rows(1, amount="-1"), "bad.csv")
+    for _ in range(2):
+        assert paid.run("validate", bad, "--rejects", paid.home / f"rejects.{ending}").exit_code == 3
+    plan = paid.home / "payroll.plan.json"
+    for _ in range(2):
+        assert paid.run("plan", sheet, "--out", plan, "--key", paid.home / "ada.pem").exit_code == 0
+    assert "is not a file of that kind" in refused(paid, "validate", bad, "--rejects", out)
+    assert "is not a file of that kind" in refused(paid, "reconcile", sheet, "--out", questions)
+
+
+def test_an_annotated_workbook_is_replaced_by_a_newer_one(paid: Program) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for line in (paid.home / "payroll.csv").read_text().replace("1500.50", "-5").splitlines():
+        book.active.append(line.split(","))
+    book.save(paid.home / "bad.xlsx")
+    for _ in range(2):
+        rejected = paid.run("validate", paid.home / "bad.xlsx", "--rejects", paid.home / "copy.xlsx")
+        assert rejected.exit_code == 3, rejected.output
+    assert "is not a file of that kind" in refused(
+        paid, "validate", paid.home / "payroll.csv", "--rejects", paid.home / "bad.xlsx"
+    )
+
+
+def test_a_reconciliation_that_a_spreadsheet_saved_again_is_still_ours(paid: Program) -> None:
+    out = paid.home / "payroll.reconciliation.csv"
+    out.write_text("\ufeff" + out.read_text().replace(",", ";").replace("\n", "\r\n"))
+    assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
+    assert len(read_csv(out)) == 2
+
+
+def test_an_empty_file_is_replaced(paid: Program) -> None:
+    out = paid.home / "fresh.csv"
+    out.touch()
+    assert paid.json("submit", paid.home / "payroll.csv", "--out", out)["exit_code"] == 0
+    assert len(read_csv(out)) == 2
+
+
+def test_a_foreign_file_in_the_place_of_the_default_reconciliation_stops_a_run_before_it_sends(
+    program: Program,
+) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    (program.home / "payroll.reconciliation.csv").write_text(FOREIGN)
+    told = program.run("submit", sheet)
+    assert told.exit_code == 2
+    assert "The reconciliation " in told.stderr
+    assert (program.home / "payroll.reconciliation.csv").read_text() == FOREIGN
+    assert program.record() == []
+    assert not program.journal.exists()
+    assert program.json("submit", sheet, "--force")["exit_code"] == 0
+
+
+def test_two_outputs_have_two_files(paid: Program) -> None:
+    told = refused(paid, "reconcile", paid.home / "payroll.csv", "--out", "x.csv", "--report", Path.cwd() / "x.csv")
+    assert "both name" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "key_of", "target"),
+    [
+        (("submit", "payroll.csv"), "log", "payroll.csv"),
+        (("submit", "payroll.csv"), "metrics", "journal.sqlite3"),
+        (("submit", "payroll.csv"), "metrics", "notes.txt"),
+        (("resume",), "log", "paygw.toml"),
+        (("resume",), "log", "notes.txt"),
+        (("retry", "payroll.csv"), "metrics", "sandbox-merchant.pem"),
+        (("run-folder", "."), "log", "journal.sqlite3-wal"),
+        (("run-folder", "."), "metrics", "notes.txt"),
+    ],
+)
+def test_log_and_metrics_are_held_to_the_same(
+    paid: Program, command: tuple[str, ...], key_of: str, target: str
+) -> None:
+    (paid.home / "notes.txt").write_text(FOREIGN)
+    paid.config.write_text(paid.config.read_text() + f'\n[reporting]\n{key_of} = "{target}"\n')
+    arguments = [str(paid.home / word) if word in {".", "payroll.csv"} else word for word in command]
+    assert f"reporting.{key_of}" in refused(paid, *arguments)
+
+
+def test_log_and_metrics_of_ours_go_on(paid: Program) -> None:
+    paid.config.write_text(paid.config.read_text() + '\n[reporting]\nlog = "run.log"\nmetrics = "run.prom"\n')
+    for _ in range(2):
+        assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
+    assert len((paid.home / "run.log").read_text().splitlines()) >= 4

@@ -1,0 +1,71 @@
+"""Text from outside on a terminal: what a terminal would obey is shown, and letters of all scripts stay."""
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.terminal_text import fit_for_terminal, fit_in_json, fit_in_print
+
+DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def obeyed(character: str) -> bool:
+    return unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in DIRECTIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pay\x1b[2J.csv", r"pay\x1b[2J.csv"),
+        ("pay\x1b]0;paid\x07.csv", r"pay\x1b]0;paid\x07.csv"),
+        ("a\nb\tc\rd", r"a\nb\tc\rd"),
+        ("\x9b31m", r"\x9b31m"),
+        ("xslx.\u202efdp", r"xslx.\u202efdp"),
+        ("\u2066a\u2069", r"\u2066a\u2069"),
+        ("caf\udce9", r"caf\udce9"),
+        ("zero\u200bwidth", r"zero\u200bwidth"),
+        ("tag\U000e0041", r"tag\U000e0041"),
+    ],
+)
+def test_what_a_terminal_obeys_or_hides_is_shown(text: str, shown: str) -> None:
+    assert fit_for_terminal(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zoë Ångström",
+        "\u0645\u062d\u0645\u062f \u0639\u0644\u064a",  # Arabic
+        "\u0639\u0644\u06cc\u200c\u0631\u0636\u0627",  # Persian, with the joiner that it needs
+        "የደመወዝ",
+        "薪資 表",
+        "क्\u200dष",
+        "a\u00a0b",
+        r"C:\x1b",
+        "\U0001f469\u200d\U0001f33e",
+    ],
+)
+def test_words_of_all_scripts_stay(text: str) -> None:
+    assert fit_for_terminal(text) == fit_in_print(text) == text
+    assert fit_in_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
+
+
+@given(st.text(st.characters()))
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    assert not any(map(obeyed, fit_for_terminal(text)))
+
+
+@given(st.text(st.characters()))
+def test_json_says_the_same_and_can_be_printed(text: str) -> None:
+    line = fit_in_json(json.dumps({"sheet": text}, ensure_ascii=False))
+    assert json.loads(line) == {"sheet": text}
+    assert not any(map(obeyed, line))
+
+
+def test_a_layout_keeps_its_colours_and_lines_and_nothing_else() -> None:
+    laid_out = "\x1b[1;31mError:\x1b[0m\n\r\x1b[2K\x1b[?25l"
+    assert fit_in_print(laid_out) == laid_out
+    assert fit_in_print("\x1b]0;title\x07\x9b2J\x1bc\u202e") == r"\x1b]0;title\x07\x9b2J\x1bc\u202e"

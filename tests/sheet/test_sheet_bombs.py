@@ -1,0 +1,208 @@
+"""Workbooks that are small as a file and large inside: refused early, in plain words, and within bounds of memory."""
+
+import io
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from tests.sheet.sheet_values import GOOD, HEADER
+
+MIB = 1 << 20
+NAMESPACE = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+Parts = dict[str, bytes | list[bytes]]
+
+
+def inline(texts: str, row: int) -> bytes:
+    cells = "".join(f'<c t="inlineStr"><is><t>{text}</t></is></c>' for text in texts.split(","))
+    return f'<row r="{row}">{cells}</row>'.encode()
+
+
+ROWS = inline(HEADER, 1) + inline(GOOD, 2)
+
+
+def worksheet(*content: bytes) -> list[bytes]:
+    return [f"<worksheet {NAMESPACE}><sheetData>".encode(), *content, b"</sheetData></worksheet>"]
+
+
+def workbook(sheets: int = 1, *, strings: list[bytes] | None = None, first: list[bytes] | None = None) -> Parts:
+    names = "".join(
+        f'<sheet name="S{n}" sheetId="{n}" r:id="rId{n}" xmlns:r="{RELATIONS}"/>' for n in range(1, sheets + 1)
+    )
+    links = "".join(
+        f'<Relationship Id="rId{n}" Type="{RELATIONS}/worksheet" Target="worksheets/sheet{n}.xml"/>'
+        for n in range(1, sheets + 1)
+    )
+    parts: Parts = {
+        "xl/workbook.xml": f"<workbook {NAMESPACE}><sheets>{names}</sheets></workbook>".encode(),
+        "xl/_rels/workbook.xml.rels": f"<Relationships>{links}</Relationships>".encode(),
+    }
+    parts |= {f"xl/worksheets/sheet{n}.xml": worksheet() for n in range(2, sheets + 1)}
+    parts["xl/worksheets/sheet1.xml"] = first or worksheet(ROWS)
+    if strings is not None:
+        parts["xl/sharedStrings.xml"] = [f"<sst {NAMESPACE}>".encode(), *strings, b"</sst>"]
+    return parts
+
+
+def packed(parts: Parts, path: Path, *, compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in parts.items():
+            with archive.open(name, "w") as part:
+                for chunk in [content] if isinstance(content, bytes) else content:
+                    part.write(chunk)
+    return path
+
+
+def with_ballast(parts: Parts, mib: int) -> Parts:
+    """Add bytes that cannot be packed, so that the file is as long as its contents make likely."""
+    return {**parts, "docProps/ballast.bin": Random(0).randbytes(mib * MIB)}  # noqa: S311 (the same in every run)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+try:
+    read_sheet(Path(sys.argv[1]), ReadOptions())
+    told = "read"
+except SheetError as error:
+    told = error.message
+status = Path("/proc/self/status")
+if status.exists():  # what getrusage says begins with the memory of whoever started this
+    peak = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+else:
+    peak = 0
+print(peak // 1024, told)
+"""
+
+
+def read_in_child(path: Path) -> tuple[int, str]:
+    """Read a sheet in a process of its own; return the most memory that it had, in MiB, and what it said."""
+    done = subprocess.run([sys.executable, "-c", CHILD, path], capture_output=True, text=True, check=True, timeout=300)
+    peak, _, told = done.stdout.strip().partition(" ")
+    return int(peak), told
+
+
+BOMBS: dict[str, Callable[[], Parts]] = {
+    "empty shared strings": lambda: workbook(strings=[b"<si/>" * 1_000_000] * 20),
+    "a worksheet of blanks": lambda: workbook(first=worksheet(ROWS, *[b" " * MIB] * 100)),
+    "a giant cell": lambda: workbook(
+        first=worksheet(ROWS, b'<row r="3"><c t="inlineStr"><is><t>', *[b"x" * MIB] * 100, b"</t></is></c></row>")
+    ),
+    "many worksheets": lambda: {
+        **workbook(90),
+        **{f"xl/worksheets/sheet{n}.xml": worksheet(b" " * MIB) for n in range(1, 90)},
+    },
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_what_is_packed_too_tightly_is_refused_before_it_is_unpacked(bomb: str, tmp_path: Path) -> None:
+    path = packed(BOMBS[bomb](), tmp_path / "bomb.xlsx")
+    assert path.stat().st_size < 2 * MIB
+    peak, told = read_in_child(path)
+    assert "no sheet of payees is packed so tightly" in told
+    assert peak < 400
+
+
+WITHIN_THE_RATIO: dict[str, Callable[[], Parts]] = {
+    "shared strings": lambda: workbook(strings=[b"<si/>" * 100_000] * 6),
+    "one long string in every cell": lambda: workbook(
+        strings=[b"<si><t>", b"y" * 30_000, b"</t></si>"],
+        first=worksheet(ROWS, *(b'<row r="%d"><c t="s"><v>0</v></c></row>' % n for n in range(3, 4_000))),
+    ),
+    "a giant cell": lambda: workbook(
+        first=worksheet(ROWS, b'<row r="3"><c t="inlineStr"><is><t>', *[b"x" * MIB] * 20, b"</t></is></c></row>")
+    ),
+    "a giant shared string": lambda: workbook(strings=[b"<si><t>", *[b"x" * MIB] * 20, b"</t></si>"]),
+    "a giant attribute": lambda: workbook(first=worksheet(ROWS, b'<row r="', *[b"3" * MIB] * 20, b'"></row>')),
+    "a giant comment": lambda: workbook(first=worksheet(ROWS, b"<!--", *[b"-x" * MIB] * 10, b"-->")),
+    "a column for every row": lambda: workbook(
+        first=worksheet(
+            ROWS, *(b'<row r="%d"><c r="%s%d"><v>1</v></c></row>' % (n, letters(n), n) for n in range(3, 10_000))
+        )
+    ),
+    "formulas without a value": lambda: workbook(
+        first=worksheet(ROWS, *(b'<row r="%d">%s</row>' % (n, b"<c><f>A</f></c>" * 500) for n in range(3, 600)))
+    ),
+    "too many worksheets": lambda: workbook(1_100),
+}
+
+
+def letters(n: int) -> bytes:
+    """Return a column of the first 1,000, another one for each of so many rows."""
+    number, name = n % 990 + 1, ""
+    while number:
+        number, digit = divmod(number - 1, 26)
+        name = chr(65 + digit) + name
+    return name.encode()
+
+
+@pytest.mark.parametrize("bomb", WITHIN_THE_RATIO)
+def test_what_becomes_too_much_on_the_way_is_refused_there(bomb: str, tmp_path: Path) -> None:
+    path = packed(with_ballast(WITHIN_THE_RATIO[bomb](), 1), tmp_path / "bomb.xlsx")
+    with pytest.raises(SheetError, match="too large once unpacked"):
+        read_sheet(path, ReadOptions(max_sheet_bytes=48 * MIB))
+
+
+def test_tags_in_tags_are_refused(tmp_path: Path) -> None:
+    path = packed(workbook(first=worksheet(ROWS, b"<x>" * 100_000, b"</x>" * 100_000)), tmp_path / "bomb.xlsx")
+    with pytest.raises(SheetError, match="damaged or protected"):
+        read_sheet(path, ReadOptions())
+
+
+def test_memory_stays_within_bounds_at_the_limits_that_are_shipped(tmp_path: Path) -> None:
+    rows = (b'<row r="%d"><c r="%s%d"><v>1</v></c></row>' % (n, letters(n), n) for n in range(3, 60_000))
+    bomb = workbook(strings=[b"<si/>" * 1_000_000], first=worksheet(ROWS, *rows))
+    peak, told = read_in_child(packed(with_ballast(bomb, 1), tmp_path / "bomb.xlsx"))
+    assert "too large once unpacked" in told
+    assert peak < 900
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_packings_that_no_spreadsheet_uses_are_refused(tmp_path: Path, compression: int) -> None:
+    path = packed(workbook(), tmp_path / "odd.xlsx", compression=compression)
+    with pytest.raises(SheetError, match="packed in a way that no spreadsheet uses"):
+        read_sheet(path, ReadOptions())
+
+
+def test_a_zip_within_a_workbook_is_not_looked_into(tmp_path: Path) -> None:
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x", bytes(20 * MIB))
+    path = packed({**workbook(), "xl/embeddings/inner.zip": inner.getvalue()}, tmp_path / "nested.xlsx")
+    assert read_sheet(path, ReadOptions()).frame.height == 1
+
+
+def test_a_million_declared_columns_are_no_cells(tmp_path: Path) -> None:
+    declared = b'<dimension ref="A1:XFD1048576"/><cols><col min="1" max="1000000" width="9"/></cols><sheetData>'
+    first = [f"<worksheet {NAMESPACE}>".encode(), declared, ROWS, b"</sheetData></worksheet>"]
+    assert read_sheet(packed(workbook(first=first), tmp_path / "wide.xlsx"), ReadOptions()).frame.height == 1
+
+
+def test_a_directory_that_lies_unpacks_no_more_than_it_says(tmp_path: Path) -> None:
+    path = packed(workbook(first=worksheet(ROWS, *[b" " * MIB] * 100)), tmp_path / "lies.xlsx")
+    content = bytearray(path.read_bytes())
+    for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
+        at = -1
+        while (at := content.find(signature, at + 1)) >= 0:
+            if int.from_bytes(content[at + offset : at + offset + 4], "little") > MIB:
+                content[at + offset : at + offset + 4] = (1000).to_bytes(4, "little")
+    path.write_bytes(content)
+    peak, told = read_in_child(path)
+    assert "damaged or protected" in told
+    assert peak < 400
+
+
+def test_a_large_honest_workbook_is_read(tmp_path: Path) -> None:
+    rows = (inline(GOOD.replace("A-1", f"A-{n}"), n) for n in range(2, 20_002))
+    path = packed(workbook(first=worksheet(inline(HEADER, 1), *rows)), tmp_path / "large.xlsx")
+    assert read_sheet(path, ReadOptions()).frame.height == 20_000
