@@ -23,9 +23,9 @@ from paygw_batch.gateway.endpoint import Connections, TransportSettings
 from paygw_batch.gateway.prepare import Preparer
 from paygw_batch.gateway.signers import signers_for
 from paygw_batch.gateway.transport import PayoutTransport
+from paygw_batch.journal.making import new_journal
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Journal
-from paygw_batch.journal.making import new_journal
 from paygw_batch.journal.store import open_journal
 from paygw_batch.run.collector import rare_collections
 from paygw_batch.run.engine import Engine, Pace
