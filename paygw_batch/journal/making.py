@@ -64,6 +64,8 @@ def new_journal(
             if registry is not None:
                 registry.write(entry)
             if seen is not None and seen.seq > 0:
+                if registry is not None and registry.entry(seen.journal_id) is None:  # an older version made it
+                    registry.write(_lost(seen, endpoint, path))
                 retire(witness, seen)
             make_witness(witness, Seen(identity.journal_id, 0, identity.start.hash.hex()))
             _make_file(path, identity, endpoint)
@@ -104,8 +106,13 @@ def _check_alone(
     if seen is not None and seen.seq > 0 and seen.journal_id not in {entry.journal_id for entry in others}:
         if not others and beside is None:
             raise missing_journal(path, seen)
-        others.insert(0, Registered(seen.journal_id, (endpoint,), str(path), ""))
+        others.insert(0, _lost(seen, endpoint, path))
     check_beside(others, beside, command="journal new")
+
+
+def _lost(seen: Seen, endpoint: EndpointIdentity, path: Path) -> Registered:
+    """Return what is known of a journal that nobody remembers and whose witness is still at its place."""
+    return Registered(seen.journal_id, (endpoint,), str(path), "")
 
 
 def check_beside(others: Sequence[Registered], beside: str | None, *, command: str) -> None:

@@ -14,6 +14,7 @@ def test_every_section_comes_to_its_figures(section: str, tmp_path: Path, monkey
     document.write_text(f"Before.\n{BEGIN}\nOld figures.\n{END}\nAfter.\n", encoding="utf-8")
     words = ["--only", section, "--scale", "0.001", "--repetitions", "1", "--bare", "--directory", str(tmp_path)]
     monkeypatch.setattr("benchmarks.__main__.apart", lambda measure, *args: measure(*args))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("sys.argv", ["benchmarks", *words, "--write", str(document)])
     main()
     written = document.read_text(encoding="utf-8")

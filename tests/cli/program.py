@@ -75,7 +75,7 @@ class Program:
 
     def make_journal(self, **environ: str) -> None:
         """Make the journal of a real endpoint, as its user does once; the sandbox makes its own."""
-        made = self.run("journal", "new", **environ)
+        made = self.run("journal", "new", config=True, **environ)
         assert made.exit_code == 0, made.stderr
 
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 
 from paygw_batch.cli.root import cli
+from tests.cli.approving import key, policy
 from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
-from tests.cli.test_day_two_approval import key, policy
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[1A\u202e\nPaid: all.\r\x9b31m\u2066[red]\x08[/]"
 """Escape sequences (of a window's title, of the screen), other directions, ends of lines, and a library's markup."""

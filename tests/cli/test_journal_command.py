@@ -39,7 +39,7 @@ def journal_id(program: Program) -> str:
 
 def refused(program: Program, *arguments: str | Path, **environ: str) -> str:
     """Run a command that ends with 7, and return what it says; the JSON says the same."""
-    result = program.run(*arguments, **environ)
+    result = program.run(*arguments, config=True, **environ)
     assert result.exit_code == 7, (arguments, result.output, result.stderr)
     told = program.json(*arguments, **environ)
     assert told["exit_code"] == 7
@@ -295,7 +295,7 @@ def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"renamed-{file.name}"))
     older_copy.rename(program.journal)
-    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
+    fresh = str(program.home / "fresh")
     sheet = program.home / "payroll.csv"
     for arguments in (
         ("submit", sheet),
@@ -303,11 +303,11 @@ def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
         ("resume", "abc"),
         ("run-folder", program.home),
     ):
-        assert "has never seen the journal" in refused(program, *arguments, **fresh)
-    looked = program.run("status", **fresh)
+        assert "has never seen the journal" in refused(program, *arguments, XDG_STATE_HOME=fresh)
+    looked = program.run("status", XDG_STATE_HOME=fresh)
     assert looked.exit_code == 0
     assert "Note: This user's state directory has never seen the journal" in looked.stdout
-    assert program.run("verify", **fresh).exit_code == 0
+    assert program.run("verify", XDG_STATE_HOME=fresh).exit_code == 0
     assert sorted(gateway.orders()) == PAID
 
 
@@ -328,46 +328,46 @@ def test_adopting_refuses_what_this_state_directory_knows_to_be_older(
 def test_adopting_asks_a_person_notes_the_deed_and_lets_runs_go_on(
     program: Program, gateway: LoopbackGateway, paid: Path
 ) -> None:
-    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
-    unasked = program.run("journal", "adopt", **fresh)
+    fresh = str(program.home / "fresh")
+    unasked = program.run("journal", "adopt", XDG_STATE_HOME=fresh)
     assert unasked.exit_code == 2
     assert "say so with --yes" in unasked.stderr
-    assert "has never seen" in refused(program, "submit", paid, **fresh)
-    adopted = program.json("journal", "adopt", "--yes", "--by", "Amina", **fresh)
+    assert "has never seen" in refused(program, "submit", paid, XDG_STATE_HOME=fresh)
+    adopted = program.json("journal", "adopt", "--yes", "--by", "Amina", XDG_STATE_HOME=fresh)
     about = adopted["journal"]
     assert (about["path"], about["batches"], about["rows_ready"]) == (str(program.journal), 1, 0)
     assert about["last_fact"] > 5
     assert about["last_fact_at"].endswith("Z")
     assert adopted["message"].startswith("Amina (login ")
-    summary = program.json("submit", paid, **fresh)
+    summary = program.json("submit", paid, XDG_STATE_HOME=fresh)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 0)
-    assert program.json("verify", **fresh)["exit_code"] == 0
-    again = program.json("journal", "adopt", **fresh)
+    assert program.json("verify", XDG_STATE_HOME=fresh)["exit_code"] == 0
+    again = program.json("journal", "adopt", XDG_STATE_HOME=fresh)
     assert (again["exit_code"], again["message"]) == (0, f"Nothing to adopt: runs here use {program.journal}.")
     assert adopters(program.journal) == ["Amina"]
     assert sorted(gateway.orders()) == PAID
 
 
 def test_a_damaged_copy_is_not_adopted(program: Program, paid: Path) -> None:
-    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
+    fresh = str(program.home / "fresh")
     change = "DROP TRIGGER page_is_never_changed; UPDATE page SET content = x'00';"
     sql(
         program.journal,
         change + "CREATE TRIGGER page_is_never_changed BEFORE UPDATE ON page\n"
         "    BEGIN SELECT RAISE(ABORT, 'pages are never changed'); END;",
     )
-    assert "was changed after it was opened" in refused(program, "journal", "adopt", "--yes", **fresh)
-    assert "has never seen" in refused(program, "submit", paid, **fresh)
+    assert "was changed after it was opened" in refused(program, "journal", "adopt", "--yes", XDG_STATE_HOME=fresh)
+    assert "has never seen" in refused(program, "submit", paid, XDG_STATE_HOME=fresh)
 
 
 def test_a_second_journal_of_an_endpoint_is_adopted_only_beside_the_first(program: Program, paid: Path) -> None:
-    fresh = {"XDG_STATE_HOME": str(program.home / "fresh")}
+    fresh = str(program.home / "fresh")
     second = program.home / "second.sqlite3"
-    made = program.json("--journal", second, "journal", "new", **fresh)["journal"]["id"]
-    told = refused(program, "journal", "adopt", "--yes", **fresh)
+    made = program.json("--journal", second, "journal", "new", XDG_STATE_HOME=fresh)["journal"]["id"]
+    told = refused(program, "journal", "adopt", "--yes", XDG_STATE_HOME=fresh)
     assert f"journal adopt --beside {made}" in told
-    assert program.run("journal", "adopt", "--yes", "--beside", made, **fresh).exit_code == 0
-    assert program.json("submit", paid, **fresh)["sent_this_run"] == 0
+    assert program.run("journal", "adopt", "--yes", "--beside", made, XDG_STATE_HOME=fresh).exit_code == 0
+    assert program.json("submit", paid, XDG_STATE_HOME=fresh)["sent_this_run"] == 0
 
 
 def test_a_witness_removed_by_hand_means_no_run(program: Program, gateway: LoopbackGateway, paid: Path) -> None:

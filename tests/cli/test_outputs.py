@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.approving import key, policy
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
-from tests.cli.test_day_two_approval import key, policy
 
 FOREIGN = "who,what\nme,my own notes\n"
 

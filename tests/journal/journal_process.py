@@ -3,20 +3,32 @@
 `python -m tests.journal.journal_process WHAT PLACE`
 """
 
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
+from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.port import Entry
-from tests.journal.journal_rows import all_due, intent, open_at, open_sheet, outcome_of
+from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of
 
 
 def hold(place: Path) -> None:
     """Hold the journal until killed."""
     journal = open_at(place)
     sys.stdout.write(f"held {journal.head().seq}\n")
+    sys.stdout.flush()
+    time.sleep(600)
+
+
+def hand_down(place: Path) -> None:
+    """Hold a lock, and start a process that has its descriptor as well, as one between fork and exec would."""
+    lock = RunLock(place / "a.lock", now=AT, command="submit")
+    assert lock._fd is not None
+    child = subprocess.Popen(["/bin/sleep", "600"], pass_fds=[lock._fd])
+    sys.stdout.write(f"{child.pid}\n")
     sys.stdout.flush()
     time.sleep(600)
 
@@ -52,4 +64,4 @@ def claim(place: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"hold": hold, "send": send, "claim": claim}[sys.argv[1]](Path(sys.argv[2]))
+    {"hold": hold, "hand_down": hand_down, "send": send, "claim": claim}[sys.argv[1]](Path(sys.argv[2]))

@@ -7,8 +7,9 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalHeld, JournalUnwritable, ListenerHeld
-from paygw_batch.journal.lock import RunLock
+from paygw_batch.journal.lock import LockWait, RunLock
 from tests.journal.journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
 
 SCRIPT = "tests.journal.journal_process"
@@ -118,6 +119,67 @@ def test_a_lock_says_what_holds_it(place: Path) -> None:
         with pytest.raises(ListenerHeld, match=r"^Another listener receives for this journal: process \d+ on") as found:
             RunLock(path, now=AT, command="a test", held=ListenerHeld)
     assert found.value.holder is HolderKind.LISTENER
+
+
+@pytest.fixture
+def orphaned(place: Path) -> Iterator[int]:
+    """A lock whose named holder was killed, while a process that it started still has it: that process's id."""
+    with started("hand_down", place) as holder:
+        child = int(line_of(holder))
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        try:
+            yield child
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def test_a_lock_that_a_dead_run_left_with_its_child_is_waited_for(place: Path, orphaned: int) -> None:
+    waits = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            os.kill(orphaned, signal.SIGKILL)  # what comes after exec in a real child: it lets go
+        elif len(waits) > 3:
+            time.sleep(seconds)  # until the system has closed its files
+
+    lock = RunLock(place / "a.lock", now=AT, command="a test", wait=LockWait(sleep=sleep, limit_s=60.0))
+    lock.close()
+    assert len(waits) >= 3
+
+
+def test_a_lock_that_a_dead_run_left_is_not_waited_for_without_end(place: Path, orphaned: int) -> None:
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    wait = LockWait(monotonic_s=lambda: clock[0], sleep=sleep)
+    with pytest.raises(JournalHeld, match="That process has ended, and a process that it started still has the lock"):
+        RunLock(place / "a.lock", now=AT, command="a test", wait=wait)
+    assert wait.limit_s <= clock[0] < wait.limit_s + 1
+    os.kill(orphaned, 0)
+
+
+def test_a_living_holder_is_not_waited_for(place: Path) -> None:
+    def sleep(_: float) -> None:
+        raise AssertionError("it was waited for")
+
+    lock = RunLock(place / "a.lock", now=AT, command="a test")
+    with closing(lock), pytest.raises(JournalHeld) as found:
+        RunLock(place / "a.lock", now=AT, command="another test", wait=LockWait(sleep=sleep))
+    assert "has ended" not in found.value.message
+
+
+def test_a_holder_on_another_machine_is_not_taken_for_dead(place: Path, orphaned: int) -> None:
+    path = place / "a.lock"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "host": "another-machine"}))
+    with pytest.raises(JournalHeld, match="on another-machine"):
+        RunLock(path, now=AT, command="a test", wait=LockWait(sleep=lambda _: pytest.fail("it was waited for")))
+    os.kill(orphaned, 0)
 
 
 def test_a_program_that_a_run_starts_does_not_inherit_the_lock(place: Path) -> None:

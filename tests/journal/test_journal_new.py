@@ -1,0 +1,279 @@
+"""Making a journal: killed or failing at any moment, there are never two that do not know each other."""
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
+from paygw_batch.journal.chain import Identity
+from paygw_batch.journal.making import new_journal
+from paygw_batch.journal.registry import JournalRegistry, Registered
+from paygw_batch.journal.store import SqliteJournal, open_journal
+from paygw_batch.journal.witness import Seen, read_witness, witness_path
+from tests.journal.journal_disk import failing_disk
+from tests.journal.journal_rows import AT, ENDPOINT, journal_path, open_sheet
+
+STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
+"""What Python does to files. What SQLite does is to the journal's temporary file alone, before its rename."""
+KILLED = 9
+
+
+def make(place: Path, name: str = "journal.sqlite3", **changes: Any) -> Identity | None:
+    given = {
+        "witness_dir": place / "witness",
+        "registry_dir": place / "journals",
+        "endpoint": ENDPOINT,
+        "now": AT,
+        "holder": "journal new",
+    }
+    return new_journal(journal_path(place).with_name(name), **{**given, **changes})
+
+
+def opened(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
+    path = journal_path(place).with_name(name)
+    witness_dir, registry_dir = place / "witness", place / "journals"
+    return open_journal(
+        path, witness_dir=witness_dir, registry_dir=registry_dir, endpoint=ENDPOINT, now=AT, holder="a test"
+    )
+
+
+def entries(place: Path) -> list[Registered]:
+    return list(JournalRegistry(place / "journals").entries())
+
+
+def killed_at(number: int, work: Callable[[], object]) -> bool:
+    """Do `work` in a process that is gone before its step `number`; return whether it came that far."""
+    child = os.fork()
+    if child == 0:  # nothing but what is under test: pytest must not go on in two processes
+        code = 1
+        try:
+            steps = itertools.count(1)
+
+            def counted(call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
+                if next(steps) == number:
+                    os._exit(KILLED)
+                return call(*arguments, **words)
+
+            for name in STEPS:
+                setattr(os, name, partial(counted, getattr(os, name)))
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in {0, KILLED}
+    return code == KILLED
+
+
+def kills(place: Path, work: Callable[[], object]) -> Iterator[int]:
+    """Yield after each moment that `work` was killed at, always from an empty place."""
+    for number in itertools.count(1):
+        for part in ("state", "witness", "journals"):
+            shutil.rmtree(place / part, ignore_errors=True)
+        if not killed_at(number, work):
+            assert number > 15
+            return
+        yield number
+
+
+def test_killed_at_any_step_it_can_be_made_again_at_the_same_place(place: Path) -> None:
+    for number in kills(place, lambda: make(place)):
+        made = make(place)
+        with closing(opened(place)) as journal:
+            assert made is None or journal.journal_id == made.journal_id, number
+            open_sheet(journal)
+            (entry,) = entries(place)
+            assert (entry.journal_id, entry.path, entry.is_intended) == (journal.journal_id, str(journal.path), False)
+
+
+def test_killed_at_any_step_no_second_journal_comes_to_be_that_does_not_know_the_first(place: Path) -> None:
+    was_made = set()
+    for number in kills(place, lambda: make(place)):
+        if journal_path(place).exists():
+            with closing(opened(place)) as journal, pytest.raises(JournalError, match=journal.journal_id):
+                make(place, "second.sqlite3")
+            with pytest.raises(JournalMissing):
+                opened(place, "second.sqlite3")
+        else:
+            made = make(place, "second.sqlite3")
+            assert made is not None
+            was_made.add(number)
+            with pytest.raises(JournalMissing, match=made.journal_id):
+                opened(place)
+            opened(place, "second.sqlite3").close()
+        assert len(entries(place)) == 1
+    assert was_made
+
+
+def test_a_run_after_a_kill_opens_what_was_made_and_it_is_remembered(place: Path) -> None:
+    """Between the journal's rename and the last word of the registry: the intention is all that is known."""
+    found = 0
+    for _ in kills(place, lambda: make(place)):
+        try:
+            opened(place).close()
+        except JournalMissing:
+            continue
+        found += 1
+        (entry,) = entries(place)
+        assert not entry.is_intended
+    assert found > 0
+
+
+def test_a_journal_whose_intention_was_given_up_has_to_be_adopted(place: Path) -> None:
+    """Its disk was away when another journal was made in its place, and comes back."""
+    found = 0
+    for _ in kills(place, lambda: make(place)):
+        path = journal_path(place)
+        if not path.exists() or not entries(place)[0].is_intended:
+            continue
+        found += 1
+        path.rename(place / "away.sqlite3")
+        assert make(place, "second.sqlite3") is not None
+        (place / "away.sqlite3").rename(path)
+        with pytest.raises(JournalNotAdopted):
+            opened(place)
+    assert found > 0
+
+
+def test_killed_while_it_takes_the_place_of_a_lost_one_it_can_be_made_again(place: Path) -> None:
+    lost: list[str] = []
+
+    def prepared() -> None:
+        make(place, beside=lost[-1])
+
+    for number in itertools.count(1):
+        for part in ("state", "witness", "journals"):
+            shutil.rmtree(place / part, ignore_errors=True)
+        make(place)
+        with closing(opened(place)) as journal:
+            open_sheet(journal)
+            lost.append(journal.journal_id)
+        for file in journal_path(place).parent.iterdir():
+            file.unlink()
+        if not killed_at(number, prepared):
+            break
+        with pytest.raises(JournalError, match=lost[-1]):
+            make(place, "second.sqlite3")
+        if not journal_path(place).exists():
+            assert make(place, beside=lost[-1]) is not None
+        opened(place).close()
+        known = {seen.journal_id for path in (place / "witness").glob("*.witness") if (seen := read_witness(path))}
+        assert lost[-1] in known, f"what was seen of the lost journal is forgotten after step {number}"
+    assert number > 15
+
+
+def test_a_journal_of_an_older_version_that_is_lost_is_remembered_from_its_witness(place: Path) -> None:
+    made = make(place)
+    assert made is not None
+    with closing(opened(place)) as journal:
+        open_sheet(journal)
+    for file in (*journal_path(place).parent.iterdir(), *(place / "journals").iterdir()):
+        file.unlink()
+    with pytest.raises(JournalError, match=made.journal_id):
+        make(place)
+    assert make(place, beside=made.journal_id) is not None
+    assert made.journal_id in {entry.journal_id for entry in entries(place)}
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_disk_that_fails_makes_no_journal_and_hinders_none(place: Path, *, stays: bool) -> None:
+    for ordinal in itertools.count(1):
+        for part in ("state", "witness", "journals"):
+            shutil.rmtree(place / part, ignore_errors=True)
+        with failing_disk() as disk:
+            disk.fail_at, disk.stays = ordinal, stays
+            try:
+                make(place)
+            except JournalError:
+                assert not journal_path(place).exists()
+            has_failed = disk.operations >= ordinal
+        make(place)
+        opened(place).close()
+        if not has_failed:
+            break
+    assert ordinal > 3
+
+
+# What is remembered
+
+
+def test_what_is_made_is_remembered_before_it_can_be_opened_and_its_witness_is_there(place: Path) -> None:
+    made = make(place)
+    assert made is not None
+    (entry,) = entries(place)
+    assert entry == Registered(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
+    seen = read_witness(witness_path(place / "witness", journal_path(place)))
+    assert seen == Seen(made.journal_id, 0, made.start.hash.hex())
+
+
+def test_a_journal_of_an_older_version_is_remembered_when_it_is_opened(place: Path) -> None:
+    make(place)
+    for file in (place / "journals").iterdir():
+        file.unlink()
+    with closing(opened(place)) as journal:
+        assert journal.notes == ()
+        assert [entry.journal_id for entry in entries(place)] == [journal.journal_id]
+    with pytest.raises(JournalError, match="has a journal already"):
+        make(place, "second.sqlite3")
+
+
+def test_a_journal_of_an_older_version_at_its_default_place_is_known_before_it_is_opened(place: Path) -> None:
+    made = make(place, registry_dir=None)
+    assert made is not None
+    with pytest.raises(JournalError, match=made.journal_id):
+        make(place, "second.sqlite3")
+
+
+def test_two_journals_that_an_older_version_left_are_told_of_each_other(place: Path) -> None:
+    make(place)
+    make(place, "second.sqlite3", registry_dir=None)
+    opened(place).close()
+    with closing(opened(place, "second.sqlite3")) as journal:
+        (note,) = journal.notes
+    assert "is not the only one of its endpoint" in note
+    assert str(journal_path(place)) in note
+
+
+def test_other_endpoints_have_journals_of_their_own(place: Path) -> None:
+    make(place)
+    for number, other in enumerate(("gateway.example/9", "other.example/1234")):
+        assert make(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
+
+
+def test_an_entry_that_is_damaged_lets_nothing_be_made(place: Path) -> None:
+    make(place)
+    (path,) = (place / "journals").glob("*.json")
+    path.write_text(path.read_text()[:-20])
+    for attempt in (partial(make, place, "second.sqlite3"), partial(opened, place)):
+        with pytest.raises(JournalError, match="is damaged: it says which endpoint a journal pays") as found:
+            attempt()
+        assert "move it away" in found.value.hint
+    path.unlink()
+    opened(place).close()
+    with pytest.raises(JournalError, match="has a journal already"):
+        make(place, "second.sqlite3")
+
+
+def test_the_registry_is_private(place: Path) -> None:
+    before = os.umask(0)
+    try:
+        make(place)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (place / "journals").iterdir()} == {0o600}
+    assert (place / "journals").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_journal_that_a_run_holds_is_not_made_again(place: Path) -> None:
+    make(place)
+    with closing(opened(place)), pytest.raises(JournalHeld):
+        make(place)
