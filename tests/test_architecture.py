@@ -63,7 +63,10 @@ ROOMS_OF_LIBRARIES = {
 }
 """Where a library may be imported: files or folders below the package."""
 
-CORE_MAY_IMPORT = {"abc", "collections", "dataclasses", "decimal", "enum", "re", "types", "typing", "paygw_batch"}
+CORE_MAY_IMPORT = {
+    *("abc", "collections", "dataclasses", "decimal", "enum", "hashlib", "re", "types", "typing", "unicodedata"),
+    "paygw_batch",
+}
 """The standard library's parts that know no clock, chance, file, network or event loop."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))
