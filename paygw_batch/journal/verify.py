@@ -4,6 +4,7 @@ Three streams are read side by side in the order of instructions (what they are,
 memory does not grow with the journal.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ import apsw
 
 from paygw_batch.core.lifecycle import TRANSITIONS, IllegalMove, Released, Replaced, State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal import evidence_disk
+from paygw_batch.journal import evidence_disk, spellings
 from paygw_batch.journal.chain import Line, Link, follow
 from paygw_batch.journal.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.connection import fetch
@@ -24,9 +25,10 @@ from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.port import Known, NewBatch, NewInstruction
 from paygw_batch.journal.progress import Progress, advance, succeed
 from paygw_batch.journal.rows import CONTENT, PROGRESS, progress_of
-from paygw_batch.journal.schema import check_tables, hash_at, identity_of
+from paygw_batch.journal.schema import check_tables, hash_at, identity_of, migrations
 
 _TAIL_FACTS = 256
+_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z")
 _LINE = "seq, at, kind, batch, instruction, attempt, contradicts, details, hash"
 _LEADS_TO: Mapping[str, str] = {kind.value: state.value for (_, kind), state in TRANSITIONS.items()}
 """Every kind of fact leads to one state, wherever it is legal."""
@@ -41,6 +43,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     batches = dict(_replay_chain(connection))
     _check_batches(connection, batches)
     _check_totals(connection)
+    spellings.check(connection)
     counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
@@ -74,7 +77,9 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
         raise JournalCorrupt(f"The journal {path} is damaged: {verdict}.")
     check_tables(connection, path)
     created_at = identity_of(connection).created_at
-    if fetch(connection, "SELECT applied_at FROM migration WHERE version = 1") != [(created_at,)]:
+    applied_at = dict(fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version"))
+    is_whole = list(applied_at) == list(range(1, len(migrations()) + 1))
+    if not is_whole or applied_at[1] != created_at or not all(map(_TIME.fullmatch, applied_at.values())):
         raise JournalCorrupt(f"The journal {path} does not say when it was made.")
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
         raise JournalCorrupt(f"A line of table {broken[0][0]} speaks of what the journal does not have.")
