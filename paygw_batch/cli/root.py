@@ -72,7 +72,7 @@ class _CommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except PaygwError as error:
-            _fail(ctx, error.message, error.hint, error.exit_code)
+            _fail(ctx, error.message, error.hint, error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -87,7 +87,9 @@ class _CommandGroup(click.Group):
             )
 
 
-def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace: Exception | None = None) -> NoReturn:
+def _fail(
+    ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", trace: Exception | None = None
+) -> NoReturn:
     """Say what went wrong and what to do, on standard error; with --json the summary says it too."""
     told = standard_error().file
     if trace is not None:
@@ -98,7 +100,7 @@ def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace:
     if isinstance(ctx.obj, Invocation) and ctx.obj.as_json:
         from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as heavy as a command)
 
-        summary = Summary(ExitCode(exit_code), message)
+        summary = Summary(ExitCode(exit_code), message, further={"code": code} if code else {})
         click.echo(json.dumps(summary.as_json(), ensure_ascii=False), file=standard_output().file)
     ctx.exit(exit_code)
 

@@ -97,7 +97,9 @@ class SqliteReader:
         with self._plainly():
             if not spellings.has_order_ids(self._connection, operation):
                 return []
-        with self._each(spellings.USED_SPELLINGS, ((*row, operation) for row in rows)) as found:
+        with self._each(spellings.HAS_SPELLING, ((*row, operation) for row in rows)) as candidates:
+            used = list(candidates)
+        with self._each(spellings.USED_SPELLINGS, ((*row, operation) for row in used)) as found:
             return [UsedSpelling(*line) for line in found]
 
     def references(self, operation: str) -> Sequence[UsedReference]:

@@ -18,11 +18,16 @@ from paygw_batch.journal.spelling_port import RepeatedBatch, UsedReference
 
 _NOT_ASCII = "*[^\x01-\x7f]*"
 """A pattern of SQLite's GLOB. No order id holds NUL."""
-_SAME_SPELLING = """SELECT order_id, instruction FROM order_id
+# Without its name SQLite takes the table's key instead, of which the operation alone is known: it reads all ids then.
+_SAME_SPELLING = """SELECT order_id, instruction FROM order_id INDEXED BY order_id_in_one_case
     WHERE operation = {operation} AND lower(order_id) = {spelling}
     UNION ALL
     SELECT o.order_id, o.instruction FROM order_id_spelling s JOIN order_id o USING (operation, order_id)
     WHERE s.operation = {operation} AND s.spelling = {spelling}"""
+HAS_SPELLING = """SELECT ?1, ?2, ?3 WHERE EXISTS (
+        SELECT 1 FROM order_id INDEXED BY order_id_in_one_case WHERE operation = ?4 AND lower(order_id) = ?3
+    ) OR EXISTS (SELECT 1 FROM order_id_spelling WHERE operation = ?4 AND spelling = ?3)"""
+"""Whether there is anything for `USED_SPELLINGS` to find: for most rows there is not, and this is cheaper to ask."""
 USED_SPELLINGS = f"""SELECT ?1, o.order_id, b.batch, b.opened_at
     FROM ({_SAME_SPELLING.format(operation="?4", spelling="?3")}) o
     JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch

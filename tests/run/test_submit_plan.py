@@ -156,7 +156,7 @@ def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
     journal: MemoryJournal, tmp_path: Path, days: int, warned: bool
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
-    warnings = plan(sheet(tmp_path, "B 100 001"), journal, days=days).validated.warnings
+    warnings = plan(sheet(tmp_path, "B 100 001", "C 100 002"), journal, days=days).warnings
     assert warnings["code"].to_list() == (["row.look_alike"] if warned else [])
     if warned:
         assert "A" in warnings["message"][0].split()
