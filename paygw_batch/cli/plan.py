@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.cli.options import collect_option, settings_of, strict_option, worksheet_option
+from paygw_batch.cli.options import collect_option, repeats_option, settings_of, strict_option, worksheet_option
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.submission import refused, show_findings
+from paygw_batch.cli.submission import may_repeat, refused, repeat_refused, show_findings
 from paygw_batch.cli.two_people import own_key, plan_told, required_policy, show_plan
 from paygw_batch.compose.parts import (
     find_batch,
@@ -22,7 +22,8 @@ from paygw_batch.compose.parts import (
 )
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.port import JournalReader
-from paygw_batch.run.approval import Finding, content_of, make_plan, needs_approval, write_plan
+from paygw_batch.run.approval import ApprovalPolicy, Finding, content_of, make_plan, needs_approval, write_plan
+from paygw_batch.run.approval_keys import ApprovalKey
 from paygw_batch.run.changes import changes
 from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.run.summary import ExitCode, Summary
@@ -40,6 +41,7 @@ from paygw_batch.sheet.pages import from_pages
 @click.option("--skip-invalid", is_flag=True, help="As for submit.")
 @click.option("--amend", is_flag=True, help="As for submit.")
 @strict_option
+@repeats_option
 @click.option("--against", metavar="BATCH", help="The run to compare with. Default: the newest batch of the journal.")
 @collect_option
 @click.pass_obj
@@ -55,6 +57,7 @@ def command(
     skip_invalid: bool,
     amend: bool,
     strict: bool,
+    repeats_meant: bool,
     against: str | None,
 ) -> None:
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
@@ -66,18 +69,23 @@ def command(
     policy = required_policy(settings)
     rules = rules_of(settings, operation)
     maker = own_key(key)
-    if maker.public not in policy.makers.values():
-        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
+    _check_maker(maker, policy)
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
+    days = settings.sheet.repeat_days
     with journal_or_nothing(settings) as journal:
-        planned = plan_submission(validated, journal, operation=operation, amend=amend, now=utc_now, strict=strict)
+        planned = plan_submission(
+            validated, journal, operation=operation, amend=amend, now=utc_now, strict=strict, repeat_days=days
+        )
         show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:
             screen.finish(refused(planned, strict=strict))
+        if not may_repeat(planned, screen, is_meant=repeats_meant):
+            screen.finish(repeat_refused(planned))
         share = Decimal(str(settings.approval.changed_share))
         findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
     content = content_of(planned, endpoint=settings.endpoint(), operation=operation, minor_units=minor_units_of(rules))
-    document = make_plan(content, findings, maker, utc_now())
+    repeated = planned.repeat.batch if planned.repeat is not None else ""
+    document = make_plan(content, findings, maker, utc_now(), repeats_meant=repeated)
     write_plan(document, out)
     show_plan(screen, document, settings)
     asks = (
@@ -101,10 +109,17 @@ def command(
     )
 
 
+def _check_maker(maker: ApprovalKey, policy: ApprovalPolicy) -> None:
+    if maker.public not in policy.makers.values():
+        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
+
+
 def _warnings(planned: Plan) -> list[Finding]:
     """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
-    lines = planned.validated.warnings.select(pl.col("row").cast(pl.Int64), "code", "message").iter_rows()
-    return [Finding(row=row, code=code, message=f"Row {row}: {message}") for row, code, message in lines]
+    lines = planned.warnings.select(pl.col("row").cast(pl.Int64), "code", "message").iter_rows()
+    return [
+        Finding(row=row, code=code, message=f"Row {row}: {message}" if row else message) for row, code, message in lines
+    ]
 
 
 def _changes(planned: Plan, journal: JournalReader, against: str | None, share: Decimal) -> list[Finding]:

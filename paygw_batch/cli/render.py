@@ -15,7 +15,6 @@ from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.streams import standard_error, standard_output
 from paygw_batch.run.books import Books
 from paygw_batch.run.summary import ExitCode, Summary
-from paygw_batch.sheet.result import Validated
 
 EXAMPLES = 3
 """How many rows of each kind of defect are shown in full on a screen."""
@@ -113,7 +112,7 @@ class Screen:
         console.print(Text(title, style="bold"))
         kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
         for code, count in kinds.iter_rows():
-            is_about_rows = found.filter(pl.col("code") == code)["row"].any()
+            is_about_rows = (found.filter(pl.col("code") == code)["row"] > 0).any()
             console.print(Text(f"{code}: {count:,} {'row' if count == 1 else 'rows'}" if is_about_rows else code))
             for row, column, message in (
                 found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()

@@ -9,12 +9,27 @@ from typing import Any
 
 import click
 
-from paygw_batch.cli.options import settings_of, stated_totals, strict_option, wait_option, worksheet_option
+from paygw_batch.cli.options import (
+    repeats_option,
+    settings_of,
+    stated_totals,
+    strict_option,
+    wait_option,
+    worksheet_option,
+)
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out
-from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet, with_warnings_told
+from paygw_batch.cli.submission import (
+    Submission,
+    may_repeat,
+    refused,
+    repeat_refused,
+    show_findings,
+    submit_sheet,
+    with_warnings_told,
+)
 from paygw_batch.compose.approval import default_plan
 from paygw_batch.compose.connect import gateway_of
 from paygw_batch.compose.parts import (
@@ -44,6 +59,7 @@ _OPTIONS = (
     click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
     click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
     strict_option,
+    repeats_option,
     click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
     click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most."),
@@ -86,6 +102,7 @@ def run_sheet(
     skip_invalid: bool,
     amend: bool,
     strict: bool,
+    repeats_meant: bool,
     plan: Path | None,
     dry_run: bool,
     concurrency: int | None,
@@ -112,17 +129,22 @@ def run_sheet(
         return validated
 
     if dry_run:
+        days = settings.sheet.repeat_days
         with journal_or_nothing(settings) as reader:
-            planned = plan_submission(read(), reader, operation=operation, amend=amend, now=utc_now, strict=strict)
+            planned = plan_submission(
+                read(), reader, operation=operation, amend=amend, now=utc_now, strict=strict, repeat_days=days
+            )
             show_findings(screen, planned)
-            is_refused = planned.validated.defects.height and not skip_invalid
-            units = minor_units_of(rules)
-            summary = refused(planned, strict=strict) if is_refused else _previewed(planned, reader, units, screen)
+            if planned.validated.defects.height and not skip_invalid:
+                summary = refused(planned, strict=strict)
+            else:
+                summary = _previewed(planned, reader, minor_units_of(rules), screen, repeats_meant=repeats_meant)
         screen.finish(replace(summary, seconds=time.monotonic() - started_s))
     with reported(settings, command_name, screen) as report:
         validated = read()
         out = out or default_out(sheet, validated.sheet.name)
-        submission = Submission(sheet, validated, out, plan or default_plan(sheet), skip_invalid, amend, strict)
+        file = plan or default_plan(sheet)
+        submission = Submission(sheet, validated, out, file, skip_invalid, amend, strict, repeats_meant=repeats_meant)
         with (
             gateway_of(settings, rules, os.environ) as connection,
             run_journal(settings, command_name, screen.say, wait=wait) as journal,
@@ -131,9 +153,13 @@ def run_sheet(
     screen.finish(report.summary)
 
 
-def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen) -> Summary:
+def _previewed(
+    plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, *, repeats_meant: bool
+) -> Summary:
     counted = books(preview(plan, journal, minor_units), minor_units)
     screen.books(counted)
+    if not may_repeat(plan, screen, is_meant=repeats_meant, may_ask=False):
+        return repeat_refused(plan)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
         f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state

@@ -1,5 +1,6 @@
 """Two pairs of eyes: what the configuration asks for, and whether a submission has it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from paygw_batch.compose.parts import minor_units_of
@@ -33,22 +34,34 @@ def default_plan(sheet: Path) -> Path:
     return sheet.with_name(f"{sheet.stem}.plan.json")
 
 
-def require_approval(settings: Settings, rules: Rules, planned: Plan, file: Path, now: Now) -> list[str]:
-    """Return who prepared and approved what `planned` would open; empty when it needs no approval.
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """Who prepared and approved a plan, a sentence for each; empty when it needs no approval.
+
+    `repeats_meant` is the batch that the sheet is meant to repeat, as its maker said and the others approved.
+    """
+
+    said: tuple[str, ...] = ()
+    repeats_meant: str = ""
+
+
+def require_approval(settings: Settings, rules: Rules, planned: Plan, file: Path, now: Now) -> Approved:
+    """Return who prepared and approved what `planned` would open.
 
     What the journal has already was approved when its batch was opened. Raises `ApprovalError` when the plan in `file`
     has not enough valid approvals over exactly this.
     """
     policy = policy_of(settings)
     if policy is None or planned.existing is not None:
-        return []
+        return Approved()
     operation = planned.validated.sheet.operation
     content = content_of(planned, endpoint=settings.endpoint(), operation=operation, minor_units=minor_units_of(rules))
     if not needs_approval(content, policy):
-        return []
+        return Approved()
     if not file.exists():
         raise ApprovalError(
             f"This needs approval, and there is no plan at {file}.",
             hint="Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves.",
         )
-    return check_approvals(read_plan(file), content, policy, now())
+    document = read_plan(file)
+    return Approved(tuple(check_approvals(document, content, policy, now())), document.repeats_meant)

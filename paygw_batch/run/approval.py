@@ -92,10 +92,15 @@ class PlanDocument(_Part):
     """The maker's public key."""
     signature: str
     approvals: list[Approval]
+    repeats_meant: str = ""
+    """The batch that the sheet is meant to repeat under other order ids, as its maker said; empty: none."""
 
     def signed_text(self) -> bytes:
-        """Return what the maker's signature covers: everything but itself and the approvals."""
-        body = self.model_dump(exclude={"signature", "approvals"})
+        """Return what the maker's signature covers: everything but itself and the approvals.
+
+        A part that has its default is left out, so that plans of earlier versions, which lack it, hold.
+        """
+        body = self.model_dump(exclude={"signature", "approvals"}, exclude_defaults=True)
         return _MAKER_DOMAIN + json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
     def digest(self) -> str:
@@ -136,8 +141,10 @@ def _totals_of(instructions: pl.DataFrame, minor_units: Mapping[str, int]) -> di
     return {currency: from_minor(int(minor), minor_units=minor_units[currency]) for currency, minor in sums.iter_rows()}
 
 
-def make_plan(content: Content, findings: Sequence[Finding], key: ApprovalKey, now: datetime) -> PlanDocument:
-    """Return a plan signed by its maker."""
+def make_plan(
+    content: Content, findings: Sequence[Finding], key: ApprovalKey, now: datetime, *, repeats_meant: str = ""
+) -> PlanDocument:
+    """Return a plan signed by its maker. `repeats_meant` is the batch that the maker says the sheet is to repeat."""
     unsigned = PlanDocument(
         content=content,
         findings=list(findings),
@@ -145,6 +152,7 @@ def make_plan(content: Content, findings: Sequence[Finding], key: ApprovalKey, n
         maker=key.public,
         signature="",
         approvals=[],
+        repeats_meant=repeats_meant,
     )
     return unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())})
 

@@ -58,6 +58,10 @@ class Plan:
         found = self.validated.warnings
         return found if self.repeat is None else pl.concat([self.repeat.as_warning(), found])
 
+    def is_meant(self, answer: str) -> bool:
+        """Whether the sheet repeats no batch, or the one that a person named in `answer`."""
+        return self.repeat is None or self.repeat.batch == answer
+
     @property
     def known_rows(self) -> int:
         """How many rows the journal has already."""
