@@ -68,8 +68,7 @@ def command(
     settings = settings_of(invocation)
     policy = required_policy(settings)
     rules = rules_of(settings, operation)
-    maker = own_key(key)
-    _check_maker(maker, policy)
+    maker = _maker_key(key, policy)
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     days = settings.sheet.repeat_days
     with journal_or_nothing(settings) as journal:
@@ -84,8 +83,7 @@ def command(
         share = Decimal(str(settings.approval.changed_share))
         findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
     content = content_of(planned, endpoint=settings.endpoint(), operation=operation, minor_units=minor_units_of(rules))
-    repeated = planned.repeat.batch if planned.repeat is not None else ""
-    document = make_plan(content, findings, maker, utc_now(), repeats_meant=repeated)
+    document = make_plan(content, findings, maker, utc_now(), repeats_meant=planned.repeated_batch)
     write_plan(document, out)
     show_plan(screen, document, settings)
     asks = (
@@ -109,9 +107,11 @@ def command(
     )
 
 
-def _check_maker(maker: ApprovalKey, policy: ApprovalPolicy) -> None:
+def _maker_key(path: Path, policy: ApprovalPolicy) -> ApprovalKey:
+    maker = own_key(path)
     if maker.public not in policy.makers.values():
         raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint="No plan was made.")
+    return maker
 
 
 def _warnings(planned: Plan) -> list[Finding]:

@@ -37,9 +37,9 @@ class Submission:
     skip_invalid: bool = False
     amend: bool = False
     strict: bool = False
+    repeats_meant: bool = False
     rejects: Path | None = None
     report: Path | None = None
-    repeats_meant: bool = False
     may_ask: bool = True
 
 

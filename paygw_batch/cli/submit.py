@@ -144,7 +144,7 @@ def run_sheet(
         validated = read()
         out = out or default_out(sheet, validated.sheet.name)
         file = plan or default_plan(sheet)
-        submission = Submission(sheet, validated, out, file, skip_invalid, amend, strict, repeats_meant=repeats_meant)
+        submission = Submission(sheet, validated, out, file, skip_invalid, amend, strict, repeats_meant)
         with (
             gateway_of(settings, rules, os.environ) as connection,
             run_journal(settings, command_name, screen.say, wait=wait) as journal,

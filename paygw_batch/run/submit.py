@@ -58,6 +58,11 @@ class Plan:
         found = self.validated.warnings
         return found if self.repeat is None else pl.concat([self.repeat.as_warning(), found])
 
+    @property
+    def repeated_batch(self) -> str:
+        """The id of the batch that the sheet repeats; empty where it repeats none."""
+        return "" if self.repeat is None else self.repeat.batch
+
     def is_meant(self, answer: str) -> bool:
         """Whether the sheet repeats no batch, or the one that a person named in `answer`."""
         return self.repeat is None or self.repeat.batch == answer
