@@ -142,8 +142,7 @@ def run_sheet(
         screen.finish(replace(summary, seconds=time.monotonic() - started_s))
     with reported(settings, command_name, screen) as report:
         validated = read()
-        out = out or default_out(sheet, validated.sheet.name)
-        file = plan or default_plan(sheet)
+        file, out = plan or default_plan(sheet), out or default_out(sheet, validated.sheet.name)
         submission = Submission(sheet, validated, out, file, skip_invalid, amend, strict, repeats_meant)
         with (
             gateway_of(settings, rules, os.environ) as connection,
