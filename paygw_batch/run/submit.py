@@ -230,7 +230,7 @@ def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, opera
         sentence = (
             f"{own_id} differs only in its spelling from {found.order_id}, which was used on {found.opened_at[:10]} "
             f"(batch {found.batch}): write {found.order_id} if it is the same payment; if not, give this one an id "
-            "that differs in more than case, accents, width or hyphens."
+            "that differs in more than case, width or hyphens."
         )
         lines.append((found.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
     return _defect_frame(lines)

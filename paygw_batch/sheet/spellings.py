@@ -47,7 +47,7 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
         code=pl.lit(LOOK_ALIKE),
         message=pl.format(
             "{} differs only in its spelling from {} of row {}: if both are one payment, delete one of the rows; if "
-            "not, give one of them an id that differs in more than case, accents, width or hyphens.",
+            "not, give one of them an id that differs in more than case, width or hyphens.",
             order_id.str.slice(0, _SHOWN_CHARACTERS),
             pl.when(is_first).then("second").otherwise("first").str.slice(0, _SHOWN_CHARACTERS),
             pl.when(is_first).then("second_row").otherwise("first_row"),
