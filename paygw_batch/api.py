@@ -22,7 +22,6 @@ from paygw_batch.compose.parts import (
     Tell,
     find_batch,
     journal_to_read,
-    planned_submission,
     require_complete,
     rules_of,
     run_journal,
@@ -48,7 +47,7 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.engine import RunEnd
-from paygw_batch.run.submit import open_planned_batch
+from paygw_batch.run.submit import Plan, open_planned_batch
 from paygw_batch.run.summary import ExitCode
 from paygw_batch.settings import load_settings
 from paygw_batch.sheet.result import Validated, no_defects
@@ -106,7 +105,10 @@ _CONCLUSIONS: Mapping[ExitCode, Conclusion] = {
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The sheet has defects, and nothing was sent. `defects` and `warnings`: `row, column, value, code, message`."""
+    """The sheet has defects, or repeats a batch, and nothing was sent.
+
+    `defects` and `warnings`: `row, column, value, code, message`. Row 0 is the sheet as a whole.
+    """
 
     message: str
     defects: pl.DataFrame
@@ -169,6 +171,7 @@ class Payouts:
         skip_invalid: bool = False,
         amend: bool = False,
         strict: bool = False,
+        repeats_meant: bool = False,
         expected: ControlTotals | None = None,
         plan: Path | str | None = None,
         by: str | None = None,
@@ -177,8 +180,10 @@ class Payouts:
         """Return a run that starts the sheet's batch, or continues it, once it is entered.
 
         A frame needs a `name`, the file name that its sheet would have. `expected` are control totals that the sheet
-        must come to. `plan` is the approved plan, where the configuration asks for approval. `by` says who decides,
-        beside the login. `stop_on` names signals that stop the run while it is entered; none is touched otherwise.
+        must come to. `repeats_meant` says that the sheet is meant to repeat a batch of the last days under other order
+        ids: without it such a sheet is refused. `plan` is the approved plan, where the configuration asks for approval.
+        `by` says who decides, beside the login. `stop_on` names signals that stop the run while it is entered; none is
+        touched otherwise.
 
         Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` (nobody has
         made a journal) and their like: nothing was sent by then.
@@ -192,16 +197,16 @@ class Payouts:
             for note in validated.sheet.notes:
                 parts.note(note)
             with self._opened(parts.note) as (connection, journal):
-                planned = planned_submission(
-                    self._settings, validated, journal, operation=PAYOUT, amend=amend, strict=strict
-                )
+                planned = self._planned(validated, journal, amend=amend, strict=strict)
                 found = planned.validated
                 if found.defects.height and not skip_invalid:
                     bad = found.defects["row"].n_unique()
                     message = f"{bad:,} of {found.height:,} rows have defects: nothing was sent."
-                    return Refused(message, found.defects, found.warnings)
+                    return Refused(message, found.defects, planned.warnings)
                 file = default_plan(path) if plan is None else Path(plan)
                 approved = require_approval(self._settings, self._rules, planned, file, journal, utc_now)
+                if planned.repeat is not None and not (repeats_meant or planned.is_meant(approved.repeats_meant)):
+                    return Refused(planned.repeat.refusal().message, found.defects, planned.warnings)
                 batch = open_planned_batch(
                     planned,
                     journal,
@@ -212,9 +217,10 @@ class Payouts:
                     by=decider,
                     approvals=approved.sentences,
                     plan_sha256=approved.plan_sha256,
+                    repeats_meant=True,
                 )
                 task = Task(self._settings, self._rules, connection, journal, batch, planned.known_rows)
-                return self._sent(task, parts, found.warnings)
+                return self._sent(task, parts, planned.warnings)
 
         return BackgroundRun(work, stop_on=stop_on)
 
@@ -259,6 +265,9 @@ class Payouts:
             raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
         require_complete(self._settings, self._rules, set(validated.instructions["country"].unique()))
         return validated
+
+    def _planned(self, validated: Validated, journal: JournalReader, *, amend: bool, strict: bool) -> Plan:
+        return planned_submission(self._settings, validated, journal, operation=PAYOUT, amend=amend, strict=strict)
 
     @contextmanager
     def _opened(self, tell: Tell) -> Iterator[tuple[Connection, Journal]]:

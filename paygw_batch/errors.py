@@ -14,6 +14,8 @@ class PaygwError(Exception):
 
     exit_code: ClassVar[int] = 1
     default_hint: ClassVar[str] = ""
+    code: ClassVar[str] = ""
+    """The stable code of the defect, where it is one of a whole sheet."""
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
@@ -52,6 +54,18 @@ class SheetError(PaygwError):
 
     exit_code = 3
     default_hint = "Nothing was sent. Mend the sheet, or name the right one, and run the command again."
+
+
+class ReferenceLookAlike(SheetError):
+    """A payment run has a reference that differs only in its spelling from one that was used; nothing was sent."""
+
+    code = "client_orderid.look_alike"
+
+
+class SheetRepeatsBatch(SheetError):
+    """The sheet repeats a batch under other order ids, and nobody said that this is meant; nothing was sent."""
+
+    code = "sheet.repeats_a_batch"
 
 
 class ApprovalError(PaygwError):

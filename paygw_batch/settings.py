@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import platformdirs
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from paygw_batch.core.batch import REPEAT_DAYS
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.files import reason_of
@@ -104,6 +105,7 @@ class SheetSection(Section):
 
     code_page: str | None = None
     column_profile: str | None = None
+    repeat_days: Annotated[int, Field(ge=0, le=366)] = REPEAT_DAYS
 
 
 class StatementSection(Section):

@@ -79,6 +79,7 @@ ROOMS_OF_LIBRARIES = {
 
 CORE_MAY_IMPORT = {
     *("abc", "collections", "dataclasses", "decimal", "enum", "hashlib", "ipaddress", "re", "types", "typing"),
+    "unicodedata",
     "paygw_batch",
 }
 """The standard library's parts that know no clock, chance, file, network or event loop."""

@@ -16,6 +16,9 @@ from paygw_batch.settings import Settings, load_settings
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
 worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
 strict_option = click.option("--strict", is_flag=True, help="Refuse what is only doubtful: warnings are defects.")
+repeats_option = click.option(
+    "--repeats-meant", is_flag=True, help="The sheet is meant to repeat a batch of the last days; do not ask."
+)
 collect_option = click.option(
     "--collect",
     "operation",

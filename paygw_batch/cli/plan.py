@@ -12,13 +12,14 @@ from paygw_batch.cli.options import (
     collect_option,
     force_option,
     guard_of,
+    repeats_option,
     settings_of,
     strict_option,
     worksheet_option,
 )
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.submission import refused, show_findings
+from paygw_batch.cli.submission import may_repeat, refused, repeat_refused, show_findings
 from paygw_batch.cli.two_people import document_told, known_maker, own_key, required_policy, show_document
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import (
@@ -51,6 +52,7 @@ from paygw_batch.sheet.pages import from_pages
 @click.option("--skip-invalid", is_flag=True, help="As for submit.")
 @click.option("--amend", is_flag=True, help="As for submit.")
 @strict_option
+@repeats_option
 @click.option("--against", metavar="BATCH", help="The run to compare with. Default: the newest batch of the journal.")
 @collect_option
 @force_option
@@ -67,6 +69,7 @@ def command(
     skip_invalid: bool,
     amend: bool,
     strict: bool,
+    repeats_meant: bool,
     against: str | None,
     force: bool,
 ) -> None:
@@ -89,6 +92,8 @@ def command(
         show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:
             screen.finish(refused(planned, strict=strict))
+        if not may_repeat(planned, screen, is_meant=repeats_meant):
+            screen.finish(repeat_refused(planned))
         share = Decimal(str(settings.approval.changed_share))
         findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
         content = content_of(
@@ -98,7 +103,7 @@ def command(
             operation=operation,
             minor_units=minor_units_of(rules),
         )
-    document = make_plan(content, findings, maker, utc_now())
+    document = make_plan(content, findings, maker, utc_now(), repeats_meant=planned.repeated_batch)
     write_document(document, out)
     show_document(screen, document, policy)
     approvals = "1 approval" if policy.needed == 1 else f"{policy.needed} approvals"
@@ -128,8 +133,10 @@ def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float
 
 def _warnings(planned: Plan) -> list[Finding]:
     """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
-    lines = planned.validated.warnings.select(pl.col("row").cast(pl.Int64), "code", "message").iter_rows()
-    return [Finding(row=row, code=code, message=f"Row {row}: {message}") for row, code, message in lines]
+    lines = planned.warnings.select(pl.col("row").cast(pl.Int64), "code", "message").iter_rows()
+    return [
+        Finding(row=row, code=code, message=f"Row {row}: {message}" if row else message) for row, code, message in lines
+    ]
 
 
 def _changes(planned: Plan, journal: JournalReader, against: str | None, share: Decimal) -> list[Finding]:

@@ -1,6 +1,7 @@
 """What a person reads at the end of a command, and the JSON that a program reads instead."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -16,7 +17,6 @@ from paygw_batch.cli.terminal import PlainConsole, plain
 from paygw_batch.core.terminal_text import fit_in_json
 from paygw_batch.run.books import Books
 from paygw_batch.run.summary import ExitCode, Summary
-from paygw_batch.sheet.result import Validated
 
 EXAMPLES = 3
 """How many rows of each kind of defect are shown in full on a screen."""
@@ -46,9 +46,9 @@ def listed(found: pl.DataFrame) -> list[dict[str, Any]]:
     return found.head(LISTED).select("row", "column", "value", "code", "message").to_dicts()
 
 
-def warnings_told(validated: Validated) -> dict[str, Any]:
+def warnings_told(warnings: pl.DataFrame) -> dict[str, Any]:
     """Return what the JSON summary says of warnings: how many rows, and the first of them."""
-    return {"warnings": validated.warnings["row"].n_unique(), "warning_list": listed(validated.warnings)}
+    return {"warnings": warnings["row"].n_unique(), "warning_list": listed(warnings)}
 
 
 def json_line(summary: Summary) -> str:
@@ -80,6 +80,18 @@ class Screen:
         (self.err if self.as_json else self.out).print(plain(sentence), soft_wrap=True)
         if self.listener is not None:
             self.listener(sentence)
+
+    def asks(self) -> bool:
+        """Whether a person sits there who can be asked: at a terminal, and not where a program reads the answer."""
+        return not self.as_json and sys.stdin.isatty() and self._output.isatty()
+
+    def confirm(self, question: str) -> bool:
+        """Ask a person, and return whether the answer was yes. Whatever else ends the question is a no."""
+        try:
+            return click.confirm(question, default=False)
+        except click.Abort:
+            self.out.print()
+            return False
 
     def notes(self, sentences: Sequence[str]) -> None:
         """Print what a person should know and that refuses nothing."""
@@ -118,11 +130,13 @@ class Screen:
         console.print(plain(title, "bold"))
         kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
         for code, count in kinds.iter_rows():
-            console.print(plain(f"{code}: {count:,} {'row' if count == 1 else 'rows'}"))
+            is_about_rows = (found.filter(pl.col("code") == code)["row"] > 0).any()
+            console.print(plain(f"{code}: {count:,} {'row' if count == 1 else 'rows'}" if is_about_rows else code))
             for row, column, message in (
                 found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()
             ):
-                console.print(plain(f"  Row {row}, {column}: {message}"), soft_wrap=True)
+                where = f"Row {row}, {column}" if row else "The sheet"
+                console.print(plain(f"  {where}: {message}"), soft_wrap=True)
             if count > EXAMPLES:
                 console.print(plain(f"  ... and {count - EXAMPLES:,} more."))
 

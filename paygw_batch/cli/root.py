@@ -81,7 +81,7 @@ class _CommandGroup(click.Group):
         except click.UsageError as error:
             raise _fit(error) from None
         except PaygwError as error:
-            _fail(ctx, error.message, error.hint, error.exit_code)
+            _fail(ctx, error.message, error.hint, error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -103,7 +103,9 @@ def _fit(error: click.UsageError) -> click.UsageError:
     return click.UsageError(fit_for_terminal(error.format_message()), error.ctx)
 
 
-def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace: Exception | None = None) -> NoReturn:
+def _fail(
+    ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", trace: Exception | None = None
+) -> NoReturn:
     """Say what went wrong and what to do, on standard error; with --json the summary says it too."""
     told = standard_error().file
     if trace is not None:
@@ -115,7 +117,8 @@ def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace:
         from paygw_batch.cli.render import json_line  # noqa: PLC0415 (as heavy as a command)
         from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
-        click.echo(json_line(Summary(ExitCode(exit_code), message)), nl=False, file=standard_output().file)
+        summary = Summary(ExitCode(exit_code), message, further={"code": code} if code else {})
+        click.echo(json_line(summary), nl=False, file=standard_output().file)
     ctx.exit(exit_code)
 
 

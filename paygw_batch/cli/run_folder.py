@@ -19,7 +19,7 @@ from paygw_batch.compose.connect import gateway_of, signer_key
 from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.parts import PAYOUT, require_complete, rules_of, run_journal, utc_now, validated_sheet
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, SheetError
+from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
 from paygw_batch.journal.port import Journal
 from paygw_batch.run.summary import ExitCode, Summary, worst
 from paygw_batch.settings import Settings
@@ -112,12 +112,13 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
         strict=run.strict,
         rejects=claimed.rejects,
         report=claimed.report,
+        may_ask=False,
     )
     submission.check_outputs()
     with gateway_of(run.settings, run.rules, os.environ) as connection:
         try:
             return submit_sheet(submission, run.settings, run.rules, connection, run.journal, run.screen)
-        except ApprovalError as error:
+        except (ApprovalError, ReferenceLookAlike) as error:
             return _refusal(claimed, run, error)
 
 

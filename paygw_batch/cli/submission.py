@@ -13,6 +13,7 @@ from paygw_batch.compose.person import person
 from paygw_batch.compose.sending import Task
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.port import Journal
 from paygw_batch.run.submit import Plan, open_planned_batch
 from paygw_batch.run.summary import ExitCode, Summary
@@ -27,6 +28,8 @@ class Submission:
 
     `guard` looks at where results go; `is_out_named` says that a person named `out`.
     `rejects` is where the rows of a refused sheet are written, `report` where the page to look at goes, if anywhere.
+    `repeats_meant` says beforehand that the sheet is meant to repeat a batch; without it a person is asked, where that
+    is possible and `may_ask`.
     """
 
     sheet: Path
@@ -38,8 +41,10 @@ class Submission:
     skip_invalid: bool = False
     amend: bool = False
     strict: bool = False
+    repeats_meant: bool = False
     rejects: Path | None = None
     report: Path | None = None
+    may_ask: bool = True
 
     def check_outputs(self) -> None:
         """Raise `OutputError` unless every result may be written where it goes."""
@@ -57,8 +62,8 @@ def submit_sheet(
 ) -> Summary:
     """Open the sheet's batch, or find it opened, and send what is due in it.
 
-    A sheet with defects is refused by its summary. Raises `ApprovalError` when a new batch is not approved: nothing has
-    been written by then.
+    A sheet with defects, or one that repeats a batch and is not meant to, is refused by its summary. Raises
+    `ApprovalError` when a new batch is not approved: nothing has been written by then.
     """
     planned = planned_submission(
         settings,
@@ -76,6 +81,9 @@ def submit_sheet(
     approved = require_approval(settings, rules, planned, submission.plan, journal, utc_now)
     for sentence in approved.sentences:
         screen.say(f"The plan was {sentence}.")
+    is_meant = submission.repeats_meant or planned.is_meant(approved.repeats_meant)
+    if not may_repeat(planned, screen, is_meant=is_meant, may_ask=submission.may_ask):
+        return repeat_refused(planned)
     batch = open_planned_batch(
         planned,
         journal,
@@ -86,6 +94,7 @@ def submit_sheet(
         by=person(None),
         approvals=approved.sentences,
         plan_sha256=approved.plan_sha256,
+        repeats_meant=True,
     )
     task = Task(settings, rules, connection, journal, batch, planned.known_rows)
     summary = send_and_reconcile(task, submission.out, screen, report=submission.report)
@@ -95,16 +104,41 @@ def submit_sheet(
 def show_findings(screen: Screen, plan: Plan) -> None:
     """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
     screen.findings("Defects", plan.validated.defects)
-    screen.findings("Warnings", plan.validated.warnings)
+    screen.findings("Warnings", plan.warnings)
     if plan.known_rows:
         screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
     """Return the summary with the warnings of a planned sheet, where it has any."""
-    if plan.validated.warnings.is_empty():
+    if plan.warnings.is_empty():
         return summary
-    return replace(summary, further={**summary.further, **warnings_told(plan.validated)})
+    return replace(summary, further={**summary.further, **warnings_told(plan.warnings)})
+
+
+def may_repeat(plan: Plan, screen: Screen, *, is_meant: bool, may_ask: bool = True) -> bool:
+    """Whether a sheet repeats no batch, or is meant to: as was said beforehand, or as a person says now."""
+    if plan.repeat is None or is_meant:
+        return True
+    return may_ask and screen.asks() and screen.confirm(plan.repeat.question)
+
+
+def repeat_refused(plan: Plan) -> Summary:
+    """Return the summary of a sheet that was refused because it repeats a batch."""
+    if plan.repeat is None:
+        raise InternalError("a sheet that repeats no batch was refused for it")
+    refusal = plan.repeat.refusal()
+    summary = Summary(
+        ExitCode.DEFECTS,
+        f"{refusal.message} {refusal.hint}",
+        batch=plan.validated.batch,
+        sheet=plan.validated.sheet.name,
+        rows=plan.validated.height,
+        states={"ready": plan.validated.instructions.height},
+        known=plan.known_rows,
+        further={"code": refusal.code},
+    )
+    return with_warnings_told(summary, plan)
 
 
 def refused(plan: Plan, *, strict: bool) -> Summary:

@@ -12,6 +12,7 @@ import click
 from paygw_batch.cli.options import (
     force_option,
     guard_of,
+    repeats_option,
     settings_of,
     stated_totals,
     strict_option,
@@ -22,7 +23,15 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import default_out
-from paygw_batch.cli.submission import Submission, refused, show_findings, submit_sheet, with_warnings_told
+from paygw_batch.cli.submission import (
+    Submission,
+    may_repeat,
+    refused,
+    repeat_refused,
+    show_findings,
+    submit_sheet,
+    with_warnings_told,
+)
 from paygw_batch.compose.approval import default_plan
 from paygw_batch.compose.connect import gateway_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
@@ -55,6 +64,7 @@ _OPTIONS = (
     click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
     click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
     strict_option,
+    repeats_option,
     click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
     click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most."),
@@ -98,6 +108,7 @@ def run_sheet(
     skip_invalid: bool,
     amend: bool,
     strict: bool,
+    repeats_meant: bool,
     plan: Path | None,
     dry_run: bool,
     concurrency: int | None,
@@ -129,7 +140,9 @@ def run_sheet(
 
     def submission_of(validated: Validated) -> Submission:
         place, plan_file = out or default_out(sheet, validated.sheet.name), plan or default_plan(sheet)
-        return Submission(sheet, validated, place, plan_file, guard, out is not None, skip_invalid, amend, strict)
+        return Submission(
+            sheet, validated, place, plan_file, guard, out is not None, skip_invalid, amend, strict, repeats_meant
+        )
 
     if dry_run:
         with journal_to_plan_with(settings) as reader:
@@ -155,12 +168,16 @@ def _tried(asked: Submission, settings: Settings, journal: JournalReader, rules:
     show_findings(screen, planned)
     if planned.validated.defects.height and not asked.skip_invalid:
         return refused(planned, strict=asked.strict)
-    return _previewed(planned, journal, minor_units_of(rules), screen)
+    return _previewed(planned, journal, minor_units_of(rules), screen, repeats_meant=asked.repeats_meant)
 
 
-def _previewed(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen) -> Summary:
+def _previewed(
+    plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, *, repeats_meant: bool
+) -> Summary:
     counted = books(preview(plan, journal, minor_units), minor_units)
     screen.books(counted)
+    if not may_repeat(plan, screen, is_meant=repeats_meant, may_ask=False):
+        return repeat_refused(plan)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
         f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state

@@ -85,6 +85,6 @@ def command(
             totals=counted.totals,
             defects=bad,
             seconds=time.monotonic() - started_s,
-            further={"defect_list": listed(validated.defects), **warnings_told(validated)},
+            further={"defect_list": listed(validated.defects), **warnings_told(validated.warnings)},
         )
     )

@@ -125,6 +125,7 @@ def planned_submission(
         now=utc_now,
         quarantine_h=settings.submission.quarantine_h,
         strict=strict,
+        repeat_days=settings.sheet.repeat_days,
     )
 
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+REPEAT_DAYS = 5
+"""How many days back a sheet that repeats a batch under other order ids is asked about, unless configured otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class ControlTotals:

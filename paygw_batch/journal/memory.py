@@ -5,7 +5,6 @@ One set of conformance tests holds it and the journal on disk to the same behavi
 
 import json
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -29,16 +28,16 @@ from paygw_batch.journal.port import (
     Entry,
     Head,
     Known,
-    LookAlike,
     NewBatch,
     NewInstruction,
     RowStanding,
 )
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, row_standing, succeed
+from paygw_batch.journal.spellings_memory import MemorySpellings
 from paygw_batch.journal.states_memory import MemoryStates
 
 
-class MemoryJournal(MemoryEvidence, MemoryStates):
+class MemoryJournal(MemoryEvidence, MemorySpellings, MemoryStates):
     """A journal in memory. Keeps the promise of `port.Journal`, durability aside."""
 
     def __init__(self, *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z") -> None:
@@ -180,22 +179,6 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
                 )
             )
         return known, clashes
-
-    def look_alikes(
-        self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
-    ) -> Sequence[LookAlike]:
-        """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
-        alike: dict[tuple[str, str, int], list[Held]] = defaultdict(list)
-        for held in self._instructions.values():
-            if held.batch.operation == operation and held.batch.opened_at > since:
-                alike[held.new.payee, held.new.currency, held.new.minor].append(held)
-        found = []
-        for row, client_orderid, payee, currency, minor in rows:
-            for held in reversed(alike.get((payee, currency, minor), [])):
-                if held.new.client_orderid != client_orderid:
-                    found.append(LookAlike(row, held.new.client_orderid, held.batch.batch, held.batch.opened_at))
-                    break
-        return found
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order."""
@@ -381,7 +364,7 @@ class MemoryJournal(MemoryEvidence, MemoryStates):
             held.new.client_orderid,
             progress,
             suffix=suffix,
-            is_used=lambda order_id: (operation, order_id) in self._order_ids,
+            is_used=lambda order_id: self.is_used(operation, order_id),
         )
         self._order_ids.setdefault((operation, order_id), number)
         return Entry(number, progress.standing.attempt, Released(order_id, by), at)

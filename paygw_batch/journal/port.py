@@ -13,6 +13,7 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Fact, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen, EvidenceReader
+from paygw_batch.journal.spelling_port import SpellingReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,7 @@ class Tally:
     minor: int
 
 
-class JournalReader(EvidenceReader, Protocol):
+class JournalReader(EvidenceReader, SpellingReader, Protocol):
     """The journal of one endpoint, looked into."""
 
     @property

@@ -1,6 +1,7 @@
 """Reading the journal on disk: everything a command asks that writes nothing."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from paygw_batch.core.evidence import Candidate
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal import evidence_disk, states_disk
+from paygw_batch.journal import evidence_disk, spellings, states_disk
 from paygw_batch.journal.backup import write_backup
 from paygw_batch.journal.codec import BATCH_OPENED
 from paygw_batch.journal.connection import fetch
@@ -22,6 +23,7 @@ from paygw_batch.journal.port import BatchRecord, Clash, Deed, Due, Head, Known,
 from paygw_batch.journal.progress import amendable, row_standing
 from paygw_batch.journal.rows import CONTENT, PROGRESS, STATES, progress_of
 from paygw_batch.journal.schema import end_of, identity_of
+from paygw_batch.journal.spelling_port import RepeatedBatch, UsedReference, UsedSpelling
 from paygw_batch.journal.verify import verify
 
 _STANDINGS_AT_ONCE = 10_000
@@ -104,6 +106,30 @@ class SqliteReader:
             return []
         with self._each(query, ((*row, operation, since) for row in rows)) as found:
             return [LookAlike(*line) for line in found]
+
+    def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
+        """Find rows whose order id was used in another spelling, and never as it is (see the port)."""
+        with self._plainly():
+            if not spellings.has_order_ids(self._connection, operation):
+                return []
+        with self._each(spellings.HAS_SPELLING, ((*row, operation) for row in rows)) as candidates:
+            used = list(candidates)
+        with self._each(spellings.USED_SPELLINGS, ((*row, operation) for row in used)) as found:
+            return [UsedSpelling(*line) for line in found]
+
+    def references(self, operation: str) -> Sequence[UsedReference]:
+        """Return every reference that a batch's order ids were derived from, with each batch, oldest first."""
+        with self._plainly():
+            return spellings.references(self._connection, operation)
+
+    def repeated_batches(
+        self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
+    ) -> Sequence[RepeatedBatch]:
+        """Count rows paid under other ids, by batch opened after `since` (see the port)."""
+        with self._each(spellings.REPEATED_BATCHES, ((*row, operation, since) for row in rows)) as found:
+            batches = Counter(number for (number,) in found)
+        with self._plainly():
+            return spellings.counted(self._connection, batches)
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.

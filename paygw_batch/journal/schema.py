@@ -8,11 +8,14 @@ from pathlib import Path
 import apsw
 
 from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal import spellings
 from paygw_batch.journal.chain import Identity, Link
 from paygw_batch.journal.connection import fetch
 
 APPLICATION_ID = 0x70617967
 """`payg`: marks the file as a journal (SQLite's application_id)."""
+_SPELLINGS_SINCE = 4
+"""The first version that has tables of spellings and references."""
 
 
 @cache
@@ -55,6 +58,8 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
     for number, script in enumerate(migrations()[version:], start=version + 1):
         connection.execute(script)
         connection.execute("INSERT INTO migration VALUES (?, ?)", (number, now))
+    if version < _SPELLINGS_SINCE:
+        spellings.fill(connection)
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", len(migrations()))
 

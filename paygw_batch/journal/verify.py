@@ -17,7 +17,7 @@ import apsw
 
 from paygw_batch.core.lifecycle import TRANSITIONS, IllegalMove, Released, Replaced, State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal import evidence_disk
+from paygw_batch.journal import evidence_disk, spellings
 from paygw_batch.journal.about import check_about
 from paygw_batch.journal.chain import Line, Link, follow
 from paygw_batch.journal.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
@@ -45,6 +45,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     _check_batches(connection, batches)
     _check_totals(connection)
     check_about(connection)
+    spellings.check(connection)
     counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())

@@ -18,7 +18,7 @@ from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.journal import evidence_disk
+from paygw_batch.journal import evidence_disk, spellings
 from paygw_batch.journal.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.connection import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.digest import Intake
@@ -233,6 +233,7 @@ class SqliteJournal(SqliteReader):
             WHERE batch = ? AND replaces IS NULL ORDER BY client_orderid""",
             (record.operation, number),
         )
+        spellings.add_batch(self._connection, record.operation, number)
         twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
         if self._run(twice, (number,)):
             raise InternalError("a row of a batch is both new and known")
@@ -273,11 +274,12 @@ class SqliteJournal(SqliteReader):
         """Return the fact that releases a rejected instruction, its next order id claimed."""
 
         def is_used(order_id: str) -> bool:
-            return bool(self._run("SELECT 1 FROM order_id WHERE operation = ? AND order_id = ?", (operation, order_id)))
+            return spellings.is_used(self._connection, operation, order_id)
 
         order_id = next_order_id(client_orderid, progress, suffix=suffix, is_used=is_used)
         if suffix:
             self._run("INSERT INTO order_id VALUES (?, ?, ?)", (operation, order_id, number))
+            spellings.add_order_id(self._connection, operation, order_id)
         return Entry(number, progress.standing.attempt, Released(order_id, by), at)
 
     def _record(self, entries: Sequence[Entry], loaded: _Loaded | None = None) -> Sequence[Line]:

@@ -67,14 +67,20 @@ class PlanDocument(SignedDocument):
     document: Literal["paygw-batch plan 2"] = "paygw-batch plan 2"
     content: Content
     findings: list[Finding]
+    repeats_meant: str = ""
+    """The batch that the sheet is meant to repeat under other order ids, as its maker said; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """What the journal notes of a plan that opens a batch: its digest, and a sentence for each person."""
+    """What the journal notes of a plan that opens a batch: its digest, and a sentence for each person.
+
+    `repeats_meant` is the batch that the sheet is meant to repeat, as its maker said and the others approved.
+    """
 
     plan_sha256: str
     sentences: tuple[str, ...]
+    repeats_meant: str = ""
 
 
 NOT_ASKED_FOR = Approved("", ())
@@ -112,8 +118,10 @@ def _totals_of(instructions: pl.DataFrame, minor_units: Mapping[str, int]) -> di
     return {currency: from_minor(int(minor), minor_units=minor_units[currency]) for currency, minor in sums.iter_rows()}
 
 
-def make_plan(content: Content, findings: Sequence[Finding], key: ApprovalKey, now: datetime) -> PlanDocument:
-    """Return a plan signed by its maker."""
+def make_plan(
+    content: Content, findings: Sequence[Finding], key: ApprovalKey, now: datetime, *, repeats_meant: str = ""
+) -> PlanDocument:
+    """Return a plan signed by its maker. `repeats_meant` is the batch that the maker says the sheet is to repeat."""
     unsigned = PlanDocument(
         content=content,
         findings=list(findings),
@@ -121,6 +129,7 @@ def make_plan(content: Content, findings: Sequence[Finding], key: ApprovalKey, n
         maker=key.public.text,
         signature="",
         approvals=[],
+        repeats_meant=repeats_meant,
     )
     return signed(unsigned, key)
 
@@ -158,7 +167,8 @@ def check_plan(
         f"approved by {person.name} at {approval.approved_at} (plan {digest[:16]})"
         for person, approval in found.valid.items()
     )
-    return Approved(digest, (f"prepared by {found.maker.name} at {document.made_at}", *approvals))
+    sentences = (f"prepared by {found.maker.name} at {document.made_at}", *approvals)
+    return Approved(digest, sentences, document.repeats_meant)
 
 
 def _what_differs(planned: Content, actual: Content) -> str:

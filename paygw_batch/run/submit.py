@@ -8,8 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
+from paygw_batch.core.batch import REPEAT_DAYS
+from paygw_batch.core.reference import reference_of
+from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import InternalError
+from paygw_batch.errors import InternalError, ReferenceLookAlike
 from paygw_batch.journal.port import (
     Amendment,
     BatchRecord,
@@ -21,12 +24,15 @@ from paygw_batch.journal.port import (
     NewBatch,
     NewInstruction,
 )
+from paygw_batch.journal.spelling_port import UsedSpelling
 from paygw_batch.run.clock import require_sound_clock
 from paygw_batch.run.ports import Now, timestamp
+from paygw_batch.run.repeated_sheet import SheetRepeat, not_summed_up, repeated_by
 from paygw_batch.run.resolve import left_until
 from paygw_batch.sheet.pages import to_pages
 from paygw_batch.sheet.result import Validated
 from paygw_batch.sheet.schema import hold_to_contract
+from paygw_batch.sheet.spellings import LOOK_ALIKE, in_one_spelling
 from paygw_batch.sheet.validate import warnings_as_defects, with_defects, with_warnings
 
 LOOK_ALIKE_DAYS = 7
@@ -45,6 +51,23 @@ class Plan:
     existing: BatchRecord | None
     known: Sequence[Known]
     amendments: Sequence[Amendment]
+    repeat: SheetRepeat | None = None
+    """The batch that the sheet repeats: it is not opened unless a person said that this is meant."""
+
+    @property
+    def warnings(self) -> pl.DataFrame:
+        """Every warning (`DEFECT_SCHEMA`), that about the whole sheet first, at row 0."""
+        found = self.validated.warnings
+        return found if self.repeat is None else pl.concat([self.repeat.as_warning(), found])
+
+    @property
+    def repeated_batch(self) -> str:
+        """The id of the batch that the sheet repeats; empty where it repeats none."""
+        return "" if self.repeat is None else self.repeat.batch
+
+    def is_meant(self, answer: str) -> bool:
+        """Whether the sheet repeats no batch, or the one that a person named in `answer`."""
+        return self.repeat is None or self.repeat.batch == answer
 
     @property
     def known_rows(self) -> int:
@@ -61,19 +84,24 @@ def plan_submission(
     now: Now,
     quarantine_h: float,
     strict: bool = False,
+    repeat_days: int = REPEAT_DAYS,
 ) -> Plan:
     """Hold a validated sheet against the journal.
 
     A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
-    paid (where a person's word alone says so, after `quarantine_h`); a row that pays like another one lately gets a
-    warning. With `strict`, whatever is worth a warning is a defect: those rows are left out of the batch, which may
-    with that be one that the journal has already.
+    paid (where a person's word alone says so, after `quarantine_h`); so does one whose id was used in another spelling.
+    A row that pays like another one lately gets a warning, and a sheet that repeats a batch of the last `repeat_days`
+    (0: never asked) a finding of its own in their place. With `strict`, whatever is worth a warning is a defect: those
+    rows are left out of the batch, which may with that be one that the journal has already.
+
+    Raises `ReferenceLookAlike` when the order ids were derived from a reference that was used in another spelling.
     """
     if strict:
         validated = warnings_as_defects(validated)
     if existing := _batch(journal, operation, validated.batch):
         return Plan(validated, existing, (), ())
     instructions = validated.instructions
+    _refuse_respelled_reference(validated, journal, operation)
     known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
     until = left_until(quarantine_h, now())
     amended = [clash for clash in clashes if amend and clash.amendable and _is_over(clash, until)]
@@ -81,21 +109,26 @@ def plan_submission(
         require_sound_clock(journal, now())
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in amended]
     amended_rows = {clash.row for clash in amended}
-    if conflicts := [clash for clash in clashes if clash.row not in amended_rows]:
-        validated = with_defects(validated, _conflict_defects(conflicts, until, quarantine_h))
+    conflicts = [clash for clash in clashes if clash.row not in amended_rows]
+    spelled = _spelled_otherwise(instructions, journal, operation)
+    if conflicts or spelled.height:
+        found = pl.concat([_conflict_defects(conflicts, until, quarantine_h), spelled])
+        validated = with_defects(validated, found)
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
     new = _without_rows(validated.instructions, (row.row for row in known))
-    since = timestamp(now() - timedelta(days=LOOK_ALIKE_DAYS))
-    look_alikes = journal.look_alikes(
-        operation, new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows(), since=since
-    )
-    if look_alikes:
-        found = _look_alike_warnings(look_alikes, new)
-        validated = with_defects(validated, found) if strict else with_warnings(validated, found)
-        if strict and (existing := _batch(journal, operation, validated.batch)):
+    paid_before = _paid_before(new, journal, operation, since=_days_ago(now, max(LOOK_ALIKE_DAYS, repeat_days)))
+    lately = [found for found in paid_before if found.opened_at > _days_ago(now, LOOK_ALIKE_DAYS)]
+    if strict and lately:
+        validated = with_defects(validated, _look_alike_warnings(lately, new))
+        if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
-    return Plan(validated, None, known, amendments)
+        left_out = {found.row for found in lately}
+        paid_before, lately = [found for found in paid_before if found.row not in left_out], []
+    repeat = _repeat(validated, new, paid_before, journal, since=_days_ago(now, repeat_days)) if repeat_days else None
+    if single := not_summed_up(lately, repeat):
+        validated = with_warnings(validated, _look_alike_warnings(single, new))
+    return Plan(validated, None, known, amendments, repeat)
 
 
 def open_planned_batch(
@@ -109,6 +142,7 @@ def open_planned_batch(
     by: str = "",
     approvals: Sequence[str] = (),
     plan_sha256: str = "",
+    repeats_meant: bool = False,
 ) -> BatchRecord:
     """Make the planned batch durable, whole, or return it when the journal has it already.
 
@@ -116,10 +150,13 @@ def open_planned_batch(
 
     `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there. `by` is
     who opens the batch, `approvals` a sentence for each person who prepared or approved it, `plan_sha256` the digest of
-    the plan that they signed.
+    the plan that they signed. Raises `SheetRepeatsBatch` for a sheet that repeats a batch, unless a person said that
+    this is meant (`repeats_meant`).
     """
     if plan.existing is not None:
         return plan.existing
+    if plan.repeat is not None and not repeats_meant:
+        raise plan.repeat.refusal()
     validated = plan.validated
     if operation != validated.sheet.operation or any(rule.operation != operation for rule in rules.values()):
         raise InternalError(f"a sheet that was read for {validated.sheet.operation} was about to be opened otherwise")
@@ -167,12 +204,75 @@ def _without_rows(instructions: pl.DataFrame, rows: Iterable[int]) -> pl.DataFra
     return instructions.filter(~pl.col("row").is_in(pl.Series(list(rows), dtype=pl.UInt32).implode()))
 
 
-def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) -> pl.DataFrame:
-    own_ids = dict(
-        new.filter(pl.col("row").is_in([found.row for found in look_alikes]))
-        .select("row", "client_orderid")
-        .iter_rows()
+def _days_ago(now: Now, days: int) -> str:
+    return timestamp(now() - timedelta(days=days))
+
+
+def _refuse_respelled_reference(validated: Validated, journal: JournalReader, operation: str) -> None:
+    """Raise `ReferenceLookAlike` when the sheet's reference was never used, but one that only differs in spelling was.
+
+    The ids of a sheet are derived all of them, or none is: the first row tells.
+    """
+    first = validated.instructions.head(1).select("client_orderid", "content").rows()
+    reference = reference_of(*first[0]) if first else None
+    if reference is None:
+        return
+    used = [one for one in journal.references(operation) if spelled_alike(one.reference) == spelled_alike(reference)]
+    if not used or any(one.reference == reference for one in used):
+        return
+    newest = used[-1]
+    raise ReferenceLookAlike(
+        f"The reference {reference} differs only in its spelling from {newest.reference}, under which batch "
+        f"{newest.batch} was opened on {newest.opened_at[:10]}: its rows would get other order ids, and be paid again.",
+        hint=f"Nothing was sent. For the same payment run, write --reference {newest.reference}; for another one, "
+        "choose a reference that differs in more than its spelling.",
     )
+
+
+def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, operation: str) -> pl.DataFrame:
+    """Return a defect for every row whose order id the journal does not know, but knows in another spelling."""
+    ids = instructions.select("row", "client_orderid").with_columns(
+        in_one_spelling(instructions["client_orderid"]).alias("spelling")
+    )
+    used = journal.used_spellings(operation, ids.iter_rows())
+    own_ids = _own_ids(instructions, used)
+    lines = []
+    for found in used:
+        own_id = own_ids[found.row]
+        sentence = (
+            f"{own_id} differs only in its spelling from {found.order_id}, which was used on {found.opened_at[:10]} "
+            f"(batch {found.batch}): write {found.order_id} if it is the same payment; if not, give this one an id "
+            "that differs in more than case, width or hyphens."
+        )
+        lines.append((found.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
+    return _defect_frame(lines)
+
+
+def _paid_before(new: pl.DataFrame, journal: JournalReader, operation: str, *, since: str) -> Sequence[LookAlike]:
+    rows = new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows()
+    return journal.look_alikes(operation, rows, since=since)
+
+
+def _repeat(
+    validated: Validated, new: pl.DataFrame, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
+) -> SheetRepeat | None:
+    """Return the batch opened after `since` that more than half of the rows to pay repeat."""
+    payable = validated.instructions.height
+    if len(paid_before) * 2 <= payable:
+        return None
+    rows = new.filter(pl.col("row").is_in([found.row for found in paid_before]))
+    paid = rows.select("client_orderid", "payee", "currency", "minor").iter_rows()
+    return repeated_by(journal.repeated_batches(validated.sheet.operation, paid, since=since), payable)
+
+
+def _own_ids(instructions: pl.DataFrame, found: Iterable[LookAlike | UsedSpelling]) -> dict[int, str]:
+    """Return the sheet's own order ids of some rows."""
+    wanted = pl.col("row").is_in([one.row for one in found])
+    return dict(instructions.filter(wanted).select("row", "client_orderid").iter_rows())
+
+
+def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) -> pl.DataFrame:
+    own_ids = _own_ids(new, look_alikes)
     lines = []
     for found in look_alikes:
         own_id = own_ids[found.row]

@@ -16,13 +16,17 @@ from paygw_batch.sheet.judge import NO_COUNTRY, Judged, Unsound, explained
 from paygw_batch.sheet.pieces import Piece, Source, each
 from paygw_batch.sheet.repeats import payees_of, standing_twice
 from paygw_batch.sheet.result import COUNT_KEYS
+from paygw_batch.sheet.spellings import in_one_spelling
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
 
 @dataclass(frozen=True, slots=True)
 class _PieceTally:
-    """A piece of a sheet, and what it adds. `ids`, `payees`: `row` and `hash` of what stands there."""
+    """A piece of a sheet, and what it adds. `ids`, `payees`: `row` and `hash` of what stands there.
+
+    Order ids that differ only in their spelling have one hash.
+    """
 
     frame: pl.DataFrame
     lines: pl.DataFrame
@@ -37,7 +41,8 @@ class _PieceTally:
     @classmethod
     def of(cls, piece: Piece, judged: Judged) -> "_PieceTally":
         lines = judged.lines
-        ids = lines.select("row", hash=pl.col("client_orderid").hash()).filter(lines["client_orderid"].is_not_null())
+        given = lines["client_orderid"]
+        ids = lines.select("row", hash=in_one_spelling(given).hash()).filter(given.is_not_null())
         payees = payees_of(lines)
         return cls(
             frame=piece.frame,
@@ -110,7 +115,7 @@ class Tally:
 
     @property
     def same_ids(self) -> pl.Series:
-        """The numbers of rows whose order ids may stand twice; none is missing."""
+        """The numbers of rows whose order ids may stand twice, in whatever spelling; none is missing."""
         return standing_twice(pl.concat(piece.ids for piece in self._pieces))
 
     @property

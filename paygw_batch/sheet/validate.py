@@ -24,6 +24,7 @@ from paygw_batch.sheet.order_ids import content_digests, derived_ids
 from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, Source, each
 from paygw_batch.sheet.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
+from paygw_batch.sheet.spellings import ids_spelled_alike
 from paygw_batch.sheet.table import rows_of
 from paygw_batch.sheet.tally import Tally, counted, tallied
 
@@ -62,7 +63,8 @@ def _validate(source: Source, rules: Rules, reference: str | None) -> Validated:
     if derive:
         passing = replace(passing, ids=_derived(source, passing, reference or ""))
     elif (suspects := tally.same_ids).len():
-        repeated = repeated_ids(passing.lines_of(source, suspects).select("row", "client_orderid"))
+        ids = passing.lines_of(source, suspects).select("row", "client_orderid")
+        repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids)])
         passing = replace(passing, refused=repeated["row"])
     if derive or repeated.height or tally.batch is None:
         tally = tallied(source, passing.judged, tally.held)

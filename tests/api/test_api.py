@@ -135,6 +135,22 @@ def test_a_frame_with_defects_is_refused_and_nothing_is_sent(payouts: Payouts, p
     assert payouts.batches() == []
 
 
+def test_a_frame_that_repeats_a_batch_is_refused_until_a_program_says_that_it_is_meant(
+    payouts: Payouts, program: Program
+) -> None:
+    with payouts.submit(people(3), name=NAME) as run:
+        finished(run.wait())
+    again = people(3).with_columns(client_orderid=pl.concat_str(pl.lit("NEW-"), "client_orderid"))
+    with payouts.submit(again, name=NAME) as run:
+        refused = run.wait()
+    assert isinstance(refused, Refused)
+    assert refused.warnings.select("row", "code").rows() == [(0, "sheet.repeats_a_batch")]
+    assert len(program.record()) == 3
+    with payouts.submit(again, name=NAME, repeats_meant=True) as run:
+        assert finished(run.wait()).sent == 3
+    assert len(program.record()) == 6
+
+
 def test_a_binary_fraction_is_a_defect(payouts: Payouts) -> None:
     frame = people(1).with_columns(amount=pl.lit(10.1))
     with payouts.submit(frame, name=NAME) as run:

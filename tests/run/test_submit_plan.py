@@ -12,7 +12,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
-from paygw_batch.errors import InternalError
+from paygw_batch.errors import InternalError, SheetRepeatsBatch
 from paygw_batch.journal.making import new_journal
 from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, JournalReader
@@ -158,7 +158,7 @@ def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
     journal: MemoryJournal, tmp_path: Path, days: int, warned: bool
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
-    warnings = plan(sheet(tmp_path, "B 100 001"), journal, days=days).validated.warnings
+    warnings = plan(sheet(tmp_path, "B 100 001", "C 100 002"), journal, days=days).warnings
     assert warnings["code"].to_list() == (["row.look_alike"] if warned else [])
     if warned:
         assert "A" in warnings["message"][0].split()
@@ -249,3 +249,51 @@ def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Pat
     run(an_engine(journal, gateway), batch)
     assert seen[0]["state"].to_list() == [State.IN_DOUBT.value]
     assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"]
+
+
+def test_an_id_that_was_used_in_another_spelling_is_a_defect_that_amend_does_not_lift(
+    journal: MemoryJournal, tmp_path: Path
+) -> None:
+    first = submit(plan(sheet(tmp_path, "PAY-É 100 001"), journal), journal)
+    for amend in (False, True):
+        clashing = plan(sheet(tmp_path, "pay\u2010e\u0301 200 001", "B 100 002"), journal, amend=amend).validated
+        assert clashing.defects.select("row", "code").rows() == [(2, "client_orderid.look_alike")]
+        assert f"PAY-É, which was used on 2026-11-20 (batch {first.batch})" in clashing.defects["message"][0]
+        assert clashing.instructions["client_orderid"].to_list() == ["B"]
+
+
+def rows(prefix: str, count: int, first: int = 1) -> list[str]:
+    return [f"{prefix}{n} 100 {n:03}" for n in range(first, first + count)]
+
+
+@pytest.mark.parametrize(("days", "repeats"), [(0, True), (4, True), (5, False)])
+def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
+    journal: MemoryJournal, tmp_path: Path, days: int, repeats: bool
+) -> None:
+    before = submit(plan(sheet(tmp_path, *rows("A", 6)), journal), journal)
+    planned = plan(sheet(tmp_path, *rows("B", 5), *rows("B", 4, 50)), journal, days=days)
+    assert planned.warnings["code"].to_list() == (["sheet.repeats_a_batch"] if repeats else ["row.look_alike"] * 5)
+    if repeats:
+        assert planned.repeat is not None
+        assert (planned.repeat.batch, planned.repeat.rows, planned.repeat.of_rows) == (before.batch, 5, 9)
+        with pytest.raises(SheetRepeatsBatch, match=before.batch):
+            submit(planned, journal)
+        assert len(journal.batches()) == 1
+
+
+def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: MemoryJournal, tmp_path: Path) -> None:
+    for batch in range(3):
+        submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
+    planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
+    assert planned.repeat is None
+    assert planned.warnings["code"].to_list() == ["row.look_alike"] * 9
+
+
+def test_the_batch_with_the_most_repeated_rows_is_named_and_others_stay_single(
+    journal: MemoryJournal, tmp_path: Path
+) -> None:
+    most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
+    submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
+    planned = plan(sheet(tmp_path, *rows("B", 6)), journal)
+    assert planned.repeated_batch == most.batch
+    assert planned.warnings.select("row", "code").rows() == [(0, "sheet.repeats_a_batch"), (7, "row.look_alike")]

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
 from paygw_batch.sheet.pages import ROWS_A_PAGE, from_pages, to_pages
 from paygw_batch.sheet.repeats import repeated_ids
 from paygw_batch.sheet.result import DEFECT_SCHEMA, Deferred, Sheet
+from paygw_batch.sheet.spellings import ids_spelled_alike, in_one_spelling
 from paygw_batch.sheet.validate import validate, with_defects, with_warnings
 from tests.sheet.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 
@@ -88,6 +90,46 @@ def test_repeated_ids_are_those_that_counting_finds(ids: list[str | None]) -> No
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
     assert sorted(repeated_ids(frame)["row"]) == expected
+
+
+SPELLINGS = ["José-1", "Jose\u0301-1", "JOSÉ-1", "José\u20101", "\uff2aosé-1"]
+"""One id to a person: by Unicode form, case, hyphen and width."""
+
+
+def test_ids_that_differ_only_in_their_spelling_are_a_defect_that_names_the_other_row(rules: Rules) -> None:
+    ids = [*SPELLINGS, "José-2"]
+    validated = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
+    assert codes(validated.defects) == [(row, "client_orderid.look_alike") for row in range(2, 7)]
+    first, *others = validated.defects["message"].to_list()[:5]
+    assert first.startswith("José-1 differs only in its spelling from Jose\u0301-1 of row 3")
+    assert all("from José-1 of row 2" in message for message in others)
+    assert validated.instructions["client_orderid"].to_list() == ["José-2"]
+
+
+def test_an_id_that_stands_twice_and_in_another_spelling_is_both(rules: Rules) -> None:
+    ids = ["A-1", "A-1", "a-1"]
+    defects = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules).defects
+    assert sorted(codes(defects)) == [
+        *((row, code) for row in (2, 3) for code in ("client_orderid.duplicate", "client_orderid.look_alike")),
+        (4, "client_orderid.look_alike"),
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"])), max_size=30))
+def test_ids_spelled_alike_are_those_that_counting_finds(ids: list[str | None]) -> None:
+    frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
+    others = [{one for one in ids if one and spelled_alike(one) == spelled_alike(name)} for name in ids if name]
+    rows = [row for row, name in enumerate(ids) if name]
+    expected = [row for row, alike in zip(rows, others, strict=True) if len(alike) > 1]
+    assert sorted(ids_spelled_alike(frame)["row"]) == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
+def test_a_column_in_one_spelling_is_each_value_in_it(ids: list[str | None]) -> None:
+    found = in_one_spelling(pl.Series("id", ids, dtype=pl.String)).to_list()
+    assert found == [None if one is None else spelled_alike(one) for one in ids]
 
 
 def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(rules: Rules) -> None:

@@ -20,7 +20,7 @@ from paygw_batch.sheet.schema import breaches
 from paygw_batch.sheet.validate import validate
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
-ABOUT_THE_SHEET = ["client_orderid.duplicate", "row.total"]
+ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "row.total"]
 """Codes of defects that no single value shows."""
 
 CELLS: dict[str, list[str | None]] = {

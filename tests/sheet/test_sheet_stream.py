@@ -66,6 +66,7 @@ CASES = {
     "a title above the header": "Payroll\n\n" + lines(*rows(30)),
     "sep=": "sep=;\n" + lines(*rows(30)).replace(",", ";"),
     "an order id again at the end": lines(*rows(30), rows(1)[0].replace("71230", "71231")),
+    "an order id in another spelling at the end": lines(*rows(30), rows(1)[0].replace("A-1", "a\u20131")),
     "paid again at the end": lines(*rows(30), rows(1)[0].replace("A-1", "B-1")),
     "blank lines and rows": lines(*rows(12), "", ",,,,,", *rows(12, 20), "", ""),
     "a field too many, a field too few": lines(*rows(12), rows(1, 50)[0] + ",1", *rows(12, 20), "KE,A-99,15"),

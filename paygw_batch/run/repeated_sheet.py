@@ -1,0 +1,63 @@
+"""A sheet that pays again what a batch paid lately, under other order ids: October's list sent as November's."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from paygw_batch.errors import SheetRepeatsBatch
+from paygw_batch.journal.port import LookAlike
+from paygw_batch.journal.spelling_port import RepeatedBatch
+from paygw_batch.sheet.result import DEFECT_SCHEMA
+
+WHOLE_SHEET = 0
+"""The row number of a finding about the sheet as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class SheetRepeat:
+    """The batch that a sheet repeats, and how many of the sheet's `of_rows` rows repeat one of it."""
+
+    batch: str
+    sheet_name: str
+    opened_at: str
+    rows: int
+    of_rows: int
+
+    @property
+    def message(self) -> str:
+        """Say what is repeated."""
+        return (
+            f"{self.rows:,} of {self.of_rows:,} rows have the same account and amount as rows of batch {self.batch} "
+            f"({self.sheet_name}, {self.opened_at[:10]}), under other order ids."
+        )
+
+    @property
+    def question(self) -> str:
+        """Ask a person whether that is meant."""
+        return f"Is this sheet meant to repeat batch {self.batch} of {self.opened_at[:10]}?"
+
+    def as_warning(self) -> pl.DataFrame:
+        """Return it as a frame of warnings (`DEFECT_SCHEMA`) has it, at row 0: the sheet as a whole."""
+        line = (WHOLE_SHEET, "client_orderid", self.batch, SheetRepeatsBatch.code, self.message)
+        return pl.DataFrame([line], schema=dict(DEFECT_SCHEMA), orient="row")
+
+    def refusal(self) -> SheetRepeatsBatch:
+        """Return the error for a sheet about which nobody gave an answer, or a person said no."""
+        return SheetRepeatsBatch(
+            f"The sheet repeats a batch: {self.message} Nothing was sent.",
+            hint="If every row is meant to be paid once more, run the command again with --repeats-meant.",
+        )
+
+
+def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> SheetRepeat | None:
+    """Return the batch that more than half of a sheet's rows repeat: the most repeated one, the first of equals."""
+    repeated = max(batches, key=lambda one: one.rows, default=None)
+    if repeated is None or repeated.rows * 2 <= of_rows:
+        return None
+    return SheetRepeat(repeated.batch, repeated.sheet_name, repeated.opened_at, repeated.rows, of_rows)
+
+
+def not_summed_up(look_alikes: Sequence[LookAlike], repeat: SheetRepeat | None) -> Sequence[LookAlike]:
+    """Return the look-alikes that the finding about the whole sheet does not speak of."""
+    return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.batch]

@@ -1,0 +1,208 @@
+"""One person in several spellings, one payroll under two references, one sheet under new ids: paid once."""
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.approving import plan_of, policy
+from tests.cli.program import HEADING, KENYAN, Program, kenyan_rows, sandbox_toml
+
+SPELLINGS = ["Zoe\u0301-Pay-1", "ZOÉ-PAY-1", "zoé-pay-1", "Zoé\u2011Pay\u20131", "\uff3aoé-Pay-1"]
+"""Of Zoé-Pay-1: by Unicode form, case, hyphen and width."""
+WITHOUT_IDS = HEADING.replace("client_orderid,", "")
+
+
+def row(order_id: str, n: int = 1) -> str:
+    return KENYAN.format(id=order_id, amount="1500.50", n=n)
+
+
+def without_ids(rows: list[str]) -> list[str]:
+    return [",".join(cell for place, cell in enumerate(line.split(",")) if place != 1) for line in rows]
+
+
+def codes(summary: dict[str, object], name: str = "warning_list") -> list[str]:
+    found = summary[name]
+    assert isinstance(found, list)
+    return [line["code"] for line in found]
+
+
+# Order ids
+
+
+def test_one_person_in_several_spellings_of_one_sheet_is_not_paid(program: Program) -> None:
+    sheet = program.sheet([row(order_id) for order_id in ["Zoé-Pay-1", *SPELLINGS]])
+    assert program.json("submit", sheet)["exit_code"] == 3
+    assert program.record() == []
+
+
+@pytest.mark.parametrize("options", [[], ["--amend"], ["--skip-invalid"], ["--repeats-meant"]], ids=str)
+def test_one_person_in_several_spellings_of_several_sheets_is_paid_once(program: Program, options: list[str]) -> None:
+    first = program.json("submit", program.sheet([row("Zoé-Pay-1")]))
+    assert first["exit_code"] == 0
+    for n, order_id in enumerate(SPELLINGS):
+        again = program.run("submit", program.sheet([row(order_id)], f"again-{n}.csv"), *options)
+        assert again.exit_code == (4 if options == ["--skip-invalid"] else 3)
+        assert "client_orderid.look_alike" in again.stdout
+        assert "from Zoé-Pay-1, which was used on 20" in again.stdout
+        assert first["batch"] in again.stdout
+    assert [line["client_orderid"] for line in program.record()] == ["Zoé-Pay-1"]
+
+
+def test_the_wire_gets_the_sheets_own_spelling(program: Program) -> None:
+    program.json("submit", program.sheet([row("ZOÉ\u2011Pay")]))
+    assert [line["client_orderid"] for line in program.record()] == ["ZOÉ\u2011Pay"]
+
+
+# References
+
+
+def test_a_reference_in_another_case_does_not_pay_again(program: Program) -> None:
+    sheet = program.sheet(without_ids(kenyan_rows(3)), heading=WITHOUT_IDS)
+    first = program.json("submit", sheet, "--reference", "payroll-2026-11")
+    assert first["states"] == {"paid": 3}
+    corrected = program.sheet(without_ids(kenyan_rows(4, amount="20")), "other.csv", WITHOUT_IDS)
+    for path in (sheet, corrected):
+        for options in ([], ["--skip-invalid"], ["--dry-run"], ["--amend", "--repeats-meant"]):
+            again = program.json("submit", path, "--reference", "Payroll-2026-11", *options)
+            assert (again["exit_code"], again["code"]) == (3, "client_orderid.look_alike")
+            assert "payroll-2026-11" in again["message"]
+            assert first["batch"] in again["message"]
+    assert len(program.record()) == 3
+    assert program.json("submit", sheet, "--reference", "payroll-2026-11")["sent_this_run"] == 0
+    assert program.json("submit", corrected, "--reference", "payroll-2026-12")["sent_this_run"] == 4
+
+
+# A sheet under new ids
+
+
+def repeated(program: Program, *, new: int = 0) -> Path:
+    """Pay a sheet of ten, and return the same sheet under new ids, `new` other rows at its end."""
+    program.json("submit", program.sheet(kenyan_rows(10, prefix="OCT")))
+    others = [row(f"NOV-{n}", n) for n in range(500, 500 + new)]
+    return program.sheet([*kenyan_rows(10, prefix="NOV"), *others], "november.csv")
+
+
+@pytest.mark.parametrize("options", [[], ["--skip-invalid"], ["--amend"], ["--dry-run"]], ids=str)
+def test_a_sheet_under_new_ids_is_refused_where_nobody_is_asked(program: Program, options: list[str]) -> None:
+    summary = program.json("submit", repeated(program), *options)
+    assert (summary["exit_code"], summary["code"]) == (3, "sheet.repeats_a_batch")
+    assert codes(summary) == ["sheet.repeats_a_batch"]
+    assert "10 of 10 rows" in summary["message"]
+    assert "payroll.csv" in summary["message"]
+    assert len(program.record()) == 10
+
+
+def test_a_sheet_that_is_meant_to_repeat_is_paid_and_can_be_run_again(program: Program) -> None:
+    sheet = repeated(program)
+    assert program.json("submit", sheet, "--repeats-meant")["sent_this_run"] == 10
+    again = program.json("submit", sheet)
+    assert (again["exit_code"], again["sent_this_run"]) == (0, 0)
+    assert len(program.record()) == 20
+
+
+@pytest.mark.parametrize(("new", "exit_code"), [(9, 3), (10, 0)])
+def test_half_a_sheet_is_no_repeated_sheet(program: Program, new: int, exit_code: int) -> None:
+    summary = program.json("submit", repeated(program, new=new))
+    assert summary["exit_code"] == exit_code
+    assert codes(summary) == (["row.look_alike"] * 10 if exit_code == 0 else ["sheet.repeats_a_batch"])
+
+
+def test_a_corrected_sheet_repeats_nothing(program: Program) -> None:
+    program.json("submit", program.sheet(kenyan_rows(10)))
+    assert program.json("submit", program.sheet(kenyan_rows(12), "corrected.csv"))["sent_this_run"] == 2
+
+
+def test_repeated_sheets_are_not_asked_about_where_that_is_switched_off(program: Program) -> None:
+    program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\n")
+    summary = program.json("submit", repeated(program))
+    assert (summary["exit_code"], codes(summary)) == (0, ["row.look_alike"] * 10)
+
+
+def test_a_drop_folder_refuses_a_sheet_under_new_ids(program: Program) -> None:
+    folder = program.home / "drop"
+    folder.mkdir()
+    sheet = repeated(program).rename(folder / "november.csv")
+    then = time.time() - 3600
+    os.utime(sheet, (then, then))
+    summary = program.json("run-folder", folder)
+    assert summary["exit_code"] == 3
+    assert "--repeats-meant" in summary["sheets"][0]["message"]
+    assert len(program.record()) == 10
+    assert [path.suffix for path in (folder / "refused").glob("*.csv")] == [".csv"]
+
+
+def at_a_terminal(program: Program, answer: str, *arguments: str | Path) -> tuple[int, str]:
+    """Run the program at a terminal, answer its question, and return the exit code and what the terminal showed."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paygw_batch", "--config", program.config, *arguments],
+        env={**os.environ, **program.environ},
+        cwd=program.home,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while block := os.read(ours, 4096):
+            if b"[y/N]" not in shown and b"[y/N]" in shown + block:
+                os.write(ours, f"{answer}\n".encode())
+            shown += block
+    except OSError:  # the terminal is gone with its last user
+        pass
+    os.close(ours)
+    return process.wait(), shown.decode()
+
+
+@pytest.mark.parametrize(("answer", "exit_code", "paid"), [("n", 3, 10), ("", 3, 10), ("\x04", 3, 10), ("y", 0, 20)])
+def test_at_a_terminal_a_person_is_asked(program: Program, answer: str, exit_code: int, paid: int) -> None:
+    sheet = repeated(program)
+    code, shown = at_a_terminal(program, answer, "submit", sheet)
+    assert "Is this sheet meant to repeat batch" in shown
+    assert shown.count("sheet.repeats_a_batch") >= 1
+    assert "row.look_alike" not in shown
+    assert code == exit_code, shown
+    assert len(program.record()) == paid
+
+
+# Approvals
+
+
+@pytest.fixture
+def careful(program: Program) -> Program:
+    program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "20000"'))
+    return program
+
+
+def planned(careful: Program, sheet: Path, *options: str) -> dict[str, object]:
+    return careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem", *options)
+
+
+def test_what_the_maker_answered_and_others_approved_is_not_asked_again(careful: Program) -> None:
+    sheet = repeated(careful, new=8)
+    refused = planned(careful, sheet)
+    assert (refused["exit_code"], refused["code"]) == (3, "sheet.repeats_a_batch")
+    assert not plan_of(careful).exists()
+    made = planned(careful, sheet, "--repeats-meant")
+    assert codes(made, "findings")[0] == "sheet.repeats_a_batch"
+    assert careful.json("approve", plan_of(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
+    assert careful.json("submit", sheet, "--plan", plan_of(careful))["sent_this_run"] == 18
+
+
+def test_an_approved_plan_does_not_answer_what_its_maker_was_not_asked(careful: Program) -> None:
+    sheet = careful.sheet(
+        [*kenyan_rows(10, prefix="NOV"), *(row(f"NOV-{n}", n) for n in range(500, 508))], "november.csv"
+    )
+    made = planned(careful, sheet)
+    assert made["exit_code"] == 0
+    assert careful.json("approve", plan_of(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
+    repeated(careful, new=8)
+    refused = careful.json("submit", sheet, "--plan", plan_of(careful))
+    assert (refused["exit_code"], refused["code"]) == (3, "sheet.repeats_a_batch")
+    assert len(careful.record()) == 10

@@ -1,0 +1,85 @@
+"""One spelling for what a person takes for the same text; and references that are found again in derived ids."""
+
+import unicodedata
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.reference import content_digest, reference_of
+from paygw_batch.core.spelling import spelled_alike
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+FORMS: st.SearchStrategy[Literal["NFC", "NFD", "NFKC", "NFKD"]] = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
+WIDE = {ord("!") + n: 0xFF01 + n for n in range(94)}
+"""Every printable ASCII character but the blank has a full-width twin."""
+
+
+@given(TEXTS)
+def test_one_spelling_is_its_own(text: str) -> None:
+    assert spelled_alike(spelled_alike(text)) == spelled_alike(text)
+
+
+@given(TEXTS, FORMS)
+def test_the_form_of_unicode_makes_no_difference(text: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]) -> None:
+    assert spelled_alike(unicodedata.normalize(form, text)) == spelled_alike(text)
+
+
+@given(TEXTS)
+def test_case_makes_no_difference(text: str) -> None:
+    assert spelled_alike(text.casefold()) == spelled_alike(text)
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126)))
+def test_width_makes_no_difference(text: str) -> None:
+    assert spelled_alike(text.translate(WIDE)) == spelled_alike(text) == text.lower()
+
+
+@given(TEXTS, TEXTS, st.sampled_from("\u00ad\u200b\u200c\u200d\u2060\ufeff\u200e\u202e\ufe0f\u034f\u3164\u180e"))
+def test_what_nobody_sees_makes_no_difference(left: str, right: str, invisible: str) -> None:
+    assert spelled_alike(f"{left}-{invisible}{right}") == spelled_alike(f"{left}-{right}")
+
+
+@pytest.mark.parametrize("hyphen", "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d\ufe58\u058a")
+def test_hyphens_make_no_difference(hyphen: str) -> None:
+    assert spelled_alike(f"PAY{hyphen}1") == "pay-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "one_spelling"),
+    [
+        ("STRASSE", "strasse"),
+        ("Straße", "strasse"),
+        ("\u0130D", "i\u0307d"),  # a capital i with a dot is not the i of other alphabets: so says casefold
+        ("\u0131d", "\u0131d"),
+        ("ÅNGSTRÖM", "ångström"),
+        ("\u212bngström", "ångström"),
+        ("ﬁ-2", "fi-2"),
+        ("x²", "x2"),
+        ("", ""),
+        ("a  b", "a  b"),
+    ],
+)
+def test_examples(text: str, one_spelling: str) -> None:
+    assert spelled_alike(text) == one_spelling
+
+
+@pytest.mark.parametrize(("one", "other"), [("A1", "A2"), ("A-1", "A1"), ("A 1", "A1"), ("A_1", "A-1"), ("É", "E")])
+def test_other_texts_stay_others(one: str, other: str) -> None:
+    assert spelled_alike(one) != spelled_alike(other)
+
+
+REFERENCES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=90)
+
+
+@given(REFERENCES, TEXTS, st.integers(1, 10**7))
+def test_a_reference_is_found_again_in_the_ids_derived_from_it(reference: str, content: str, count: int) -> None:
+    assert reference_of(f"{reference}-{content_digest(content)}-{count}", content) == reference
+
+
+@pytest.mark.parametrize(
+    "order_id", ["PAY-1", "PAY-0123456789abcdef-1", f"-{content_digest('c')}-1", f"PAY-{content_digest('c')}-0"]
+)
+def test_an_id_that_was_not_derived_has_no_reference(order_id: str) -> None:
+    assert reference_of(order_id, "c") is None

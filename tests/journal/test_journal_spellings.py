@@ -1,0 +1,181 @@
+"""Order ids in another spelling, references of batches, and payments under other ids: what a journal says of them."""
+
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.reference import content_digest
+from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.port import Amendment, Journal, NewInstruction
+from paygw_batch.journal.spelling_port import RepeatedBatch, UsedReference, UsedSpelling
+from tests.journal.journal_rows import (
+    AT,
+    OPERATION,
+    all_due,
+    at,
+    journal_path,
+    new_instruction,
+    open_at,
+    open_sheet,
+    send,
+)
+from tests.journal.test_journal_evidence import brought_up, of_version
+
+SPELLINGS = ["Jose\u0301-1", "JOSÉ-1", "josé-1", "José\u20101", "\uff2aosé-1"]
+"""Of José-1."""
+
+
+def used(journal: Journal, *order_ids: str, operation: str = OPERATION) -> list[tuple[str, str]]:
+    """Return for each of these ids that was used in another spelling: itself, and how it was written then."""
+    rows = [(row, order_id, spelled_alike(order_id)) for row, order_id in enumerate(order_ids)]
+    found = journal.used_spellings(operation, rows)
+    assert all((one.batch, one.opened_at) == ("b1", AT) for one in found)
+    return [(order_ids[one.row], one.order_id) for one in found]
+
+
+def derived(row: int, reference: str) -> NewInstruction:
+    """Return a row whose order id was derived from a reference."""
+    new = new_instruction(row)
+    return new._replace(client_orderid=f"{reference}-{content_digest(new.content)}-1")
+
+
+def test_an_id_is_found_in_every_spelling_and_named_as_it_was_written(journal: Journal) -> None:
+    open_sheet(journal, new=[new_instruction(2, "José-1"), new_instruction(3, "PAY-7")])
+    assert used(journal, *SPELLINGS) == [(one, "José-1") for one in SPELLINGS]
+    assert used(journal, "pay-7", "Pay\u20127", "\uff30AY-7") == [
+        (one, "PAY-7") for one in ("pay-7", "Pay\u20127", "\uff30AY-7")
+    ]
+    assert used(journal, "José-2", "Jose-1", "PAY-70", "PAY 7") == []
+
+
+def test_an_id_that_was_used_as_it_is_has_no_other_spelling(journal: Journal) -> None:
+    open_sheet(journal, new=[new_instruction(2, "PAY-7"), new_instruction(3, "pay-7")])
+    assert used(journal, "PAY-7", "pay-7") == []
+    assert used(journal, "Pay-7") == [("Pay-7", "pay-7")]
+
+
+def test_each_operation_has_ids_of_its_own(journal: Journal) -> None:
+    open_sheet(journal, new=[new_instruction(2, "PAY-7"), new_instruction(3, "É")])
+    assert used(journal, "pay-7", "é", operation="payin") == []
+    open_sheet(journal, "b1", [new_instruction(2, "COL-1")], operation="payin")
+    assert used(journal, "pay-7", "é", operation="payin") == []
+    assert used(journal, "col-1", operation="payin") == [("col-1", "COL-1")]
+
+
+@pytest.mark.parametrize("base", ["PAY", "PAYÉ"])
+def test_ids_of_later_attempts_are_order_ids_too(journal: Journal, base: str) -> None:
+    open_sheet(journal, new=[new_instruction(2, base)])
+    send(journal, 1, OutcomeKind.REJECTED)
+    journal.release(1, None, suffix=True, by="amina", at=at(3))
+    assert used(journal, f"{base}-R2".lower()) == [(f"{base}-R2".lower(), f"{base}-r2")]
+    assert journal.verify()["order_ids"] == 2
+
+
+def test_a_later_attempt_takes_no_id_that_was_used_in_another_spelling(journal: Journal) -> None:
+    open_sheet(
+        journal, new=[new_instruction(2, "PAY"), new_instruction(3, "pay-R2"), new_instruction(4, "PAY\u2010r3")]
+    )
+    send(journal, 1, OutcomeKind.REJECTED)
+    journal.release(1, [2], suffix=True, by="amina", at=at(3))
+    assert [due.order_id for due in all_due(journal, 1)] == ["PAY-r4"]
+
+
+def test_an_id_that_went_over_to_an_amended_row_is_found_with_its_batch(journal: Journal) -> None:
+    open_sheet(journal, "b0", [new_instruction(2, "PAYÉ")])
+    open_sheet(journal, "b1", [new_instruction(2, "PAYÉ", amount="7.00")], amendments=[Amendment(2, 1)])
+    assert used(journal, "payé") == [("payé", "PAYÉ")]
+
+
+def test_references_are_those_that_ids_were_derived_from(journal: Journal) -> None:
+    open_sheet(journal, "b1", [derived(2, "Payroll-2026-11"), derived(3, "Payroll-2026-11")])
+    open_sheet(journal, "b2", 3)
+    open_sheet(journal, "b3", [derived(4, "bonus")], opened_at=at(9))
+    open_sheet(journal, "b4", [derived(5, "fees")], operation="payin")
+    assert list(journal.references(OPERATION)) == [
+        UsedReference("Payroll-2026-11", "b1", AT),
+        UsedReference("bonus", "b3", at(9)),
+    ]
+    assert [one.reference for one in journal.references("payin")] == ["fees"]
+
+
+def test_an_id_that_looks_like_a_derived_one_has_no_reference(journal: Journal) -> None:
+    open_sheet(journal, new=[new_instruction(2, "ORD-0123456789abcdef-1")])
+    assert list(journal.references(OPERATION)) == []
+
+
+def test_rows_paid_under_other_ids_are_counted_once_for_each_batch(journal: Journal) -> None:
+    open_sheet(journal, "b1", 4, opened_at=at(1))
+    twice = [new_instruction(2, "X-1"), new_instruction(12, "X-2", phone="254700000002")]
+    open_sheet(journal, "b2", [*twice, new_instruction(3, "X-3")], opened_at=at(2), sheet_name="again.csv")
+    rows = [
+        ("Y-1", "254700000002", "KES", 150050),
+        ("Y-2", "254700000003", "KES", 150050),
+        ("Y-3", "254700000005", "KES", 150050),
+        ("Y-4", "254700000005", "KES", 150051),
+        ("Y-5", "254700000005", "UGX", 150050),
+        ("ORD-4", "254700000004", "KES", 150050),
+    ]
+    newest, oldest = RepeatedBatch("b2", "again.csv", at(2), 2), RepeatedBatch("b1", "payroll.csv", at(1), 3)
+    assert list(journal.repeated_batches(OPERATION, rows, since=at(0))) == [newest, oldest]
+    assert list(journal.repeated_batches(OPERATION, rows, since=at(1))) == [newest]
+    assert list(journal.repeated_batches("payin", rows, since=at(0))) == []
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_journal_of_an_earlier_version_is_filled_when_it_is_brought_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr("paygw_batch.journal.spellings.add_batch", lambda *_: None)
+    old = of_version(version, place, monkeypatch)
+    open_sheet(old, "b1", [new_instruction(2, "José-1"), new_instruction(3, "josé-1"), new_instruction(4, "PAY-7")])
+    open_sheet(old, "b2", [derived(5, "Payroll-2026-11"), derived(6, "Payroll-2026-11")])
+    old.close()
+    with closing(brought_up(place, monkeypatch)) as journal:
+        assert used(journal, "JOSÉ-1", "pay-7", "José-1") == [("JOSÉ-1", "josé-1"), ("pay-7", "PAY-7")]
+        assert [one.reference for one in journal.references(OPERATION)] == ["Payroll-2026-11"]
+        assert journal.verify()["order_ids"] == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM order_id_spelling",
+        "UPDATE order_id_spelling SET spelling = 'jose-1'",
+        "INSERT INTO order_id_spelling VALUES ('payout', 'x', 'X')",
+        "DELETE FROM batch_reference",
+        "UPDATE batch_reference SET reference = 'payroll-2026-11'",
+    ],
+)
+def test_spellings_and_references_that_were_changed_are_found(place: Path, change: str) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, "b1", [new_instruction(2, "José-1")])
+        open_sheet(journal, "b2", [derived(3, "Payroll-2026-11")])
+        assert used(journal, "JOSÉ-1") == [("JOSÉ-1", "José-1")]
+    with closing(apsw.Connection(str(journal_path(place)))) as other:
+        table = change.split()[2] if not change.startswith("UPDATE") else change.split()[1]
+        triggers = other.execute(
+            "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?", (table,)
+        )
+        kept = triggers.fetchall()
+        for name, _ in kept:
+            other.execute(f"DROP TRIGGER {name}")
+        other.execute(change)
+        for _, sql in kept:
+            other.execute(str(sql))
+    with closing(open_at(place)) as journal, pytest.raises(JournalCorrupt, match="are not those"):
+        journal.verify()
+
+
+def test_no_row_is_asked_about_in_a_journal_without_order_ids(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        assert list(journal.used_spellings(OPERATION, (1 / 0 for _ in [0]))) == []  # type: ignore[misc]  # never asked
+
+
+def test_a_used_spelling_names_the_newest(journal: Journal) -> None:
+    open_sheet(journal, "b1", [new_instruction(2, "PAY-7")], opened_at=at(1))
+    open_sheet(journal, "b2", [new_instruction(2, "pay-7")], opened_at=at(2))
+    assert list(journal.used_spellings(OPERATION, [(9, "Pay-7", "pay-7")])) == [UsedSpelling(9, "pay-7", "b2", at(2))]
