@@ -22,6 +22,7 @@ from paygw_batch.compose.parts import (
     Tell,
     find_batch,
     journal_to_read,
+    planned_submission,
     require_complete,
     rules_of,
     run_journal,
