@@ -8,7 +8,7 @@ import click
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
-from paygw_batch.cli.two_people import document_told, own_key, required_policy, show_document
+from paygw_batch.cli.two_people import document_told, own_key, required_policy, show_content, show_signatures
 from paygw_batch.compose.parts import utc_now
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.settlement_order import SettlementOrder
@@ -36,6 +36,7 @@ def command(invocation: Invocation, *, document: Path, key: Path | None) -> None
     screen = Screen(invocation)
     policy = required_policy(settings_of(invocation))
     found: SignedDocument = read_document(document, PlanDocument, SettlementOrder)
+    show_content(screen, found, policy)  # before anything is signed
     message = "Nothing was approved: --key KEY approves it."
     if key is not None:
         own = own_key(key)
@@ -43,7 +44,7 @@ def command(invocation: Invocation, *, document: Path, key: Path | None) -> None
         write_document(found, document)
         who = policy.people.approver_with(own.public)
         message = f"Approved by {who.name if who else 'nobody'}. {_count(found, policy)}"
-    show_document(screen, found, policy)
+    show_signatures(screen, found, policy)
     screen.finish(_summary(found, policy, message, time.monotonic() - started_s))
 
 

@@ -20,7 +20,14 @@ from paygw_batch.cli.options import (
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.submission import may_repeat, refused, repeat_refused, show_findings
-from paygw_batch.cli.two_people import document_told, known_maker, own_key, required_policy, show_document
+from paygw_batch.cli.two_people import (
+    document_told,
+    known_maker,
+    own_key,
+    required_policy,
+    show_content,
+    show_signatures,
+)
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import (
     find_batch,
@@ -105,7 +112,8 @@ def command(
         )
     document = make_plan(content, findings, maker, utc_now(), repeats_meant=planned.repeated_batch)
     write_document(document, out)
-    show_document(screen, document, policy)
+    show_content(screen, document, policy)
+    show_signatures(screen, document, policy)
     approvals = "1 approval" if policy.needed == 1 else f"{policy.needed} approvals"
     asks = (
         f"It needs {approvals} by others: `paygw-batch approve {out} --key KEY`."

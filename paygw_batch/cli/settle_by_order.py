@@ -6,7 +6,14 @@ from pathlib import Path
 
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.standing import batch_summary
-from paygw_batch.cli.two_people import document_told, known_maker, own_key, required_policy, show_document
+from paygw_batch.cli.two_people import (
+    document_told,
+    known_maker,
+    own_key,
+    required_policy,
+    show_content,
+    show_signatures,
+)
 from paygw_batch.compose.approval import needs_order
 from paygw_batch.compose.parts import find_batch, run_journal, utc_now
 from paygw_batch.countries.load import minor_units_by_currency
@@ -67,7 +74,8 @@ def write_order(
     )
     document = make_order(content, key, utc_now())
     write_document(document, file.out)
-    show_document(screen, document, policy)
+    show_content(screen, document, policy)
+    show_signatures(screen, document, policy)
     asks = f"{policy.needed} other {'person has' if policy.needed == 1 else 'people have'} to approve it"
     return Summary(
         ExitCode.DONE,

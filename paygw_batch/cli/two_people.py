@@ -45,16 +45,21 @@ def known_maker(key: ApprovalKey, policy: ApprovalPolicy, nothing_made: str) -> 
     return maker
 
 
-def show_document(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
-    """Show what a document would do, and who made and approved it.
+def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
+    """Show what a document would do.
 
     Raises `ApprovalError` for a document that was changed, or whose maker the policy does not know.
     """
-    found = signatures_of(document, policy, utc_now())
+    signatures_of(document, policy, utc_now())
     if isinstance(document, PlanDocument):
         _show_plan(screen, document)
     if isinstance(document, SettlementOrder):
         _show_order(screen, document.content)
+
+
+def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
+    """Show by name who made a document, who approves of it now, and which approvals do not count."""
+    found = signatures_of(document, policy, utc_now())
     screen.say(f"Prepared by {found.maker.name} at {document.made_at}.")
     for person, approval in found.valid.items():
         screen.say(f"Approved by {person.name} at {approval.approved_at}.")

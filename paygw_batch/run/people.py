@@ -74,6 +74,11 @@ def plain_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", "".join(shown)).split())
 
 
+def _shown(name: str) -> str:
+    """Return a name as it is shown and noted: on one line, without what cannot be seen."""
+    return " ".join("".join(one for one in name if one.isspace() or one.isprintable()).split())
+
+
 def _is_invisible(one: str) -> bool:
     return one in _INVISIBLE or unicodedata.category(one).startswith("C")
 
@@ -90,7 +95,7 @@ def people_of(makers: Listed, approvers: Listed) -> People:
             plain = plain_name(name)
             if not plain:
                 raise ConfigurationError(f"A name in [approval.{section}] is empty.", hint="Write who has the key.")
-            names.setdefault(plain, name)
+            names.setdefault(plain, _shown(name))
             of_person = keys.setdefault(plain, {"makers": [], "approvers": []})
             of_person[section] += _read_keys(section, name, texts)
     people = tuple(

@@ -102,6 +102,11 @@ def test_a_person_has_the_keys_of_every_spelling_of_the_name() -> None:
     assert (list(people.approvers_for(ada)), list(people.approvers_for(ben))) == ([ben], [ada])
 
 
+def test_a_name_is_shown_on_one_line_without_what_cannot_be_seen() -> None:
+    (ada, ben) = people_of({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
+    assert (ada.name, ben.name) == ("Ada Obi", "ben")
+
+
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_two_names_with_one_key_are_refused_however_it_is_spelled(text: str) -> None:
     for makers, approvers in (

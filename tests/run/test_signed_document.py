@@ -196,7 +196,8 @@ def test_an_approval_of_one_kind_counts_for_no_other() -> None:
     same = order().model_copy(update={"document": "paygw-batch plan 2"})
     assert same.signed_text().split(b"\n")[0] != order().signed_text().split(b"\n")[0]
     assert not holds(same)
-    assert order().approval_text(CLEO.public, "") != same.approval_text(CLEO.public, "")
+    firsts = {one.approval_text(CLEO.public, "").split(b"\n")[0] for one in (order(), same)}
+    assert len(firsts | {order().signed_text().split(b"\n")[0], same.signed_text().split(b"\n")[0]}) == 4
 
 
 def test_the_makers_signature_is_no_approval() -> None:
@@ -231,6 +232,19 @@ def test_a_stranger_neither_makes_nor_approves() -> None:
     by_an_approver = make_plan(plan().content, [], CLEO, NOW)
     with pytest.raises(ApprovalError, match="does not list"):
         approve(by_an_approver, BEN, policy(), NOW)
+
+
+def test_a_key_that_may_only_prepare_approves_nothing() -> None:
+    people = people_of({"ada": ADA.public.text, "ben": BEN.public.text}, {"ben": SECOND.public.text})
+    of_makers = ApprovalPolicy(1, {}, 72, people)
+    document = plan()
+    with pytest.raises(ApprovalError, match="not among"):
+        approve(document, BEN, of_makers, NOW)
+    own = document.model_copy(update={"approvals": [signed_by(BEN, document)]})
+    found = signatures_of(own, of_makers, NOW)
+    assert not found.valid
+    assert list(found.wrong) == ["that of ben is by a key that [approval.approvers] does not list"]
+    assert len(signatures_of(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
 
 
 def test_people_are_counted_for_what_can_be_reached() -> None:
