@@ -2,6 +2,7 @@
 
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,7 @@ from paygw_batch.sheet.write import check_format
 _HEAD_BYTES = 64 * 1024
 _MOST_STRINGS_BYTES = 64 * 1024 * 1024
 """How much of a workbook's strings is looked through for ours."""
+_LONGEST_TEXT_BYTES = 200
 _FOOTER_BYTES = 8
 """At the end of a Parquet file: the length of what describes its columns, and a mark."""
 
@@ -167,18 +169,28 @@ def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
 
 
 def _has_strings(path: Path, texts: Sequence[str]) -> bool:
-    """Return whether what stores the texts of a workbook's cells holds all of these."""
+    """Return whether the cells of a workbook hold all these texts, in the table of shared ones or in the cells."""
     wanted = {text.encode() for text in texts}
-    longest = max(map(len, wanted))
-    before = b""
     try:
-        with zipfile.ZipFile(path) as parts, parts.open("xl/sharedStrings.xml") as strings:
-            for _ in range(_MOST_STRINGS_BYTES // _HEAD_BYTES):
-                chunk = strings.read(_HEAD_BYTES)
+        with zipfile.ZipFile(path) as archive:
+            for before, chunk in _chunks(archive):
                 wanted = {text for text in wanted if text not in before + chunk}
-                if not wanted or not chunk:
-                    break
-                before = chunk[-longest:]
-    except (OSError, KeyError, ValueError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile):
+                if not wanted:
+                    return True
+    except (OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error):
         return False
-    return not wanted
+    return False
+
+
+def _chunks(archive: zipfile.ZipFile) -> Iterator[tuple[bytes, bytes]]:
+    """Yield what holds the texts of a workbook, with the end of the chunk before: up to a limit."""
+    left = _MOST_STRINGS_BYTES
+    for name in archive.namelist():
+        if name != "xl/sharedStrings.xml" and not name.startswith("xl/worksheets/sheet"):
+            continue
+        before = b""
+        with archive.open(name) as part:
+            while left > 0 and (chunk := part.read(_HEAD_BYTES)):
+                left -= len(chunk)
+                yield before, chunk
+                before = chunk[-_LONGEST_TEXT_BYTES:]

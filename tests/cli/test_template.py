@@ -124,7 +124,7 @@ def test_a_file_that_is_there_is_never_overwritten(program: Program) -> None:
     path.write_text("someone's work")
     result = program.run("template", "KE", "--out", path)
     assert result.exit_code == 2
-    assert "exists already" in result.stderr
+    assert "already exists" in result.stderr
     assert path.read_text() == "someone's work"
 
 
