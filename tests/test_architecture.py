@@ -10,20 +10,26 @@ PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
 
 ALLOWED = {
     "errors": set(),
+    "processes": set(),
+    "trusted_files": {"errors"},
     "core": {"errors"},
     "countries": {"core", "errors"},
-    "sheet": {"countries", "core", "errors"},
-    "gateway": {"countries", "core", "errors"},
+    "sheet": {"processes", "countries", "core", "errors"},
+    "gateway": {"processes", "countries", "core", "errors"},
     "journal": {"core", "errors"},
     "run": {"sheet", "gateway", "journal", "countries", "core", "errors"},
     "sandbox": {"countries", "core", "errors"},
     "listener": {"gateway", "journal", "core", "errors"},
     "sections": {"core", "errors"},
-    "settings": {"sections", "countries", "core", "errors"},
-    "compose": {"sections", "settings", "run", "sandbox", "sheet", "gateway", "journal", "countries", "core", "errors"},
+    "settings": {"processes", "trusted_files", "sections", "countries", "core", "errors"},
+    "compose": {
+        *("trusted_files", "sections", "settings", "run", "sandbox", "sheet", "gateway", "journal", "countries"),
+        *("core", "errors"),
+    },
     "cli": {
         *(
             "compose",
+            "processes",
             "listener",
             "sections",
             "settings",
@@ -37,7 +43,7 @@ ALLOWED = {
         ),
         "errors",
     },
-    "api": {"compose", "settings", "run", "sheet", "journal", "core", "errors"},
+    "api": {"processes", "compose", "settings", "run", "sheet", "journal", "core", "errors"},
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.start import interruption
 from paygw_batch.cli.streams import standard_error, standard_output
 from paygw_batch.run.books import Books
 from paygw_batch.run.summary import ExitCode, Summary
@@ -114,6 +115,7 @@ class Screen:
         Where standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
         for was not told. Every other code stands: it says what became of the money.
         """
+        interruption.ignore()
         if self.as_json:
             self._output.write(json.dumps(summary.as_json(), ensure_ascii=False) + "\n")
         else:
