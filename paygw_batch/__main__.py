@@ -1,6 +1,6 @@
 """`python -m paygw_batch`: the same as the console script."""
 
-from paygw_batch.cli.root import main
+from paygw_batch.cli.start import main
 
 if __name__ == "__main__":
     main()

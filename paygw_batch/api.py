@@ -47,6 +47,7 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.run.engine import RunEnd
 from paygw_batch.run.submit import Plan, open_planned_batch
 from paygw_batch.run.summary import ExitCode
@@ -155,9 +156,20 @@ class Payouts:
     """
 
     def __init__(
-        self, config: Path | str, *, journal: Path | str | None = None, environ: Mapping[str, str] | None = None
+        self,
+        config: Path | str,
+        *,
+        journal: Path | str | None = None,
+        environ: Mapping[str, str] | None = None,
+        allow_core_dumps: bool = False,
     ) -> None:
-        """Read `config`. `environ` (default: the process's own) may set keys as it does for the commands."""
+        """Read `config`. `environ` (default: the process's own) may set keys as it does for the commands.
+
+        From now on a crash of this process leaves no image of its memory, which would hold the private key and payees'
+        data, unless `allow_core_dumps` says that it may.
+        """
+        if not allow_core_dumps:
+            forbid_core_dumps(for_good=False)
         self._environ = dict(os.environ if environ is None else environ)
         flags = {} if journal is None else {("journal", "path"): str(Path(journal).absolute())}
         self._settings = load_settings(Path(config), environ=self._environ, flags=flags)

@@ -23,6 +23,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.files import reason_of
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.processes import HANDED_ON
 from paygw_batch.sections import (
     AmountText,
     FilePath,
@@ -34,6 +35,7 @@ from paygw_batch.sections import (
     Section,
     StatusEnquirySection,
 )
+from paygw_batch.trusted_files import Others, read_with_mode
 
 SANDBOX = "sandbox"
 """The `base_url` that starts the built-in gateway for the duration of a run."""
@@ -185,6 +187,12 @@ class Settings(Section):
     sandbox: SandboxSection = SandboxSection()
     payin: PayinSection = PayinSection()
 
+    @model_validator(mode="after")
+    def _secret(self) -> "Settings":
+        if handed_on := sorted(secret_variables(self) & HANDED_ON):
+            raise ValueError(f"a secret cannot be in the variable {handed_on[0]}, which other programs are given")
+        return self
+
     @property
     def uses_sandbox(self) -> bool:
         """Whether the built-in gateway stands in for the real one."""
@@ -292,13 +300,19 @@ def environment_keys() -> Mapping[str, tuple[str, str]]:
 
 
 def load_settings(
-    file: Path | None, *, environ: Mapping[str, str], flags: Mapping[tuple[str, str], object] | None = None
+    file: Path | None,
+    *,
+    environ: Mapping[str, str],
+    flags: Mapping[tuple[str, str], object] | None = None,
+    distrusts: list[ConfigurationError] | None = None,
 ) -> Settings:
     """Return the settings from `file`, overlaid with the environment and then with the command line's `flags`.
 
-    Raises `ConfigurationError` naming every wrong key at once.
+    Raises `ConfigurationError` naming every wrong key at once, and for a file that others may write: its writer decides
+    where money goes. With the built-in gateway none does. Where `distrusts` is given, that is noted there, not raised.
     """
-    tables = _read(file) if file is not None else {}
+    read = None if file is None else read_with_mode(file, str(file), Others.MAY_READ, most_bytes=1 << 20)
+    tables = {} if file is None or read is None else _tables(file, read.content)
     base = file.resolve().parent if file is not None else Path.cwd()
     for (section, key), value in {**_from_environment(environ), **(flags or {})}.items():
         table = tables.setdefault(section, {})
@@ -310,15 +324,16 @@ def load_settings(
     except ValidationError as error:
         where = f"{file}: " if file is not None else ""
         raise ConfigurationError(where + " ".join(_sentences(error))) from None
+    if read is not None and read.distrust is not None and not settings.uses_sandbox:
+        if distrusts is None:
+            raise read.distrust
+        distrusts.append(read.distrust)
     return _with_absolute_paths(settings, base)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _tables(file: Path, content: bytes) -> dict[str, Any]:
     try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {(error.strerror or 'cannot be read').lower()}.") from None
+        return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file} is not TOML: {error}.", hint="Mend the named line.") from None
 
@@ -356,11 +371,20 @@ def _from_text(name: str, text: str, annotation: Any) -> object:
     return text
 
 
+def secret_variables(settings: Settings) -> frozenset[str]:
+    """Return the names of the environment variables that hold a secret, as far as the configuration names them."""
+    named = {
+        settings.gateway.private_key_passphrase_env,
+        settings.notifications.token_env,
+        settings.notifications.secret_env,
+        settings.payin.control_secret_env,
+    }
+    return frozenset(name for name in named if name is not None)
+
+
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
-    notifications = settings.notifications
-    known = {*environment_keys(), *_NOT_SETTINGS, settings.gateway.private_key_passphrase_env}
-    known |= {notifications.token_env, notifications.secret_env, settings.payin.control_secret_env}
+    known = {*environment_keys(), *_NOT_SETTINGS, *secret_variables(settings)}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
 
 
@@ -399,17 +423,3 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         if paths:
             changed[name] = section.model_copy(update=paths)
     return settings.model_copy(update=changed)
-
-
-def passphrase(gateway: GatewaySection, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the private key from where the settings say it is, or None where they name no place."""
-    if (variable := gateway.private_key_passphrase_env) is not None:
-        text = environ.get(variable)
-        if text is not None:
-            return text.encode()
-    if (file := gateway.private_key_passphrase_file) is not None:
-        try:
-            return file.read_bytes().rstrip(b"\r\n")
-        except OSError as error:
-            raise ConfigurationError(f"{file}: {(error.strerror or 'cannot be read').lower()}.") from None
-    return None

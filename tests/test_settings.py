@@ -1,16 +1,17 @@
 """Settings: what a configuration file and the environment may say, and what they are told when they may not."""
 
+import os
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from paygw_batch.compose.secret import passphrase
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings import (
     environment_keys,
     load_settings,
-    passphrase,
     state_directory,
     unknown_variables,
 )
@@ -213,8 +214,53 @@ def test_the_witness_is_never_beside_the_journal(file: Path) -> None:
 
 def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path: Path) -> None:
     settings = load_settings(file, environ={})
-    assert passphrase(settings.gateway, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
-    assert passphrase(settings.gateway, {}) is None
+    assert passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
+    assert passphrase(settings, {}) is None
     (tmp_path / "secret").write_text("from file\n")
+    (tmp_path / "secret").chmod(0o600)
     by_file = load_settings(None, environ={"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(tmp_path / "secret")})
-    assert passphrase(by_file.gateway, {}) == b"from file"
+    assert passphrase(by_file, {}) == b"from file"
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o640, 0o604, 0o620])
+def test_a_passphrase_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("from file\n")
+    secret.chmod(mode)
+    places = {"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret), "PAYGW_BASE_URL": "https://gateway.example"}
+    with pytest.raises(ConfigurationError, match="open to others") as caught:
+        passphrase(load_settings(None, environ=places), {})
+    assert caught.value.hint == f"chmod 600 {secret}"
+    assert passphrase(load_settings(None, environ={**places, "PAYGW_BASE_URL": "sandbox"}), {}) == b"from file"
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_a_configuration_that_others_may_write_is_refused_for_a_real_gateway(tmp_path: Path, mode: int) -> None:
+    config = tmp_path / "paygw.toml"
+    config.write_text('[gateway]\nbase_url = "https://gateway.example"\n')
+    config.chmod(mode)
+    with pytest.raises(ConfigurationError, match="open to changes by others") as caught:
+        load_settings(config, environ={})
+    assert caught.value.hint == f"chmod go-w {config}"
+    assert load_settings(config, environ={"PAYGW_BASE_URL": "sandbox"}).uses_sandbox
+    noted: list[ConfigurationError] = []
+    assert load_settings(config, environ={}, distrusts=noted).gateway.base_url == "https://gateway.example"
+    assert [one.hint for one in noted] == [f"chmod go-w {config}"]
+    config.chmod(0o644)
+    assert load_settings(config, environ={}).gateway.base_url == "https://gateway.example"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_configuration_of_another_user_is_refused_for_a_real_gateway(tmp_path: Path) -> None:
+    config = tmp_path / "paygw.toml"
+    config.write_text('[gateway]\nbase_url = "https://gateway.example"\n')
+    os.chown(config, 65534, 65534)
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
+        load_settings(config, environ={})
+
+
+def test_no_secret_may_be_in_a_variable_that_other_programs_are_given(tmp_path: Path) -> None:
+    config = tmp_path / "paygw.toml"
+    config.write_text('[gateway]\nprivate_key_passphrase_env = "TZ"\n')
+    with pytest.raises(ConfigurationError, match="a secret cannot be in the variable TZ"):
+        load_settings(config, environ={})

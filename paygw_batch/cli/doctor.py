@@ -19,7 +19,7 @@ from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, operation_
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
-from paygw_batch.errors import PaygwError
+from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.run.clock import clock_sentences
 from paygw_batch.run.ports import timestamp
@@ -52,9 +52,11 @@ class Check:
 def command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and reachability, and show a sample signature. No payout is sent."""
     screen = Screen(invocation)
-    settings = settings_of(invocation)
+    distrusts: list[ConfigurationError] = []
+    settings = settings_of(invocation, distrusts=distrusts)
     payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
     checks = [
+        *[Check("configuration file", Health.BAD, f"{one.message} {one.hint}") for one in distrusts],
         *_configuration(settings),
         *_countries(settings, payout, payin),
         *_environment(settings, os.environ),

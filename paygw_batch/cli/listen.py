@@ -12,6 +12,7 @@ import click
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.start import interruption
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
 from paygw_batch.compose.parts import PAYOUT, intake_of, journal_to_read, open_to_write, utc_now
 from paygw_batch.core.evidence import Finding
@@ -73,6 +74,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
                 await at_intervals
 
         asyncio.run(receive())
+        interruption.heed_again()
         keeper.close()  # what is under way is kept before the last look
         taking.take_what_is_left()
     counted = dict(sorted(app.counts.items()))

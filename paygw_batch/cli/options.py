@@ -10,7 +10,7 @@ from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.parts import PAYIN, PAYOUT
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.core.money import parse_amount
-from paygw_batch.errors import UsageError
+from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.settings import Settings, load_settings
 
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
@@ -32,12 +32,20 @@ force_option = click.option(
 by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
 
 
-def settings_of(invocation: Invocation, flags: Mapping[tuple[str, str], object | None] | None = None) -> Settings:
-    """Return the settings of this invocation; flags that were not given (None) change nothing."""
+def settings_of(
+    invocation: Invocation,
+    flags: Mapping[tuple[str, str], object | None] | None = None,
+    *,
+    distrusts: list[ConfigurationError] | None = None,
+) -> Settings:
+    """Return the settings of this invocation; flags that were not given (None) change nothing.
+
+    A configuration file that others may write is refused, or noted in `distrusts`.
+    """
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
         given["journal", "path"] = str(invocation.journal.absolute())
-    return load_settings(invocation.config, environ=os.environ, flags=given)
+    return load_settings(invocation.config, environ=os.environ, flags=given, distrusts=distrusts)
 
 
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:

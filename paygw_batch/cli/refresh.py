@@ -13,6 +13,7 @@ from paygw_batch.cli.render import Screen
 from paygw_batch.cli.reporting import reported
 from paygw_batch.cli.root import Invocation
 from paygw_batch.cli.sending import checked_out, reconcile
+from paygw_batch.cli.start import interruption
 from paygw_batch.compose.connect import gateway_of, signer_key
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import find_batch, require_gateway, rules_of, run_journal
@@ -48,7 +49,10 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool,
             out = checked_out(guard, out, record)
             with gateway_of(settings, rules, os.environ) as connection:
                 task = Task(settings, rules, connection, journal, record)
-                done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))
+                try:
+                    done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))
+                finally:
+                    interruption.heed_again()
             end = RunEnd(0, None, interrupted=done.interrupted)
             report.summary = _told(reconcile(journal, record, rules, out, screen, end=end), done)
     screen.finish(report.summary)
@@ -77,3 +81,5 @@ def _drain_on_signals(one: Refresh, screen: Screen) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, heed)
+    if interruption.came:
+        heed()

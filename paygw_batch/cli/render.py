@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.start import interruption
 from paygw_batch.cli.streams import standard_error, standard_output
 from paygw_batch.cli.terminal import PlainConsole, plain
 from paygw_batch.core.terminal_text import fit_in_json
@@ -146,6 +147,7 @@ class Screen:
         Where standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
         for was not told. Every other code stands: it says what became of the money.
         """
+        interruption.ignore()
         if self.as_json:
             self._output.write(json_line(summary))
         else:

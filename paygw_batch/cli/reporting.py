@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 from paygw_batch.cli.render import Screen
 from paygw_batch.cli.runlog import RunLog, masked
+from paygw_batch.cli.start import interruption
 from paygw_batch.compose.parts import utc_now
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
+from paygw_batch.processes import child_environment
 from paygw_batch.run.metrics import metrics_text
 from paygw_batch.run.summary import ExitCode, Summary
-from paygw_batch.settings import ReportingSection, Settings
+from paygw_batch.settings import ReportingSection, Settings, secret_variables
 
 METRICS_MODE = 0o644
 """The exporter is another user. The figures name nobody."""
@@ -54,7 +56,7 @@ def _of_error(error: BaseException) -> Summary:
     if isinstance(error, PaygwError):
         return Summary(ExitCode(error.exit_code), error.message)
     if isinstance(error, KeyboardInterrupt):
-        return Summary(ExitCode.INTERRUPTED, "Interrupted.")
+        return Summary(ExitCode.INTERRUPTED, interruption.sentence())
     return Summary(ExitCode.UNEXPECTED, f"Unexpected error ({type(error).__name__}).")
 
 
@@ -78,7 +80,8 @@ def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary
             _could_not(screen, log, error.message)
     if settings.reporting.hook:
         told = {**summary.as_json(), "command": command, "run": log.run}
-        if (failure := _call(settings.reporting, told, os.environ)) is not None:
+        environ = child_environment(os.environ, secret=secret_variables(settings))
+        if (failure := _call(settings.reporting, told, environ)) is not None:
             _could_not(screen, log, failure)
     if log.failure is not None:
         screen.err.print(f"Note: {log.failure}")
@@ -90,17 +93,13 @@ def _could_not(screen: Screen, log: RunLog, sentence: str) -> None:
 
 
 def _call(section: ReportingSection, told: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
-    """Run the hook with the summary on its standard input; return what went wrong with it, or None.
-
-    Our own variables are not handed on: among them is the passphrase of a key.
-    """
-    kept = {name: value for name, value in environ.items() if not name.startswith("PAYGW_")}
+    """Run the hook with the summary on its standard input; return what went wrong with it, or None."""
     try:
         done = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
             section.hook,
             input=json.dumps(told),
             text=True,
-            env=kept,
+            env=environ,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=section.hook_timeout_s,

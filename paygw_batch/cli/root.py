@@ -2,7 +2,7 @@
 
 import importlib
 import os
-import resource
+import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,12 @@ from typing import Any, NoReturn
 
 import click
 
+from paygw_batch.cli.start import AGAIN, EXIT_CODE, interruption
+from paygw_batch.cli.start import main as main  # noqa: PLC0414 (where console scripts of earlier versions find it)
 from paygw_batch.cli.streams import standard_error, standard_output
 from paygw_batch.core.terminal_text import fit_for_terminal
 from paygw_batch.errors import PaygwError
+from paygw_batch.processes import forbid_core_dumps
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
 """How long polars' allocator keeps what was freed (jemalloc's `MALLOC_CONF`)."""
@@ -85,7 +88,7 @@ class _CommandGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            _fail(ctx, "Interrupted.", "Run the same command again to continue.", 130)
+            _fail(ctx, interruption.sentence(), AGAIN, EXIT_CODE)
         except Exception as error:  # noqa: BLE001 (the last resort: exit 1 with a trace that holds no data)
             _fail(
                 ctx,
@@ -107,6 +110,7 @@ def _fail(
     ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", trace: Exception | None = None
 ) -> NoReturn:
     """Say what went wrong and what to do, on standard error; with --json the summary says it too."""
+    interruption.ignore()
     told = standard_error().file
     if trace is not None:
         click.echo(_bare_trace(trace), file=told)
@@ -154,11 +158,21 @@ def cli(
     ctx.obj = Invocation(config, journal, as_json, quiet, verbose)
 
 
-def main() -> None:
-    """Start the program, as the console script does."""
-    # A crash must leave no image of memory on disk: it would hold the private key and payees' data.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def run() -> None:
+    """Run the command that was asked for, and end the process with its exit code."""
+    forbid_core_dumps(for_good=True)
     # polars' allocator keeps what was freed for half a second unless it is told otherwise, before it is loaded. A tenth
     # is a good part of the peak of a large sheet; giving back at once costs a third of the time in page faults.
     os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)
-    cli(prog_name="paygw-batch")
+    try:
+        code = cli.main(prog_name="paygw-batch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        # What click makes of an interrupt that comes outside of a command.
+        if interruption.came:
+            raise KeyboardInterrupt from None
+        click.echo("Aborted!", err=True)
+        code = 1
+    sys.exit(code)

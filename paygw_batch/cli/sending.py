@@ -11,6 +11,7 @@ import polars as pl
 
 from paygw_batch.cli.progress import progress_on
 from paygw_batch.cli.render import Screen
+from paygw_batch.cli.start import interruption
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.sending import Task, send, standings
 from paygw_batch.countries.rules import Rules
@@ -52,13 +53,18 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
     Raises what made the run impossible to go on.
     """
     with progress_on(screen.err) as progress:
-        end = send(task, progress, lambda engine: _drain_on_signals(engine, progress))
+        try:
+            end = send(task, progress, lambda engine: _drain_on_signals(engine, progress))
+        finally:
+            # The event loop has given the signals back to the system.
+            interruption.heed_again()
     return reconcile(task.journal, task.batch, task.rules, out, screen, end=end, known=task.known, report=report)
 
 
 def _drain_on_signals(engine: Engine, progress: Progress) -> None:
     """First signal: start no new row and wait for those in flight. Second: leave at once."""
     signals = 0
+    interruption.has_sent = True
 
     def heed() -> None:
         nonlocal signals
@@ -71,6 +77,8 @@ def _drain_on_signals(engine: Engine, progress: Progress) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, heed)
+    if interruption.came:
+        heed()
 
 
 def _leave() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paygw_batch.compose.notifications import authenticity, callback_url, field_names
 from paygw_batch.compose.parts import PAYOUT, operation_of, require_complete
-from paygw_batch.compose.secret import secret_of
+from paygw_batch.compose.secret import passphrase, secret_of
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules
@@ -27,7 +27,7 @@ from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.key import sandbox_key
 from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.sections import PayinSection
-from paygw_batch.settings import Settings, passphrase
+from paygw_batch.settings import Settings
 
 RECORD_NAME = "sandbox-record.csv"
 """What the built-in gateway accepted of payouts, beside the journal."""
@@ -82,7 +82,7 @@ def key_path(settings: Settings) -> Path:
 
 def signer_key(settings: Settings, environ: Mapping[str, str]) -> PrivateKey:
     """Return the merchant's private key."""
-    return load_private_key(key_path(settings), passphrase(settings.gateway, environ))
+    return load_private_key(key_path(settings), passphrase(settings, environ))
 
 
 def transport_settings(settings: Settings, base_url: str) -> TransportSettings:

@@ -22,7 +22,7 @@ from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.gateway.signers import signers_for
+from paygw_batch.gateway.signers import signers_at_work
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.run.books import Books, books
 from paygw_batch.run.clock import AHEAD_AT_MOST_S, DateWatch, behind_sentence
@@ -90,7 +90,7 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
     signing = task.connection.signing
 
     async def run(away: Away) -> RunEnd:
-        async with signers_for(signing.signer.key, sum(due.values())) as signers:
+        async with signers_at_work(signing.signer.key, sum(due.values()), progress.note) as signers:
             prepare = signing.preparer(signers)
             paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
             return await _run(task, paced, away, progress, watch, intake, dates)

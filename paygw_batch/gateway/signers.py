@@ -6,22 +6,27 @@ start. So a short run signs in threads, and a long one in processes (`docs/decis
 """
 
 import asyncio
+import errno
+import os
 import subprocess
-import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from operator import attrgetter
 from typing import Protocol, Self
 
 from paygw_batch.errors import SigningFailed
 from paygw_batch.gateway.sign import PrivateKey
+from paygw_batch.processes import child_environment, python_command
 
 SIGNERS = 2
 """More than two would take the processor from what has to be quick."""
 LONG_RUN_PAYOUTS = 2_000
 """From here on processes are worth their start: while they start, two threads sign about as many."""
+_STARTING_TIMEOUT_S = 60.0
 _CLOSING_TIMEOUT_S = 5.0
+_TRIAL = "trial"
 
 
 class Signers(Protocol):
@@ -43,6 +48,18 @@ class Signers(Protocol):
 def signers_for(key: PrivateKey, payouts: int) -> Signers:
     """Return what signs a run of so many payouts."""
     return SigningProcesses(key) if payouts >= LONG_RUN_PAYOUTS else SigningThreads(key)
+
+
+@asynccontextmanager
+async def signers_at_work(key: PrivateKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
+    """Yield what signs a run of so many payouts: threads, where no process can be started, and `tell` that then."""
+    async with AsyncExitStack() as stack:
+        try:
+            signers = await stack.enter_async_context(signers_for(key, payouts))
+        except SigningFailed as problem:
+            tell(f"{problem.message} This run signs in threads, which takes longer.")
+            signers = await stack.enter_async_context(SigningThreads(key))
+        yield signers
 
 
 class SigningThreads:
@@ -86,13 +103,19 @@ class SigningProcesses:
         return await min(self._working, key=attrgetter("waiting")).sign(texts)
 
     async def __aenter__(self) -> Self:
-        """Start them all, or none. Raises `SigningFailed`."""
+        """Start them all and have each sign once, or start none. Raises `SigningFailed`."""
         try:
             for _ in range(SIGNERS):
                 self._working.append(await self._started())
-        except OSError as problem:
+            async with asyncio.timeout(_STARTING_TIMEOUT_S):
+                await asyncio.gather(*[one.sign([_TRIAL]) for one in self._working])
+        except (OSError, SigningFailed) as problem:
             await self.__aexit__()
-            raise SigningFailed(f"No process could be started that signs: {problem.strerror}.") from None
+            reason = problem.strerror or "it took too long" if isinstance(problem, OSError) else "it ended at once"
+            raise SigningFailed(f"No process could be started that signs: {reason}.") from None
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def _started(self) -> "_AtWork":
@@ -163,11 +186,17 @@ class _AtWork(asyncio.Protocol):
 
 
 def _process() -> subprocess.Popen[bytes]:
+    command = python_command("from paygw_batch.gateway.signing_process import main; main()")
+    if command is None:
+        raise FileNotFoundError(errno.ENOENT, "this program does not run in a Python of its own")
     # A group of its own: the interrupt of a terminal is for the run, which then drains and needs its signers no more.
     # But not a session: Linux gives each session an equal share of the processor, and niceness counts only within one.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "paygw_batch.gateway.signing_process"],
+    # What it says when it cannot start is for no one: the run says so, and signs in threads.
+    return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)
+        command,
+        env=child_environment(os.environ),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         process_group=0,
     )

@@ -9,6 +9,7 @@ import signal
 import sys
 
 from paygw_batch.gateway.sign import handed_over
+from paygw_batch.processes import forbid_core_dumps
 
 LESS_URGENT = 19
 """Added to the niceness: signatures are made ahead, while replies and the journal must not wait for a processor."""
@@ -16,6 +17,7 @@ LESS_URGENT = 19
 
 def main() -> None:
     """Sign until the input ends. Signals to stop are for the run, which closes the input when it needs no more."""
+    forbid_core_dumps(for_good=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(LESS_URGENT)
@@ -25,7 +27,3 @@ def main() -> None:
         texts = [source.readline() for _ in range(int(count))]
         out.writelines([key.sign(text.decode("ascii").removesuffix("\n")).encode() + b"\n" for text in texts])
         out.flush()
-
-
-if __name__ == "__main__":
-    main()

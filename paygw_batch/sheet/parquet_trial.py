@@ -6,6 +6,7 @@ Beside polars, this module is all that the child imports.
 """
 
 import io
+import os
 import resource
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from enum import IntEnum
 
 import polars as pl
 
+from paygw_batch.errors import SheetError
+from paygw_batch.processes import child_environment, python_command
+
 _GIB = 1 << 30
 _CPU_S = 600
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
-_START = "import sys; sys.path[:] = {path!r}; from paygw_batch.sheet.parquet_trial import child; child({limits})"
+_START = "from paygw_batch.sheet.parquet_trial import child; child({limits})"
 
 
 class Verdict(IntEnum):
@@ -30,10 +34,12 @@ class Verdict(IntEnum):
 
 def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> Verdict:
     """Return whether `data` can be decoded, to at most `max_rows` rows and `max_bytes` of text."""
-    start = _START.format(path=sys.path, limits=f"{max_rows}, {max_bytes}")
-    command = [sys.executable, "-I", "-c", start]
+    command = python_command(_START.format(limits=f"{max_rows}, {max_bytes}"))
+    if command is None:
+        raise SheetError("This program cannot read Parquet here: it needs a Python to try the file in.")
+    environ = child_environment(os.environ)
     done = subprocess.run(  # noqa: S603 (our own program, with our own arguments)
-        command, input=data, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        command, input=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
     )
     try:
         return Verdict(done.returncode)

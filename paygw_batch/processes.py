@@ -1,0 +1,64 @@
+"""What every process of this program has: no core dump, and for its children an environment made for them.
+
+Secrets are in memory and in the environment. Neither a crash nor a child may carry them out.
+"""
+
+import ctypes
+import os
+import resource
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+HANDED_ON = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ"),
+        *(
+            "LANG",
+            "LANGUAGE",
+            "LC_ALL",
+            "LC_COLLATE",
+            "LC_CTYPE",
+            "LC_MESSAGES",
+            "LC_MONETARY",
+            "LC_NUMERIC",
+            "LC_TIME",
+        ),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"),
+        *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
+    }
+)
+"""The variables that a child may need: where programs and files are, and how a person reads and counts."""
+
+_PR_SET_DUMPABLE = 4
+
+
+def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment for a child: what is on the list, and no variable that holds a `secret`."""
+    return {name: environ[name] for name in HANDED_ON.difference(secret) if name in environ}
+
+
+def python_command(program: str) -> list[str] | None:
+    """Return the command that runs `program`, a text, in a Python that finds modules where this one does.
+
+    Returns None where this process is no plain Python: a frozen program, or one that embeds an interpreter, would start
+    itself instead.
+    """
+    name = Path(sys.executable or "").name
+    if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
+        return None
+    # Absolute: an empty entry means the working directory.
+    path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 (Path.resolve would follow links)
+    return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {program}"]
+
+
+def forbid_core_dumps(*, for_good: bool) -> None:
+    """Let no crash of this process write an image of its memory: it would hold the private key and payees' data.
+
+    `for_good` takes the permission to raise the limit again as well. A limit does not stop a system that hands dumps to
+    a program of its own; on Linux the process is therefore also marked as one that must not be dumped.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else hard))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,0 +1,55 @@
+"""Files that decide about money or hold a secret: read through one handle, together with who else may touch them."""
+
+import os
+import shlex
+import stat
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from paygw_batch.errors import ConfigurationError
+
+
+class Others(Enum):
+    """What others than its owner may do with a file: the modes that forbid more, and the command that mends it."""
+
+    MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
+    MAY_NOTHING = (stat.S_IRWXG | stat.S_IRWXO, "600")
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedFile:
+    """What a file holds, and why it is not to be trusted, if it is not."""
+
+    content: bytes
+    distrust: ConfigurationError | None
+
+
+def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) -> TrustedFile:
+    """Return the first `most_bytes` of a file, and whether someone else than its owner may touch it.
+
+    Its owner must be this user or root: someone else who may write to its directory can replace it, but not with a file
+    of these owners. Raises `ConfigurationError`, calling the file `name`, where it cannot be read or is no file.
+    """
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as stream:
+            about = os.fstat(stream.fileno())
+            content = stream.read(most_bytes) if stat.S_ISREG(about.st_mode) else None
+    except OSError as error:
+        raise ConfigurationError(f"{name}: {(error.strerror or 'cannot be read').lower()}.") from None
+    if content is None:
+        raise ConfigurationError(f"{name} is not a file.")
+    forbidden, mode = others.value
+    distrust = None
+    if about.st_uid not in {os.geteuid(), 0}:
+        distrust = ConfigurationError(
+            f"{name} belongs to another user.", hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
+        )
+    elif about.st_mode & forbidden:
+        what = "open to others than its owner" if others is Others.MAY_NOTHING else "open to changes by others"
+        distrust = ConfigurationError(f"{name} is {what}.", hint=f"chmod {mode} {shlex.quote(str(path))}")
+    return TrustedFile(content, distrust)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
