@@ -72,7 +72,8 @@ def command(
     guard.check(reporting=True)
     require_complete(settings, rules, set())
     # Sheets of an operation are claimed apart: what was begun as one must never be continued as another.
-    owner = settings.endpoint() if operation == PAYOUT else f"{settings.endpoint()} {operation}"
+    endpoint = settings.endpoint_identity().name
+    owner = endpoint if operation == PAYOUT else f"{endpoint} {operation}"
     drop = Drop(folder, owner, settle_s=settle_s, now=utc_now)
     with reported(settings, "run-folder", screen) as report:
         signer_key(settings, os.environ)

@@ -19,6 +19,8 @@ from paygw_batch.journal.schema import migrate
 from paygw_batch.journal.verify import verify
 from paygw_batch.journal.witness import make_witness, read_witness, seen_elsewhere, witness_path
 
+_COMMAND = "journal adopt"
+
 
 class Adoption:
     """A journal that a person may call the newest one, held and replayed, with nothing written before `carry_out`.
@@ -40,7 +42,7 @@ class Adoption:
     ) -> None:
         self.path, self._witness_dir = settled(path), settled(witness_dir)
         self._registry = None if registry_dir is None else JournalRegistry(settled(registry_dir))
-        self._endpoint, self._now = endpoint, now
+        self._endpoint, self._now, self._beside = endpoint, now, beside
         if not self.path.parent.exists() or not check_place(self.path):
             raise JournalMissing(f"There is no journal at {self.path}.", hint="Name the file: --journal.")
         with ExitStack() as undo:
@@ -48,7 +50,7 @@ class Adoption:
             self._found, self._former = self._survey()
             self.others = self._others()
             if self.is_needed:
-                check_beside(self.others, beside, command="journal adopt")
+                check_beside(self.others, beside, command=_COMMAND)
             self._connection = undo.enter_context(closing(connect(self.path, write=True)))
             self._begin()
             self._undo = undo.pop_all()
@@ -77,11 +79,24 @@ class Adoption:
 
     def carry_out(self, by: str, at: str) -> None:
         """Note in the journal that `by` calls it the newest; then make its witness, and remember it."""
+        if self._registry is None:
+            self._note(by, at)
+            return
+        identity = self._found.identity
+        with self._registry.held(self._now):
+            check_beside(self._others(), self._beside, command=_COMMAND)  # another may have been made since
+            names = self._note(by, at)
+            before = self._registry.entry(identity.journal_id)
+            names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
+            self._registry.write(Registered(identity.journal_id, names, str(self.path), identity.created_at))
+
+    def _note(self, by: str, at: str) -> tuple[EndpointIdentity, ...]:
+        """Commit the word, and make the witness; return the names that the journal then has."""
         try:
             note_adoption(self._connection, self._found.end, at=at, by=by, path=str(self.path))
             note_name(self._connection, self._endpoint, at=at, by=by)
             fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
-            names = names_of(self._connection, self._version())
+            names = names_of(self._connection, int(self._connection.pragma("user_version")))
             fetch(self._connection, "COMMIT")
             make_directory(self._witness_dir)
             check_directory(self._witness_dir)
@@ -90,10 +105,7 @@ class Adoption:
                 self._former.unlink(missing_ok=True)
         except (apsw.Error, OSError) as error:
             raise JournalError(f"The journal {self.path} cannot be written: {error}.") from None
-        if self._registry is not None:
-            identity = self._found.identity
-            with self._registry.held(self._now):
-                self._registry.write(Registered(identity.journal_id, names, str(self.path), identity.created_at))
+        return names
 
     def close(self) -> None:
         """Let go of the journal; nothing is changed unless `carry_out` was called."""
@@ -135,6 +147,3 @@ class Adoption:
         except apsw.Error as error:
             leave_untouched(self._connection)
             raise JournalError(f"The journal {self.path} cannot be read: {error}.") from None
-
-    def _version(self) -> int:
-        return int(self._connection.pragma("user_version"))

@@ -195,8 +195,10 @@ def _bring_up(connection: apsw.Connection, path: Path, found: Found, endpoint: E
 def _remember(registry: JournalRegistry, path: Path, found: Found, now: str) -> list[str]:
     """See to it that the registry has this journal as it is now; return what a person should read about it."""
     identity = found.identity
-    wanted = Registered(identity.journal_id, found.names, str(path), identity.created_at)
     before = registry.entry(identity.journal_id)
+    # What an entry knew is kept: the journal may be an older copy that a person adopted.
+    names = tuple(dict.fromkeys((*found.names, *(() if before is None else before.names))))
+    wanted = Registered(identity.journal_id, names, str(path), identity.created_at)
     if before == wanted:
         return []
     with registry.held(now):

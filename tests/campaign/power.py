@@ -79,21 +79,22 @@ _ORDER_ID = re.compile(rb'"client_orderid":\s*"([^"]+)"')
 
 def record(machine: Machine, *arguments: str | Path, planted: str | None = None) -> list[Operation]:
     """Make a journal and run the program, and return what both did to the files of their machine, in order."""
-    made = [] if machine.journal.exists() else _recorded(machine, "journal", "new")
-    return made + _recorded(machine, *arguments, planted=planted)
+    known: set[str] = set()
+    made = _recorded(machine, known, "journal", "new")
+    return made + _recorded(machine, known, *arguments, planted=planted)
 
 
-def _recorded(machine: Machine, *arguments: str | Path, planted: str | None = None) -> list[Operation]:
+def _recorded(machine: Machine, known: set[str], *arguments: str | Path, planted: str | None = None) -> list[Operation]:
     log = machine.home.with_name("operations.txt")
     code = traced(machine, log, TRACE, *arguments, planted=planted)
     if code not in {0, 4, 5}:
         raise AssertionError(f"exit code {code}: {machine.said()}")
-    return list(_operations(log.read_text(), str(machine.home)))
+    return list(_operations(log.read_text(), str(machine.home), known))
 
 
-def _operations(log: str, home: str) -> Iterator[Operation]:
+def _operations(log: str, home: str, known: set[str]) -> Iterator[Operation]:
+    """Yield what a trace tells; `known` are the files that were there before, and those that are there after it."""
     unfinished: dict[str, tuple[str, str]] = {}
-    known: set[str] = set()
     for line in log.splitlines():
         if found := _RESUMED.match(line):
             call, begun = unfinished.pop(found[1])
