@@ -165,7 +165,7 @@ def test_a_journal_put_back_from_an_older_copy_is_refused(program: Program) -> N
     program.json("submit", program.sheet(kenyan_rows(2)))
     files = [path for path in program.home.glob("journal.sqlite3*") if path.suffix != ".lock"]
     older = {path: path.read_bytes() for path in files}
-    program.json("submit", program.sheet(kenyan_rows(2, prefix="B"), name="b.csv"))
+    program.json("submit", program.sheet(kenyan_rows(2, amount="20", prefix="B"), name="b.csv"))
     for path in program.home.glob("journal.sqlite3*"):
         path.unlink()
     for path, content in older.items():

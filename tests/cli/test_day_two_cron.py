@@ -129,7 +129,7 @@ def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: 
     dropped(program, kenyan_rows(60), "first.csv")
     process = program.start("run-folder", folder)
     wait_for_first_payment(program, process)
-    second = dropped(program, kenyan_rows(1, prefix="SECOND"), "second.csv")
+    second = dropped(program, kenyan_rows(1, amount="20", prefix="SECOND"), "second.csv")
     with stopped(process):
         result = program.run("run-folder", folder)
     assert result.exit_code == 7
@@ -160,7 +160,7 @@ def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(prog
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 130
-    dropped(program, kenyan_rows(1, prefix="OLD"), "a-older-sheet.csv", age_s=99999)
+    dropped(program, kenyan_rows(1, amount="20", prefix="OLD"), "a-older-sheet.csv", age_s=99999)
     summary = program.json("run-folder", folder)
     assert [sheet["sheet"] for sheet in summary["sheets"]] == ["first.csv", "a-older-sheet.csv"]
     assert summary["states"] == {"paid": 61}

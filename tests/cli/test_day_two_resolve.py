@@ -220,7 +220,8 @@ def test_what_fits_can_be_settled_though_other_lines_do_not(doubtful: Program) -
 
 
 def test_orders_of_other_batches_are_counted_and_left_alone(doubtful: Program) -> None:
-    doubtful.json("submit", doubtful.sheet(kenyan_rows(1, amount="9007", prefix="OTHER"), name="other.csv"))
+    other = doubtful.sheet(kenyan_rows(1, amount="9007", prefix="OTHER"), name="other.csv")
+    doubtful.json("submit", other, "--repeats-meant")
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "OTHER-1;9007;KES;approved")
     summary = resolve(doubtful, "--from", file, "--yes")
     assert (summary["resolved"], summary["elsewhere"]) == (1, 1)
@@ -302,7 +303,7 @@ def test_a_rejected_row_that_a_statement_calls_paid_is_not_sent_after_its_releas
 
 
 def test_a_row_of_another_batch_that_a_statement_calls_paid_is_held_too(cleared: Program) -> None:
-    other = cleared.sheet(kenyan_rows(1, prefix="OTHER"), name="other.csv")
+    other = cleared.sheet(kenyan_rows(1, amount="33", prefix="OTHER"), name="other.csv")
     cleared.json("submit", other)
     file = statement(cleared, "LOST-1;9008;KES;approved", "LOST-1;9008;KES;approved")
     summary = cleared.json("resolve", other, "--from", file, "--yes")

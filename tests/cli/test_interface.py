@@ -305,7 +305,7 @@ def test_a_batch_is_named_by_id_prefix_or_sheet(program: Program) -> None:
 
 def test_status_lists_all_batches(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
-    program.json("submit", program.sheet(kenyan_rows(1, prefix="B"), name="second.csv"))
+    program.json("submit", program.sheet(kenyan_rows(1, amount="20", prefix="B"), name="second.csv"))
     summary = program.json("status")
     assert [batch["sheet"] for batch in summary["batches"]] == ["payroll.csv", "second.csv"]
 
@@ -455,7 +455,7 @@ def test_the_same_account_and_amount_under_another_id_is_a_warning_that_names_bo
     assert "A-1" in twice.stdout
     assert "A-2" in twice.stdout
     program.json("submit", program.sheet([row.format(id="B-1")], name="b.csv"))
-    later = program.run("submit", program.sheet([row.format(id="C-1")], name="c.csv"))
+    later = program.run("submit", program.sheet([row.format(id="C-1"), *kenyan_rows(1)], name="c.csv"))
     assert later.exit_code == 0
     assert "B-1" in later.stdout
     assert "C-1" in later.stdout

@@ -146,7 +146,7 @@ def test_a_damaged_spool_stops_no_payout_and_verify_finds_it(program: Program) -
     spool.write_bytes(b"".join([lines[0], lines[1].replace(b"a", b"b"), *lines[2:]]))
     assert program.run("verify").exit_code == 7
     assert program.run("listen").exit_code == 7
-    paid = program.run("submit", program.sheet(kenyan_rows(1, prefix="B"), name="b.csv"))
+    paid = program.run("submit", program.sheet(kenyan_rows(1, amount="20", prefix="B"), name="b.csv"))
     assert "spool" in paid.stdout
     assert len(program.record()) == 2
 

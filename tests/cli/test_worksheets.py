@@ -26,7 +26,9 @@ def workbook(path: Path, **worksheets: list[str]) -> Path:
 def months(program: Program) -> Path:
     """A workbook with two months of pay."""
     return workbook(
-        program.home / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=kenyan_rows(3, prefix="NOV")
+        program.home / "pay.xlsx",
+        October=kenyan_rows(2, prefix="OCT"),
+        November=kenyan_rows(3, amount="20", prefix="NOV"),
     )
 
 
