@@ -99,7 +99,8 @@ def _fail(ctx: click.Context, message: str, hint: str, exit_code: int, *, trace:
     click.echo(click.style("Error: ", fg="red", bold=True) + message, file=told)
     if hint:
         click.echo(hint, file=told)
-    if isinstance(ctx.obj, Invocation) and ctx.obj.as_json:
+    # Of the group's own options, which are known before a command's module is loaded.
+    if ctx.params.get("as_json"):
         from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as heavy as a command)
 
         summary = Summary(ExitCode(exit_code), message)
