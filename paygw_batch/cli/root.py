@@ -117,7 +117,8 @@ def _fail(
     click.echo(click.style("Error: ", fg="red", bold=True) + fit_for_terminal(message), file=told)
     if hint:
         click.echo(fit_for_terminal(hint), file=told)
-    if isinstance(ctx.obj, Invocation) and ctx.obj.as_json:
+    # Of the group's own options, which are known before a command's module is loaded.
+    if ctx.params.get("as_json"):
         from paygw_batch.cli.render import json_line  # noqa: PLC0415 (as heavy as a command)
         from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 

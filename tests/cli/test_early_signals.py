@@ -1,0 +1,111 @@
+"""A signal that comes before a run has handlers of its own: real processes, and a signal at a chosen instant.
+
+The instant is an import, a call of a function or the end of one: the process sends itself the signal there.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import ROOT, Program, kenyan_rows
+
+START = """
+import importlib.abc, os, signal, sys
+sys.path.insert(0, {root!r})
+moment, number = {moment!r}, {number}
+
+def strike():
+    os.kill(os.getpid(), number)
+
+class AtImport(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == moment:
+            strike()
+
+def at_call(frame, event, argument):
+    if event == "call" and frame.f_code.co_qualname == moment:
+        sys.setprofile(None)
+        strike()
+
+sys.meta_path.insert(0, AtImport())
+if moment.startswith("call:"):
+    moment = moment.removeprefix("call:")
+    sys.setprofile(at_call)
+sys.argv = ["paygw-batch", *{arguments!r}]
+from paygw_batch.cli.start import main
+main()
+"""
+
+IMPORTS = ["paygw_batch.cli.root", "click", "paygw_batch.cli.submit", "polars", "httptools", "apsw"]
+CALLS = ["call:cli", "call:load_settings", "call:validated_sheet", "call:gateway_of", "call:run_journal"]
+CALLS += ["call:open_planned_batch", "call:send", "call:signers_at_work"]
+
+
+def struck(program: Program, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    start = START.format(root=str(ROOT), moment=moment, number=int(number), arguments=arguments)
+    return subprocess.run(
+        [sys.executable, "-c", start],
+        env={**os.environ, **program.environ},
+        cwd=program.home,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("moment", [*IMPORTS, *CALLS])
+def test_a_signal_before_the_first_row_ends_with_130_and_one_object(
+    program: Program, moment: str, number: signal.Signals
+) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    done = struck(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
+    assert done.returncode == 130, done.stderr
+    said = json.loads(done.stdout)
+    assert said["exit_code"] == 130
+    assert "nothing was sent" in said["message"].lower()
+    assert "Traceback" not in done.stderr
+    assert program.record() == []
+    again = program.json("submit", sheet)
+    assert (again["exit_code"], again["states"]) == (0, {"paid": 3})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_without_json_standard_output_stays_empty(program: Program, number: signal.Signals) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    done = struck(program, "polars", number, "--config", str(program.config), "submit", str(sheet))
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "Interrupted" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_results_are_written_ends_with_130_and_does_not_say_that_nothing_was_sent(
+    program: Program, number: signal.Signals
+) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    done = struck(
+        program, "call:write_results", number, "--config", str(program.config), "--json", "submit", str(sheet)
+    )
+    assert done.returncode == 130, done.stderr
+    assert "nothing was sent" not in json.loads(done.stdout)["message"].lower()
+    assert len(program.record()) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_after_the_summary_changes_nothing_any_more(program: Program, number: signal.Signals) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    done = struck(
+        program, "call:Summary.as_json", number, "--config", str(program.config), "--json", "submit", str(sheet)
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["states"] == {"paid": 3}
+
+
+def test_the_installed_program_starts_where_signals_are_heard_first() -> None:
+    assert 'paygw-batch = "paygw_batch.cli.start:main"' in Path(ROOT / "pyproject.toml").read_text()

@@ -1,0 +1,183 @@
+"""What children are given, and that no process of ours leaves an image of its memory: asked of real processes."""
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.gateway import signers
+from paygw_batch.gateway.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, signers_at_work
+from paygw_batch.processes import HANDED_ON, child_environment, python_command
+from paygw_batch.sheet import parquet_trial
+from tests.cli.program import HEADING, ROOT, Program, kenyan_rows, sandbox_toml
+from tests.gateway.gateway_cases import throw_away_key
+
+SECRETS = {
+    "KEY_WORD": "a passphrase",
+    "CALLBACK": "a token",
+    "LC_SECRET": "a secret",
+    "XDG_SECRET": "a secret",
+    "AWS_SECRET_ACCESS_KEY": "a secret",
+    "PAYGW_APPROVAL_PASSPHRASE": "a secret",
+}
+USUAL = {"HOME": "/home/finance", "LANG": "sw_KE.UTF-8", "TZ": "Africa/Nairobi", "LC_TIME": "en_GB.UTF-8"}
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+def test_a_child_gets_what_is_on_the_list_and_nothing_else() -> None:
+    assert child_environment({**SECRETS, **USUAL}) == USUAL
+    assert child_environment({**SECRETS, **USUAL}, secret=["TZ"]) == {k: v for k, v in USUAL.items() if k != "TZ"}
+    assert not HANDED_ON & SECRETS.keys()
+
+
+def test_the_hook_gets_no_variable_that_holds_a_secret(tmp_path: Path) -> None:
+    hook = tmp_path / "hook.sh"
+    hook.write_text('#!/bin/sh\nenv > "$1"\n')
+    hook.chmod(0o700)
+    config = tmp_path / "paygw.toml"
+    text = sandbox_toml().replace("[gateway]", '[gateway]\nprivate_key_passphrase_env = "KEY_WORD"', 1)
+    config.write_text(text + f'\n[reporting]\nhook = ["{hook}", "{tmp_path / "env"}"]\n')
+    program = Program(tmp_path, config)
+    assert program.json("submit", program.sheet(kenyan_rows(1)), **SECRETS, TZ="Africa/Nairobi")["exit_code"] == 0
+    told = (tmp_path / "env").read_text()
+    assert "TZ=Africa/Nairobi" in told
+    assert not [name for name, value in SECRETS.items() if name in told or value in told]
+
+
+def test_signing_processes_get_no_variable_that_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**SECRETS, **USUAL}.items():
+        monkeypatch.setenv(name, value)
+
+    async def environments() -> list[dict[str, str]]:
+        async with SigningProcesses(throw_away_key(tmp_path)) as at_work:
+            return [environment_of(process.pid) for process in at_work.processes]
+
+    found = asyncio.run(environments())
+    assert found
+    for each in found:
+        assert USUAL.items() <= each.items()
+        assert not SECRETS.keys() & each.keys()
+        assert each.keys() <= HANDED_ON
+
+
+def test_the_child_that_tries_parquet_gets_no_variable_that_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+    run = subprocess.run
+
+    def noted(*arguments: object, **options: dict[str, str]) -> object:
+        given.append(options["env"])
+        return run(*arguments, **options)  # type: ignore[call-overload]
+
+    for name, value in {**SECRETS, **USUAL}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(subprocess, "run", noted)
+    assert parquet_trial.try_parquet(b"no parquet", max_rows=1, max_bytes=1) is parquet_trial.Verdict.DAMAGED
+    assert len(given) == 1
+    assert not SECRETS.keys() & given[0].keys()
+
+
+# No image of memory.
+
+ABOUT_DUMPS = """
+import ctypes, resource, sys
+is_dumpable = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) if sys.platform == "linux" else 0
+print(resource.getrlimit(resource.RLIMIT_CORE)[0], is_dumpable)
+"""
+
+
+def dumps_after(code: str, tmp_path: Path) -> str:
+    config = tmp_path / "paygw.toml"
+    config.write_text(sandbox_toml())
+    start = f"import resource, sys; sys.path.insert(0, {str(ROOT)!r}); config = {str(config)!r}\n"
+    resource_set = "resource.setrlimit(resource.RLIMIT_CORE, (4096, resource.getrlimit(resource.RLIMIT_CORE)[1]))\n"
+    return subprocess.run(
+        [sys.executable, "-c", start + resource_set + code + ABOUT_DUMPS], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="dumps are forbidden here already")
+def test_who_uses_the_api_leaves_no_core_dump_unless_it_says_so(tmp_path: Path) -> None:
+    use = "from paygw_batch.api import Payouts\nPayouts(config)\n"
+    assert dumps_after(use, tmp_path) == "0 0"
+    allowed = use.replace("(config)", "(config, allow_core_dumps=True)")
+    assert dumps_after(allowed, tmp_path) == ("4096 1" if sys.platform == "linux" else "4096 0")
+
+
+def test_a_signing_process_leaves_no_core_dump(tmp_path: Path) -> None:
+    async def limits() -> list[tuple[int, int]]:
+        async with SigningProcesses(throw_away_key(tmp_path)) as at_work:
+            return [resource.prlimit(process.pid, resource.RLIMIT_CORE) for process in at_work.processes]
+
+    assert asyncio.run(limits()) == [(0, 0)] * signers.SIGNERS
+
+
+# Where no process can be started that signs.
+
+OWN_PATH = """
+import sys
+sys.path.insert(0, {root!r})
+from paygw_batch.api import Payouts
+from paygw_batch.gateway import signers
+{before}
+with Payouts({config!r}).submit({sheet!r}) as run:
+    result = run.wait()
+print(result.conclusion.value, result.sent, *result.notes, sep="|")
+"""
+
+
+def paid_by_a_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[str]:
+    config, sheet = tmp_path / "paygw.toml", tmp_path / "payroll.csv"
+    config.write_text(sandbox_toml())
+    sheet.write_text("\n".join([HEADING, *kenyan_rows(LONG_RUN_PAYOUTS)]) + "\n")
+    text = OWN_PATH.format(root=str(ROOT), before=textwrap.dedent(before), config=str(config), sheet=str(sheet))
+    program = tmp_path / "pays.py"
+    program.write_text(text)
+    command = [sys.executable, "-I", *{"-c": ["-c", text], "-": ["-"], "file": [str(program)]}[by]]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(
+        command, input=text if by == "-" else "", env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().split("|")
+
+
+@pytest.mark.parametrize("by", ["-c", "-", "file"])
+def test_a_program_that_finds_the_package_by_its_own_path_pays_a_long_run(tmp_path: Path, by: str) -> None:
+    assert paid_by_a_program(tmp_path, "", by=by) == ["done", str(LONG_RUN_PAYOUTS)]
+
+
+def test_where_signing_processes_cannot_start_a_long_run_signs_in_threads_and_says_so_once(tmp_path: Path) -> None:
+    before = "signers.python_command = lambda program: [sys.executable, '-I', '-c', 'import no_such_module']"
+    conclusion, sent, *notes = paid_by_a_program(tmp_path, before)
+    assert (conclusion, sent) == ("done", str(LONG_RUN_PAYOUTS))
+    assert len([note for note in notes if "signs in threads" in note]) == 1
+
+
+@pytest.mark.parametrize("executable", ["", "/opt/app/payroll", "/usr/bin/uwsgi"])
+def test_a_program_that_is_no_plain_python_is_never_started_again(
+    executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    assert python_command("pass") is None
+    told: list[str] = []
+
+    async def kind() -> type:
+        async with signers_at_work(throw_away_key(tmp_path), LONG_RUN_PAYOUTS, told.append) as at_work:
+            return type(at_work)
+
+    assert asyncio.run(kind()) is SigningThreads
+    assert len(told) == 1
+
+
+def test_a_frozen_program_is_never_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert python_command("pass") is None
