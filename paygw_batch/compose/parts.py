@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import polars as pl
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, JournalHeld, SheetError, SpoolDamaged, UsageError
-from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.spool import SpoolEnd, SpoolReader, spool_path
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
@@ -213,7 +213,8 @@ def journal_to_read(settings: Settings) -> Iterator[SqliteReader]:
 def journal_or_nothing(settings: Settings) -> Iterator[JournalReader]:
     """Look into the journal, or into an empty one where there is none yet."""
     if not settings.journal_path().exists():
-        yield MemoryJournal()
+        with closing(in_memory_journal()) as empty:
+            yield empty
         return
     with journal_to_read(settings) as journal:
         yield journal

@@ -11,12 +11,21 @@ import os
 import socket
 import weakref
 from pathlib import Path
+from typing import Protocol
 
 from paygw_batch.errors import JournalError, JournalHeld
 from paygw_batch.journal.place import open_private
 
 _HOLDER_BYTES = 4096
 _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
+
+
+class WriteLock(Protocol):
+    """What a writer asks of its lock: held until `close`."""
+
+    def close(self) -> None:
+        """Let another run have the journal."""
+        ...
 
 
 class RunLock:

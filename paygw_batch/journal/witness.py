@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.journal.place import check_file, open_private, sync_directory
@@ -52,6 +53,18 @@ def read_witness(path: Path) -> Seen | None:
         )
     newest = max(seen, key=lambda slot: slot.seq)
     return newest if newest.seq > 0 else None
+
+
+class HeadWitness(Protocol):
+    """What a writer asks of a witness."""
+
+    def note(self, seen: Seen) -> None:
+        """Make `seen` durable. Raises `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
 
 
 class Witness:

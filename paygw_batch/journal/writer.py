@@ -22,13 +22,13 @@ from paygw_batch.journal import evidence_disk
 from paygw_batch.journal.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.connection import fetch, leave_untouched
 from paygw_batch.journal.digest import Intake
-from paygw_batch.journal.lock import RunLock
+from paygw_batch.journal.lock import WriteLock
 from paygw_batch.journal.port import Amendment, BatchRecord, Entry, Known, NewBatch, NewInstruction
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.reader import SqliteReader
 from paygw_batch.journal.rows import PROGRESS, instruction_lines, known_lines, page_lines, progress_line, progress_of
 from paygw_batch.journal.statements import fetch_lines, write_lines
-from paygw_batch.journal.witness import Seen, Witness
+from paygw_batch.journal.witness import HeadWitness, Seen
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
@@ -72,8 +72,8 @@ class SqliteJournal(SqliteReader):
         *,
         journal_id: str,
         end: Link,
-        witness: Witness,
-        lock: RunLock,
+        witness: HeadWitness,
+        lock: WriteLock,
         notes: tuple[str, ...],
     ) -> None:
         super().__init__(connection, path, notes)

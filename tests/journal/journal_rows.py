@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.port import Amendment, BatchRecord, Due, Entry, Journal, Known, NewBatch, NewInstruction
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
 
@@ -103,5 +103,5 @@ def read_at(place: Path) -> SqliteReader:
     return read_journal(journal_path(place), witness_dir=place / "witness", endpoint=ENDPOINT)
 
 
-def memory() -> MemoryJournal:
-    return MemoryJournal(endpoint=ENDPOINT)
+def memory() -> SqliteJournal:
+    return in_memory_journal(endpoint=ENDPOINT)

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paygw_batch.journal.memory import MemoryJournal
+
 from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Intended
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalHeld, JournalUnwritable
-from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Entry, Known, NewBatch, NewInstruction
 from paygw_batch.journal.witness import Seen, hold_against
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from paygw_batch.journal.memory import MemoryJournal
+
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Due, Entry, Known, NewBatch, NewInstruction
 from paygw_batch.run.engine import Engine
 
