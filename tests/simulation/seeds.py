@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .judge import Violation
-from .planted import BUGS
+BUGS = {}
 from .story import Plant, play
 
 
