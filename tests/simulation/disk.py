@@ -43,6 +43,8 @@ class Disk:
     def __init__(self) -> None:
         self.image = self.durable = database_of(_NEW)
         self.copies = [self.image]
+        self.last_known = self.image
+        """The newest that any process went on from: a run must refuse what is older."""
         self.witness: Seen | None = None
         self.holders: set[Process] = set()
         self.synchronous = True
@@ -63,12 +65,14 @@ class Disk:
         found = look_at(connection, _PATH, endpoint=_ENDPOINT, seen=seen, witness=_WITNESS)
         if found is None:
             raise AssertionError("the disk holds no journal")
+        witness = SimWitness(self, process)
+        witness.note(Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
         return process.world.journal_type(
             connection,
             _PATH,
             journal_id=found.identity.journal_id,
             end=found.end,
-            witness=SimWitness(self, process),
+            witness=witness,
             lock=SimLock(self, process),
             notes=(),
         )
@@ -118,6 +122,11 @@ class Disk:
     def batches(self) -> Sequence[BatchRecord]:
         """Return the batches of the journal on the disk."""
         return self.reader().batches()
+
+    def kept_notifications(self) -> int:
+        """Return how many notifications are in the journal on the disk."""
+        ((count,),) = self._connected(None).execute("SELECT count(*) FROM evidence WHERE spooled IS NOT NULL")
+        return int(count)
 
     def states(self) -> set[State]:
         """Return which states rows are in."""
@@ -176,6 +185,7 @@ class SimConnection(apsw.Connection):
         if process.writes == process.dies_after_write:  # durable, and no one was told, not even the witness
             process.die()
             raise asyncio.CancelledError
+        self._disk.last_known = self._disk.image
         return result
 
     def _stored(self, process: "Process") -> apsw.Cursor:

@@ -22,8 +22,9 @@ CONNECT_TIMEOUT_S = 30.0
 LATEST_COMMIT_S = 20 * 3600.0
 """The latest that an order which nobody heard of again is still executed: within the quarantine of a day."""
 
-LATEST_NOTIFICATION_S = 3600.0
-CHANCE_OF_A_NOTIFICATION = 0.1
+LATEST_NOTIFICATION_S = (3600.0, 40 * 3600.0)
+"""A notification is late by up to one of these: while its run goes on, or when another attempt has been made."""
+CHANCE_OF_A_NOTIFICATION = 0.15
 
 
 class Said(Enum):
@@ -146,7 +147,7 @@ class SimGateway:
             self._notify(request, "declined")
         if world.rng.random() >= behaviour.executes:
             return
-        late = behaviour.said is Said.NOTHING and world.rng.random() < 0.3
+        late = behaviour.said is Said.NOTHING and world.rng.random() < 0.5
         delay_s = world.rng.random() * LATEST_COMMIT_S if late else 0.0
         world.later(delay_s, lambda: world.judge.executed(request))
         if not behaviour.lies:
@@ -159,6 +160,6 @@ class SimGateway:
             return
         for _ in range(world.rng.choice((1, 1, 2))):
             world.later(
-                after_s + world.rng.random() * LATEST_NOTIFICATION_S,
+                after_s + world.rng.random() * world.rng.choice(LATEST_NOTIFICATION_S),
                 lambda: world.inbox.hear(expected.order_id, str(expected.amount), word),
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
 from paygw_batch.journal.notice import Notice, encode_notice
 from paygw_batch.journal.spool import Spool, SpoolEnd, spool_path
 from paygw_batch.journal.writer import SqliteJournal
@@ -63,6 +64,18 @@ class Inbox:
         ]
         if found:
             self.hear(*self._world.rng.choice(found), "approved", is_about_ready=True)
+
+    def contradict(self, journal: SqliteJournal) -> None:
+        """Hear another end of a row than the one that is known."""
+        found = [
+            (one.sent_orderid, from_minor(one.minor, minor_units=2), word)
+            for batch in journal.batches()
+            for one in journal.standings(batch.number)
+            for word in WORDS
+            if one.state in {State.PAID, State.REJECTED} and one.sent_orderid and MEANS[word] != one.state.value
+        ]
+        if found:
+            self.hear(*self._world.rng.choice(found))
 
     def take_in(self, journal: SqliteJournal) -> None:
         """Take in what waits, as a run does when it opens the journal and every two seconds."""

@@ -1,7 +1,7 @@
 """The judge: what may never be seen, by the gateway's own record, the sheets and the files that a person is given.
 
-It asks the program for nothing. Of the journal it looks at the bytes on stable storage (I2), and at how far they go back
-(I10); where rows are, it reads in the reconciliation and the summary.
+It asks the program for nothing. Of the journal it looks at the bytes on stable storage (I2), and at how far they go
+back (I10); where rows are, it reads in the reconciliation and the summary.
 """
 
 from collections import Counter, defaultdict
@@ -81,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a person was given of a batch: the lines of its reconciliation, its summary, and the sheet's name and length."""
+    """What a person was given of a batch: the lines of its reconciliation, its summary; and the sheet."""
 
     sheet: str
     count: int
@@ -260,6 +260,11 @@ class Judge:
             row.final = state
 
     # The end.
+
+    def look_at_inbox(self, answered: int, kept: int) -> None:
+        """I11: every notification that was answered with 200 is in the journal, once."""
+        if answered != kept:
+            raise self.found("I11", f"{answered} notifications were answered with 200, and {kept} are in the journal")
 
     def look_at_the_end(self, everything: Sequence[Shown]) -> None:
         """No row was lost: where everyone has spoken, what is shown is what the gateway did."""

@@ -35,16 +35,24 @@ async def come(process: Process, *, settle_all: bool) -> int:
     world, rng = process.world, process.world.rng
     journal = await hold(process)
     if not settle_all and rng.random() < 0.2:
-        world.inbox.surprise(journal)
+        rng.choice((world.inbox.surprise, world.inbox.contradict))(journal)
         world.inbox.take_in(journal)
     for record in journal.batches():
         if rng.random() < 0.25:
-            read_a_statement(world, journal, record, statement_of(world))
+            surprises = journal.due(record.number, after_row=0, limit=100) if rng.random() < 0.3 else ()
+            extra = [f"{one.order_id},{one.instruction.amount},KES,approved" for one in surprises[:1]]
+            read_a_statement(world, journal, record, statement_of(world, extra))
         if not settle_all and world.statements and rng.random() < 0.2 and is_on("a statement is carried out again"):
             read_a_statement(world, journal, record, rng.choice(world.statements))
         by_hand(world, journal, record, everything=settle_all)
         if not settle_all and rng.random() < 0.4:
             release(world, journal, record)
+    return 0
+
+
+async def look_in(process: Process) -> int:
+    """Somebody opens the journal, which takes in what waits."""
+    await hold(process)
     return 0
 
 
@@ -81,10 +89,7 @@ def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, e
 
 def _truth(world: "SimWorld", number: int, row: RowStanding) -> Resolution:
     judged = world.judge.rows[number]
-    if row.state is State.READY:
-        was_paid = judged.payments > 0
-    else:
-        was_paid = judged.nonce in world.judge.paid_nonces
+    was_paid = judged.payments > 0 if row.state is State.READY else judged.nonce in world.judge.paid_nonces
     if was_paid:
         return Resolution.PAID
     if row.state is State.ACCEPTED:
@@ -128,9 +133,9 @@ def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> N
 # Statements.
 
 
-def statement_of(world: "SimWorld") -> Path:
-    """Write what the gateway's books say now: every order that it has, by its id."""
-    lines = {}
+def statement_of(world: "SimWorld", extra: Sequence[str]) -> Path:
+    """Write what the gateway's books say now: every order that it has, by its id, and `extra` lines."""
+    lines = {line.partition(",")[0]: line for line in extra}
     for row in world.judge.rows.values():
         for request in row.requests:
             if not request.left:
@@ -141,7 +146,9 @@ def statement_of(world: "SimWorld") -> Path:
             if word is not None:
                 lines[request.order_id] = f"{request.order_id},{request.amount},KES,{word}"
     path = world.directory() / f"statement-{len(world.statements)}.csv"
-    path.write_text("\n".join(["order_id,amount,currency,status", *(lines.values() or ["PAY-0,1,KES,approved"])]) + "\n")
+    path.write_text(
+        "\n".join(["order_id,amount,currency,status", *(lines.values() or ["PAY-0,1,KES,approved"])]) + "\n"
+    )
     world.statements.append(path)
     return path
 

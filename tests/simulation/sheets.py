@@ -12,13 +12,15 @@ from tempfile import TemporaryDirectory
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.run import submit
 from paygw_batch.sheet.read import ReadOptions, read_sheet
 from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.schema import hold_to_contract
 from paygw_batch.sheet.validate import validate
 
 FIRST_ROW = 2
-RULES: Mapping[str, Rules] = {name: load_rules(name, {"KE": OperatorTerms(purpose="W")}) for name in ("payout", "payin")}
+RULES: Mapping[str, Rules] = {
+    name: load_rules(name, {"KE": OperatorTerms(purpose="W")}) for name in ("payout", "payin")
+}
 MINOR_UNITS = {rule.currency: rule.minor_units for rule in RULES["payout"].values()}
 _HEADINGS = {
     "payout": "country,client_orderid,amount,currency,account_name,account_number,phone",
@@ -60,16 +62,16 @@ def validated(operation: str, sheet: str, count: int) -> Validated:
         return validate(read_sheet(path, ReadOptions(operation=operation)), RULES[operation])
 
 
-def remembered(hold_to_contract: Callable[[Validated, Rules], None]) -> Callable[[Validated, Rules], None]:
+def remembered(check: Callable[[Validated, Rules], None]) -> Callable[[Validated, Rules], None]:
     """Return the contract's check, made once of each batch: what it says depends on the rows alone."""
     held: set[str] = set()
 
     def hold(found: Validated, rules: Rules) -> None:
         if found.batch not in held:
-            hold_to_contract(found, rules)
+            check(found, rules)
             held.add(found.batch)
 
     return hold
 
 
-HOLD_ONCE = remembered(submit.hold_to_contract)
+HOLD_ONCE = remembered(hold_to_contract)

@@ -9,7 +9,7 @@ from paygw_batch.run.engine import RunEnd
 
 from .disk import last_fact
 from .gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
-from .people import come, come_early
+from .people import come, come_early, look_in
 from .process import Process, resume, submit
 from .world import EVERYTHING, SimWorld
 
@@ -36,7 +36,8 @@ def play(seed: int, plant: Plant | None = None) -> SimWorld:
                 break
             _calm_day(world)
             _people(world, settle_all=True)
-        world.let_pass(world.clock.now_s + DAY_S)
+        world.let_pass(world.clock.now_s + 3 * DAY_S)
+        run_all(world, [Process(world, look_in, is_run=False)], {})
         _look_at_the_end(world)
     return world
 
@@ -45,6 +46,7 @@ def _look_at_the_end(world: SimWorld) -> None:
     reader = world.disk.reader()
     reader.verify()
     end = RunEnd(0, None, interrupted=False)
+    world.judge.look_at_inbox(len(world.inbox.heard), world.disk.kept_notifications())
     world.judge.look_at_the_end([world.shown(reader, batch, end) for batch in reader.batches()])
 
 
@@ -57,13 +59,14 @@ def _calm_day(world: SimWorld) -> None:
     world.mood = ("approved",)
     world.skew = timedelta()
     batches = [record.batch for record in world.disk.batches()]
-    if not batches and world.approvals is not None:
-        world.approvals.prepare("payroll", properly=True)
-    for batch in batches or [None]:
-        if batch is not None and world.rng.random() < 0.3:
-            run_all(world, [Process(world, partial(resume, batch=batch), is_run=True)], {})
-        else:
-            run_all(world, [_run(world, world.sheet_of_batch[batch] if batch is not None else "payroll")], {})
+    if not batches:
+        if world.approvals is not None:
+            world.approvals.prepare("payroll", properly=True)
+        run_all(world, [_run(world, "payroll")], {})
+    for batch in batches:
+        goes_on_without_its_sheet = world.rng.random() < 0.3
+        again = partial(resume, batch=batch) if goes_on_without_its_sheet else None
+        run_all(world, [Process(world, again, is_run=True) if again else _run(world, world.sheet_of_batch[batch])], {})
 
 
 def _stormy_day(world: SimWorld) -> None:
@@ -71,7 +74,7 @@ def _stormy_day(world: SimWorld) -> None:
     rng = world.rng
     world.mood = rng.choice((USUAL, EVERYTHING, EVERYTHING, DEAD, ALL))
     # Where approvals are asked for, the clock is right: that they grow old is told by it.
-    world.skew = timedelta(seconds=rng.choice((0, 0, -86_400, 3_600)) if world.approvals is None else 0)
+    world.skew = timedelta(seconds=rng.choice((0, 0, 0, 0, -86_400, 3_600)) if world.approvals is None else 0)
     world.clock_was_wrong |= bool(world.skew)
     if rng.random() < 0.15:
         _restore_older(world)
@@ -82,7 +85,7 @@ def _stormy_day(world: SimWorld) -> None:
         rng.shuffle(names)
     if world.approvals is not None:
         for name in dict.fromkeys(names):
-            if rng.random() < 0.8:
+            if rng.random() < 0.6:
                 world.approvals.prepare(name, properly=rng.random() < 0.4)
     runs = [_run(world, name) for name in names]
     happenings: dict[int, Callable[[], None]] = {}
@@ -195,7 +198,7 @@ def _look_at_clock(world: SimWorld, process: Process) -> None:
 
 def _people(world: SimWorld, *, settle_all: bool = False) -> None:
     """A day later people come; before, sometimes, somebody who does not wait for the day."""
-    if not settle_all and not world.clock_was_wrong and world.rng.random() < 0.3:
+    if not settle_all and not world.clock_was_wrong and world.rng.random() < 0.6:
         hours = world.rng.uniform(0.1, 20)
         world.let_pass(world.clock.now_s + hours * 3600)
         run_all(world, [Process(world, come_early, is_run=False)], {})
@@ -206,14 +209,13 @@ def _people(world: SimWorld, *, settle_all: bool = False) -> None:
 def _restore_older(world: SimWorld) -> None:
     """Someone restores an older copy. A run must refuse it; then the newest one is put back."""
     disk = world.disk
-    seen, newest = disk.witness, disk.image
-    if seen is None:
-        return
+    newest, witness = disk.image, disk.witness
     disk.image = world.rng.choice(disk.copies)
-    if last_fact(disk.image) < seen.seq:
+    if last_fact(disk.image) < last_fact(disk.last_known):
         world.restored_older = True
         run_all(world, [_run(world, "payroll")], {})
         if not world.was_refused_as_older():
             raise world.judge.found("I10", "an older copy of the journal was not refused")
         world.restored_older = False
     disk.image = disk.durable = newest
+    disk.witness = witness

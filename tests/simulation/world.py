@@ -141,7 +141,9 @@ class SimWorld:
             return
         held = dict(journal._connection.execute("SELECT client_orderid, amount FROM instruction"))
         asked = wanted(sheet, self.row_count)
-        changed = {order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]}
+        changed = {
+            order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
+        }
         told = set(plan.validated.defects.filter(code="client_orderid.conflict")["value"])
         if told != changed:
             raise self.judge.found("I7", f"{sorted(told)} are told to have changed, and {sorted(changed)} did")
