@@ -67,7 +67,7 @@ class ModelJournal:
     ) -> None:
         replaces = {one.row: self.instruction(one.instruction) for one in amendments}
         number = len(self.covered) + 1
-        brought = []
+        brought: list[Modelled] = []
         for new in rows:
             old = replaces.get(new.row)
             start = Progress(new.client_orderid) if old is None else succeed(old.progress)
