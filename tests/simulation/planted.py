@@ -483,7 +483,7 @@ BUGS: Mapping[str, Bug] = {
     "rows in flight at a crash: the first alone is in doubt": bug(journal(InterruptsTheFirst), "I1", "I5", "error"),
     "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
     "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10"),
-    "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "error"),
+    "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "I11", "error"),
     "the first notification of several is skipped": bug(_reading(first_is_skipped), "I11", "I1", "error"),
     "the last notification alone is taken in": bug(_reading(last_alone), "I11", "I1", "error"),
     "an answer is taken for the latest attempt's, whichever it was": bug(released_at_once, "I1", "I5"),
