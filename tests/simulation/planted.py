@@ -17,7 +17,7 @@ from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import evidence, evidence_disk
+from paygw_batch.journal import evidence_disk
 from paygw_batch.journal.port import Due, Entry, Known, NewInstruction, RowStanding
 from paygw_batch.journal.spool import Spooled, SpoolEnd, SpoolReader
 from paygw_batch.journal.writer import SqliteJournal
@@ -181,14 +181,6 @@ def journal(kind: type[SqliteJournal]) -> Callable[[SimWorld], None]:
         world.journal_type = kind
 
     return plant
-
-
-def released_at_once(world: SimWorld) -> None:
-    """A release keeps no count of generations, so that an old answer may be taken for the new attempt's."""
-    world.patch(evidence_disk, "candidate_of", lambda *args: replace(_candidate(*args), has_left_once=True))
-
-
-_candidate = evidence.candidate_of
 
 
 # The inbox.
@@ -486,7 +478,6 @@ BUGS: Mapping[str, Bug] = {
     "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "I11", "error"),
     "the first notification of several is skipped": bug(_reading(first_is_skipped), "I11", "I1", "error"),
     "the last notification alone is taken in": bug(_reading(last_alone), "I11", "I1", "error"),
-    "an answer is taken for the latest attempt's, whichever it was": bug(released_at_once, "I1", "I5"),
     "the quarantine is counted from the first attempt": bug(
         patched(resolve, "open_from", from_the_first_attempt), "I1"
     ),
