@@ -23,8 +23,8 @@ from paygw_batch.gateway.endpoint import Connections, TransportSettings
 from paygw_batch.gateway.prepare import Preparer
 from paygw_batch.gateway.signers import signers_for
 from paygw_batch.gateway.transport import PayoutTransport
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.store import open_journal
 from paygw_batch.run.collector import rare_collections
@@ -62,7 +62,7 @@ def payouts_per_s(trial: Trial) -> Sample:
 @contextmanager
 def _journal(trial: Trial) -> Iterator[Journal]:
     if trial.journal == "memory":
-        yield MemoryJournal()
+        yield in_memory_journal()
         return
     with tempfile.TemporaryDirectory(dir=trial.directory) as name:
         place = Path(name)

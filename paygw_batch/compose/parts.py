@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,8 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal.adopting import Adoption
 from paygw_batch.journal.chain import Identity
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.spool import SpoolEnd, SpoolReader, spool_path
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
@@ -301,7 +301,8 @@ def journal_to_read(
 def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
     """Look into the journal that a run would use. Where the sandbox has none yet, that is an empty one."""
     if settings.uses_sandbox and not settings.journal_path().exists():
-        yield MemoryJournal()
+        with closing(in_memory_journal()) as empty:
+            yield empty
         return
     with journal_to_read(settings, must_be_known=True) as journal:
         yield journal

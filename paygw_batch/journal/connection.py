@@ -1,7 +1,7 @@
 """Opening the database so that a commit is a promise, and proving that it was opened so."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
     except apsw.Error as error:
         raise JournalError(f"The journal {path} cannot be opened: {error}.") from None
     try:
-        _configure(connection, write=write)
+        configure(connection)
+        _configure_file(connection, write=write)
     except (apsw.NotADBError, apsw.CorruptError):
         connection.close()
         raise JournalError(f"{path} is not a journal, or its first page is damaged.") from None
@@ -42,21 +43,28 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
     return connection
 
 
-def _configure(connection: apsw.Connection, *, write: bool) -> None:
+def configure(connection: apsw.Connection) -> None:
+    """Set what every database of ours has, in a file or in memory. Raises `apsw.Error`."""
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     # Without this, SQLite plans a statement anew for every row that is bound to it: ten times the cost of the look-up.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     # Payees' data must not reach a temporary file, and a failing page must not become a signal.
-    settings: dict[str, int | str] = {
-        "temp_store": 2,
-        "mmap_size": 0,
-        "cell_size_check": 1,
-        "foreign_keys": 1,
-        "recursive_triggers": 1,
-        "cache_size": -_CACHE_KIB,
-    }
+    _set(
+        connection,
+        {
+            "temp_store": 2,
+            "cell_size_check": 1,
+            "foreign_keys": 1,
+            "recursive_triggers": 1,
+            "cache_size": -_CACHE_KIB,
+        },
+    )
+
+
+def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
+    settings: dict[str, int | str] = {"mmap_size": 0}
     if write:
         # The log stays as an empty file when the last connection closes: a reader then never has to make one.
         persist = ctypes.c_int(1)
@@ -71,6 +79,11 @@ def _configure(connection: apsw.Connection, *, write: bool) -> None:
     else:
         settings["query_only"] = 1
         leave_untouched(connection)  # the last one to close would otherwise try to take the log in, and cannot
+    _set(connection, settings)
+
+
+def _set(connection: apsw.Connection, settings: Mapping[str, int | str]) -> None:
+    """Set pragmas, and read each back: SQLite keeps silent about one that it does not take."""
     for name, wanted in settings.items():
         connection.pragma(name, wanted)
         if (found := connection.pragma(name)) != wanted:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.place import open_private
@@ -35,6 +36,14 @@ class LockWait:
     is_any_holder: bool = False
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+
+class WriteLock(Protocol):
+    """What a writer asks of its lock: held until `close`."""
+
+    def close(self) -> None:
+        """Let another run have the journal."""
+        ...
 
 
 class RunLock:

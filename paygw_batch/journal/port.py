@@ -1,7 +1,8 @@
 """What the rest of the program asks of a journal, and the values that cross the line.
 
-Two stores keep this promise: `store.SqliteJournal` on disk and `memory.MemoryJournal` for tests and simulation; one
-set of conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
+One store keeps this promise, `writer.SqliteJournal`, on disk (`store.open_journal`) and in memory
+(`in_memory.in_memory_journal`); one set of conformance tests holds both to it. A journal has one writer, and is called
+from one thread at a time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.journal.place import check_file, open_private, sync_directory
@@ -69,6 +70,18 @@ def retire(path: Path, seen: Seen) -> None:
     """Keep the witness of a journal that is lost under the journal's own name, where another takes its place."""
     path.rename(path.with_name(f"{seen.journal_id}.witness"))
     sync_directory(path.parent)
+
+
+class HeadWitness(Protocol):
+    """What a writer asks of a witness."""
+
+    def note(self, seen: Seen) -> None:
+        """Make `seen` durable. Raises `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
 
 
 class Witness:

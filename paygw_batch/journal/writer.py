@@ -24,7 +24,7 @@ from paygw_batch.journal.connection import conflicting, fetch, leave_untouched, 
 from paygw_batch.journal.digest import Intake
 from paygw_batch.journal.evidence import carried_out_evidence, clock_evidence
 from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen
-from paygw_batch.journal.lock import RunLock
+from paygw_batch.journal.lock import WriteLock
 from paygw_batch.journal.port import Amendment, BatchRecord, Entry, Known, NewBatch, NewInstruction
 from paygw_batch.journal.progress import Progress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.reader import SqliteReader
@@ -38,7 +38,7 @@ from paygw_batch.journal.rows import (
     progress_of,
 )
 from paygw_batch.journal.statements import fetch_lines, write_lines
-from paygw_batch.journal.witness import Seen, Witness
+from paygw_batch.journal.witness import HeadWitness, Seen
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
@@ -68,8 +68,8 @@ class SqliteJournal(SqliteReader):
         *,
         journal_id: str,
         end: Link,
-        witness: Witness,
-        lock: RunLock,
+        witness: HeadWitness,
+        lock: WriteLock,
         notes: tuple[str, ...],
     ) -> None:
         super().__init__(connection, path, notes)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from asyncio.selector_events import BaseSelectorEventLoop
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,8 @@ from paygw_batch.gateway.encode import EncodedBody
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.prepare import Draft, Signer
 from paygw_batch.gateway.transport import PayoutTransport
-from paygw_batch.journal import connection
+from paygw_batch.journal import backup, connection, spool, witness
+from paygw_batch.run import approval
 from paygw_batch.sheet import write
 
 
@@ -36,6 +37,46 @@ def synchronous_normal() -> None:
 
 def synchronous_off() -> None:
     connection._SYNCHRONOUS_FULL = 0
+
+
+class _WithoutSync:
+    """The module `os`, whose `fsync` does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fsync(self, fd: int) -> None:
+        """Say that it is done."""
+
+
+def spool_not_synced() -> None:
+    """Answer notifications that are written, and not on stable storage."""
+    append = spool.Spool.append
+
+    def careless(self: spool.Spool, contents: Sequence[str]) -> int:
+        _put(spool, "os", _WithoutSync())
+        try:
+            return append(self, contents)
+        finally:
+            _put(spool, "os", os)
+
+    _put(spool.Spool, "append", careless)
+
+
+def witness_not_synced() -> None:
+    """Write the witness, and leave it to the system when it gets to the disk."""
+    _put(witness, "_sync_data", lambda _fd: None)
+
+
+def plan_in_place() -> None:
+    """Write a plan over the old one, byte by byte."""
+    _put(approval, "write_whole", lambda path, data: path.write_bytes(data))
+
+
+def backup_not_synced() -> None:
+    """Say that a backup is made when it is written."""
+    _put(backup, "os", _WithoutSync())
+    _put(backup, "sync_directory", lambda _directory: None)
 
 
 def body_in_a_log_line() -> None:

@@ -10,19 +10,23 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from threading import Event
+from typing import Self
 
 from paygw_batch.compose.parts import make_journal, open_to_write
 from paygw_batch.errors import JournalError, JournalMissing
+from paygw_batch.journal.place import settled
 from paygw_batch.journal.store import SqliteJournal
-from paygw_batch.settings import load_settings
+from paygw_batch.journal.witness import read_witness, witness_path
+from paygw_batch.settings import Settings, load_settings
 
 from .judge import Broken
-from .machine import Machine
+from .machine import Machine, Run
 from .tracing import traced
 
 CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,rename,unlink,unlinkat,mkdir,link,sendto,writev,sendmsg"
@@ -68,7 +72,12 @@ class Sent:
     order_id: str
 
 
-Operation = Write | Truncate | Sync | Name | Sent
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request to the program was answered with 200: whoever asked relies on it."""
+
+
+Operation = Write | Truncate | Sync | Name | Sent | Answered
 _LINE = re.compile(r"^(\d+)\s+(\w+)\((.*)$")
 _RESUMED = re.compile(r"^(\d+)\s+<\.\.\. (\w+) resumed>(.*)$")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
@@ -77,19 +86,39 @@ _SOCKET = "<" + "".join(f"\\x{byte:02x}" for byte in b"socket:")
 _ORDER_ID = re.compile(rb'"client_orderid":\s*"([^"]+)"')
 
 
-def record(machine: Machine, *arguments: str | Path, planted: str | None = None) -> list[Operation]:
-    """Make a journal and run the program, and return what both did to the files of their machine, in order."""
-    known: set[str] = set()
-    made = _recorded(machine, known, "journal", "new")
-    return made + _recorded(machine, known, *arguments, planted=planted)
+def record(
+    machine: Machine,
+    *arguments: str | Path,
+    planted: str | None = None,
+    meanwhile: Callable[[Run], None] | None = None,
+) -> list[Operation]:
+    """Run the program, and return what it did to the files of its machine, in order; `meanwhile` is done beside it.
+
+    Where the machine has no journal, it is made first, and that is recorded, too.
+    """
+    known = set(files_of(machine))
+    made = [] if machine.journal.exists() else _recorded(machine, known, "journal", "new")
+    return made + _recorded(machine, known, *arguments, planted=planted, meanwhile=meanwhile)
 
 
-def _recorded(machine: Machine, known: set[str], *arguments: str | Path, planted: str | None = None) -> list[Operation]:
+def _recorded(
+    machine: Machine,
+    known: set[str],
+    *arguments: str | Path,
+    planted: str | None = None,
+    meanwhile: Callable[[Run], None] | None = None,
+) -> list[Operation]:
     log = machine.home.with_name("operations.txt")
-    code = traced(machine, log, TRACE, *arguments, planted=planted)
+    code = traced(machine, log, TRACE, *arguments, planted=planted, meanwhile=meanwhile)
     if code not in {0, 4, 5}:
         raise AssertionError(f"exit code {code}: {machine.said()}")
     return list(_operations(log.read_text(), str(machine.home), known))
+
+
+def files_of(machine: Machine) -> dict[str, bytes]:
+    """Return what is on the machine's disk, all of it long synced."""
+    ours = (path for path in machine.home.rglob("*") if path.is_file() and path.name not in {"out.txt", "err.txt"})
+    return {str(path): path.read_bytes() for path in ours if not path.name.endswith("-shm")}
 
 
 def _operations(log: str, home: str, known: set[str]) -> Iterator[Operation]:
@@ -139,12 +168,15 @@ def _plain(path: str) -> str:
     return bytes.fromhex(path.replace("\\x", "")).decode() if path.startswith("\\x") else path
 
 
-def _sent(arguments: str) -> Iterator[Sent]:
+def _sent(arguments: str) -> Iterator[Sent | Answered]:
     if "<socket:" not in arguments and "<TCP:" not in arguments and _SOCKET not in arguments:
         return
     for text in _STRING.findall(arguments):
-        if found := _ORDER_ID.search(bytes.fromhex(text.replace("\\x", ""))):
+        data = bytes.fromhex(text.replace("\\x", ""))
+        if found := _ORDER_ID.search(data):
             yield Sent(found[1].decode())
+        if data.startswith(b"HTTP/1.1 200"):
+            yield Answered()
 
 
 def _name(call: str, names: list[str], arguments: str, known: set[str]) -> Iterator[Operation]:
@@ -177,12 +209,21 @@ class Disk:
     renamed: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """Changes of directories since they were synced: the directory, and all names after the change."""
     sent: set[str] = field(default_factory=set)
+    answered: int = 0
+
+    @classmethod
+    def holding(cls, files: Mapping[str, bytes]) -> Self:
+        """Return a disk on which files are durable already."""
+        names = {name: f"{name}#before" for name in files}
+        return cls({names[name]: content for name, content in files.items()}, names=dict(names), now=dict(names))
 
     def apply(self, operation: Operation) -> None:
         """Take note of an operation."""
         match operation:
             case Sent(order_id):
                 self.sent.add(order_id)
+            case Answered():
+                self.answered += 1
             case Write(path) | Truncate(path):
                 if path in self.now:
                     self.pending[self.now[path]].append(operation)
@@ -267,29 +308,44 @@ def _subsets(dirty: list[tuple[str, int]], rng: Random) -> Iterator[frozenset[tu
 
 
 def play(
-    machine: Machine, operations: list[Operation], *, every: int = 1, seed: int = 1, stop: Event | None = None
+    machine: Machine,
+    operations: list[Operation],
+    *,
+    before: Mapping[str, bytes] | None = None,
+    every: int = 1,
+    seed: int = 1,
+    stop: Event | None = None,
+    look: "Look | None" = None,
 ) -> int:
     """Cut the power after every operation (or each `every`-th) in every way; return how many disks were looked at.
+
+    `before` is what the disk held when the recording began. `look` is asked about each disk, and about those that the
+    power leaves once the program has ended: what it said it did must be on all of them.
 
     The machine's own home is moved away: each disk is built in its place, because a journal knows where it lives.
     """
     machine.home.rename(machine.home.with_name("recorded"))
     config = (machine.home.with_name("recorded") / "paygw.toml").read_bytes()
-    rng, disk, looked_at, seen = Random(seed), Disk(), 0, set()  # noqa: S311 (dice)
+    rng, disk, looked_at, seen = Random(seed), Disk.holding(before or {}), 0, set()  # noqa: S311 (dice)
     for number, operation in enumerate(operations):
         if stop is not None and stop.is_set():
             break
         disk.apply(operation)
-        if number % every:
+        is_over = number == len(operations) - 1
+        if number % every and not is_over:
             continue
         for files in disk.left(rng):
-            key = hash((frozenset(files.items()), frozenset(disk.sent)))
+            key = hash((frozenset(files.items()), frozenset(disk.sent), disk.answered, is_over))
             if key in seen:
                 continue
             seen.add(key)
             _build(machine.home, {**files, str(machine.home / "paygw.toml"): config})
             looked_at += 1
-            _look(machine, disk.sent, f"after operation {number} of {len(operations)} ({type(operation).__name__})")
+            when = f"after operation {number} of {len(operations)} ({type(operation).__name__})"
+            if look is None:
+                look_at_journal(machine, disk.sent, when)
+            else:
+                look(machine, disk, when, is_over)
     return looked_at
 
 
@@ -303,13 +359,24 @@ def _build(home: Path, files: Mapping[str, bytes]) -> None:
         path.chmod(0o600)
 
 
-def _look(machine: Machine, sent: set[str], when: str) -> None:
+Look = Callable[[Machine, Disk, str, bool], None]
+"""Is given the machine, what its disk has seen, a word for the moment, and whether the program had ended by then."""
+
+
+def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
+    """Hold that the journal opens, is sound, is known to its witness, and owes nothing that had begun to leave."""
+    known = witnessed(machine)
     try:
         journal = open_as_configured(machine)
     except JournalError as error:
         raise Broken(f"{when}: the journal does not open: {error.message}") from None
     try:
         journal.interrupt("2026-11-21T12:00:00.000Z")
+        for order_id, seq in journal._fetch("SELECT details ->> 'order_id', seq FROM fact WHERE kind = 'intended'"):
+            if order_id in sent and known < seq:
+                raise Broken(
+                    f"{when}: {order_id} had begun to leave, and its witness knows of {known} facts, not {seq}"
+                )
         batches = journal.batches()
         if sent and not batches:
             raise Broken(f"{when}: {sorted(sent)} had begun to leave, and the batch is gone")
@@ -324,19 +391,32 @@ def _look(machine: Machine, sent: set[str], when: str) -> None:
         journal.close()
 
 
-def open_as_configured(machine: Machine) -> SqliteJournal:
-    """Open the journal of a machine as the program would there."""
+def witnessed(machine: Machine) -> int:
+    """Return the number of the last fact that the witness of a machine knows of."""
+    with as_configured(machine) as settings:
+        seen = read_witness(witness_path(settled(settings.witness_directory()), settled(settings.journal_path())))
+    return 0 if seen is None else seen.seq
+
+
+@contextmanager
+def as_configured(machine: Machine) -> Iterator[Settings]:
+    """Give the settings of a machine, as the program has them there."""
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(machine.home / "state")
     try:
-        settings = load_settings(machine.home / "paygw.toml", environ={}, flags={})
-        try:
-            return open_to_write(settings, "campaign")
-        except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
-            make_journal(settings, "campaign")
-            return open_to_write(settings, "campaign")
+        yield load_settings(machine.home / "paygw.toml", environ=machine.environ, flags={})
     finally:
         if before is None:
             del os.environ["XDG_STATE_HOME"]
         else:
             os.environ["XDG_STATE_HOME"] = before
+
+
+def open_as_configured(machine: Machine) -> SqliteJournal:
+    """Open the journal of a machine as the program would there."""
+    with as_configured(machine) as settings:
+        try:
+            return open_to_write(settings, "campaign")
+        except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
+            make_journal(settings, "campaign")
+            return open_to_write(settings, "campaign")

@@ -11,6 +11,7 @@ from .judge import Broken
 from .machine import GatewayProcess, Machine, Spawner
 from .ordinals import KILL, strike
 from .power import Sent, play, record
+from .power_stories import STORIES, play_story
 from .tracing import why_not
 
 ROWS = 4
@@ -54,8 +55,34 @@ def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_l
 
 
 @can_trace
-@pytest.mark.parametrize("planted", ["plants:synchronous_normal", "plants:synchronous_off"])
+@pytest.mark.parametrize(
+    "planted", ["plants:synchronous_normal", "plants:synchronous_off", "plants:witness_not_synced"]
+)
 def test_a_power_cut_finds_the_planted_bug(in_memory: Machine, planted: str) -> None:
     operations = record(in_memory, "submit", in_memory.sheet(ROWS), planted=planted)
     with pytest.raises(Broken, match=r"had begun to leave|does not open"):
         play(in_memory, operations, every=3)
+
+
+@can_trace
+@pytest.mark.parametrize("story", STORIES)
+def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memory: Machine, story: str) -> None:
+    assert play_story(in_memory, STORIES[story], every=4) > 2
+
+
+@can_trace
+@pytest.mark.parametrize(
+    ("story", "planted", "what"),
+    [
+        ("listen", "plants:spool_not_synced", "were answered with 200"),
+        ("resolve", "plants:synchronous_off", "was called paid|does not open|fact"),
+        ("retry", "plants:witness_not_synced", "its witness knows"),
+        ("approve", "plants:plan_in_place", "no plan any more|approvals"),
+        ("backup", "plants:backup_not_synced", "is gone|is no copy|is damaged"),
+    ],
+)
+def test_a_power_cut_in_a_command_finds_the_planted_bug(
+    in_memory: Machine, story: str, planted: str, what: str
+) -> None:
+    with pytest.raises(Broken, match=what):
+        play_story(in_memory, STORIES[story], planted=planted)

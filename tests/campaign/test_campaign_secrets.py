@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -58,7 +59,7 @@ def canary(tmp_path: Path, spawner: Spawner, faulty_gateway: GatewayProcess) -> 
     return machine
 
 
-def start_options(machine: Machine) -> dict[str, object]:
+def start_options(machine: Machine) -> dict[str, Any]:
     return {"environ": {"CANARY": PASSPHRASE, "TMPDIR": str(machine.home / "tmp")}}
 
 

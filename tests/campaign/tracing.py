@@ -5,14 +5,25 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .machine import PATIENCE_S, Machine
+from .machine import PATIENCE_S, Machine, Run
 
 
-def traced(machine: Machine, log: Path, options: list[str], *arguments: str | Path, **start: Any) -> int:
-    """Run the program to its end under strace with `options`, which writes to `log`; return the exit code."""
+def traced(
+    machine: Machine,
+    log: Path,
+    options: list[str],
+    *arguments: str | Path,
+    meanwhile: Callable[[Run], None] | None = None,
+    **start: Any,
+) -> int:
+    """Run the program to its end under strace with `options`, which writes to `log`; return the exit code.
+
+    `meanwhile` is done while it runs; one that does not end by itself must be ended by it.
+    """
     run = machine.start(*arguments, stopped=True, **start)
     run.until_stopped()
     with subprocess.Popen(
@@ -28,7 +39,14 @@ def traced(machine: Machine, log: Path, options: list[str], *arguments: str | Pa
                 raise AssertionError("strace did not attach")
             time.sleep(0.002)
         run.send(signal.SIGCONT)
-        code = run.done()
+        try:
+            if meanwhile is not None:
+                meanwhile(run)
+        except BaseException:
+            run.send(signal.SIGKILL)
+            raise
+        finally:
+            code = run.done()
         strace.wait(PATIENCE_S)
     return code
 

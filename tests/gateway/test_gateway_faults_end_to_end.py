@@ -26,8 +26,9 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
 from paygw_batch.gateway.transport import PayoutTransport
-from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.port import NewBatch, NewInstruction, RowStanding
+from paygw_batch.journal.writer import SqliteJournal
 from paygw_batch.run.engine import Engine, Pace, RunEnd
 from paygw_batch.run.pacing import TRIES
 from paygw_batch.run.ports import Silent, World
@@ -163,7 +164,7 @@ def prepare_for(url: str) -> Any:
     return prepare
 
 
-def a_batch(journal: MemoryJournal) -> int:
+def a_batch(journal: SqliteJournal) -> int:
     new = [
         NewInstruction(row, f"PAY-{row}", "KE", "KES", "100", 10_000, "account", "{}", f"{row}", f"{row}")
         for row in range(2, 2 + ROWS)
@@ -196,7 +197,7 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None, alw
             await peer.answer(http(YES))
 
     nonces = count(1)
-    journal = MemoryJournal()
+    journal = in_memory_journal()
     batch = a_batch(journal)
     async with serving(first_then_well, tls=channel["tls"]) as server:
         place = url or server.url.replace("http:", f"{channel.get('speaks', 'http')}:")

@@ -1,4 +1,4 @@
-"""A private place for a journal, and both stores in turn."""
+"""A private place for a journal, and journals on disk and in memory in turn."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["disk", "memory"])
 def journal(request: pytest.FixtureRequest, place: Path) -> Iterator[Journal]:
-    """Each of the two stores, empty."""
-    opened: Journal = open_at(place) if request.param == "sqlite" else memory()
+    """An empty journal, on disk and in memory."""
+    opened: Journal = open_at(place) if request.param == "disk" else memory()
     yield opened
     opened.close()

@@ -9,8 +9,8 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.adopting import Adoption
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import Amendment, BatchRecord, Due, Entry, Journal, Known, NewBatch, NewInstruction
 from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
 
@@ -144,5 +144,5 @@ def read_at(place: Path) -> SqliteReader:
     return read_journal(journal_path(place), witness_dir=place / "witness", endpoint=ENDPOINT)
 
 
-def memory() -> MemoryJournal:
-    return MemoryJournal(endpoint=ENDPOINT.name)
+def memory() -> SqliteJournal:
+    return in_memory_journal(endpoint=ENDPOINT.name)

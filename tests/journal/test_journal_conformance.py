@@ -1,4 +1,4 @@
-"""What both stores promise: every test here runs against the journal on disk and against its twin in memory."""
+"""What a journal promises: every test here runs against one on disk and one in memory."""
 
 import pytest
 

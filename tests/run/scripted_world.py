@@ -10,8 +10,9 @@ from itertools import count
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
+from paygw_batch.journal.writer import SqliteJournal
 from paygw_batch.run.engine import Engine, Pace, RunEnd
 from paygw_batch.run.ports import Silent, World
 from paygw_batch.run.threads import Inline
@@ -135,8 +136,8 @@ def open_batch(journal: Journal, rows: Iterable[int], batch: str = "0123456789ab
     )
 
 
-def a_journal(rows: int) -> tuple[MemoryJournal, BatchRecord]:
-    journal = MemoryJournal()
+def a_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
+    journal = in_memory_journal()
     return journal, open_batch(journal, range(2, rows + 2))
 
 

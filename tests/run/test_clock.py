@@ -8,7 +8,8 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.journal.evidence_port import ClockSeen
-from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.in_memory import in_memory_journal
+from paygw_batch.journal.store import SqliteJournal
 from paygw_batch.run.clock import DateWatch, ahead_sentence, behind_sentence, require_sound_clock
 from paygw_batch.run.ports import timestamp
 from paygw_batch.run.resolve import needs_second_person
@@ -21,8 +22,8 @@ def reply(*dates: str) -> RawReply:
     return RawReply(200, tuple(("date", date) for date in dates), b"{}")
 
 
-def noted(ahead_s: int) -> MemoryJournal:
-    journal = MemoryJournal()
+def noted(ahead_s: int) -> SqliteJournal:
+    journal = in_memory_journal()
     journal.note_clock(ClockSeen(timestamp(NOW), timestamp(NOW), ahead_s), at=timestamp(NOW))
     return journal
 
@@ -49,7 +50,7 @@ def test_what_a_reply_says_of_our_clock(came_back: RawReply | TransportFault, ah
 
 
 def test_the_difference_is_written_once_and_only_when_it_changes_by_more_than_a_minute() -> None:
-    journal = MemoryJournal()
+    journal = in_memory_journal()
     DateWatch(lambda: NOW).note_in(journal)
     assert journal.clock_seen() is None
     for seconds, kept in ((0, 0), (60, 0), (61, 61), (30, 61), (0, 0)):

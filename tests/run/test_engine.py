@@ -13,8 +13,8 @@ from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, Entry
+from paygw_batch.journal.writer import SqliteJournal
 from paygw_batch.run.collector import rare_collections
 from paygw_batch.run.engine import SIGNED_AHEAD, Pace
 from paygw_batch.run.pacing import TRIES
@@ -32,7 +32,7 @@ from tests.run.scripted_world import (
 )
 
 
-def states(journal: MemoryJournal, batch: BatchRecord) -> Counter[State]:
+def states(journal: SqliteJournal, batch: BatchRecord) -> Counter[State]:
     return Counter({tally.state: tally.count for tally in journal.tallies(batch.number)})
 
 

@@ -14,7 +14,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.gateway.enquiry import Answer, read_answer
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
-from paygw_batch.journal.memory import MemoryJournal
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.port import BatchRecord, Entry, NewBatch, NewInstruction
 from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
 
@@ -38,7 +38,7 @@ class World:
     def __init__(self, script: Script, rows: int = 2, kind: OutcomeKind = OutcomeKind.ACCEPTED) -> None:
         self.now_s = 0.0
         self.asked: list[tuple[float, str]] = []
-        self.journal = MemoryJournal()
+        self.journal = in_memory_journal()
         self.batch = self._sent(rows, kind)
         self._script = script
         self._times: dict[str, int] = {}

@@ -13,8 +13,8 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, SheetRepeatsBatch
+from paygw_batch.journal.in_memory import in_memory_journal
 from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.memory import MemoryJournal
 from paygw_batch.journal.port import BatchRecord, JournalReader
 from paygw_batch.journal.store import SqliteJournal, open_journal
 from paygw_batch.run.ports import timestamp
@@ -47,7 +47,7 @@ def plan(validated: Validated, journal: JournalReader, *, amend: bool = False, d
     return plan_submission(validated, journal, operation="payout", amend=amend, now=lambda: later, quarantine_h=24)
 
 
-def submit(plan: Plan, journal: MemoryJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
+def submit(plan: Plan, journal: SqliteJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
     batch = open_planned_batch(
         plan, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW
     )
@@ -56,17 +56,17 @@ def submit(plan: Plan, journal: MemoryJournal, gateway: ScriptedGateway | None =
 
 
 @pytest.fixture
-def journal() -> MemoryJournal:
-    return MemoryJournal()
+def journal() -> SqliteJournal:
+    return in_memory_journal()
 
 
-def test_a_plan_writes_nothing(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_a_plan_writes_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
     plan(sheet(tmp_path, "A 100 001"), journal)
     assert journal.head().seq == 0
     assert journal.batches() == []
 
 
-def test_the_same_sheet_again_is_the_same_batch(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_the_same_sheet_again_is_the_same_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     again = plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal)
     assert again.existing == first
@@ -74,7 +74,7 @@ def test_the_same_sheet_again_is_the_same_batch(journal: MemoryJournal, tmp_path
 
 
 def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent(
-    journal: MemoryJournal, tmp_path: Path
+    journal: SqliteJournal, tmp_path: Path
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     corrected = plan(sheet(tmp_path, "B 100 002", "C 100 003", "A 100 001"), journal)
@@ -89,7 +89,7 @@ def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent
     "environ", [{}, {"PANDERA_VALIDATION_ENABLED": "False"}, {"PANDERA_VALIDATION_DEPTH": "SCHEMA_ONLY"}]
 )
 def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_down(
-    journal: MemoryJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    journal: SqliteJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -101,7 +101,7 @@ def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_do
     assert journal.batches() == []
 
 
-def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -110,7 +110,7 @@ def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: Memor
 
 
 def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(
-    journal: MemoryJournal, tmp_path: Path
+    journal: SqliteJournal, tmp_path: Path
 ) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     clashing = plan(sheet(tmp_path, "A 200 001", "B 100 002"), journal).validated
@@ -123,13 +123,13 @@ def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(
 
 @pytest.mark.parametrize("content", ["A 100.00 001", "A 100 001"])
 def test_the_same_payment_written_with_other_decimals_is_known(
-    journal: MemoryJournal, tmp_path: Path, content: str
+    journal: SqliteJournal, tmp_path: Path, content: str
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, content), journal).validated.defects.is_empty()
 
 
-def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: SqliteJournal, tmp_path: Path) -> None:
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     old = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal, declined)
     gateway = ScriptedGateway()
@@ -140,7 +140,7 @@ def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: M
     assert new.batch in reconciliation(journal, old, MINOR_UNITS)["message"][0]
 
 
-def test_amend_of_what_never_left_keeps_the_id(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_amend_of_what_never_left_keeps_the_id(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -148,14 +148,14 @@ def test_amend_of_what_never_left_keeps_the_id(journal: MemoryJournal, tmp_path:
     assert gateway.arrived == ["A"]
 
 
-def test_amend_never_touches_what_is_paid(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_amend_never_touches_what_is_paid(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, "A 120 001"), journal, amend=True).validated.defects.height == 1
 
 
 @pytest.mark.parametrize(("days", "warned"), [(0, True), (6, True), (8, False)])
 def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
-    journal: MemoryJournal, tmp_path: Path, days: int, warned: bool
+    journal: SqliteJournal, tmp_path: Path, days: int, warned: bool
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     warnings = plan(sheet(tmp_path, "B 100 001", "C 100 002"), journal, days=days).warnings
@@ -165,7 +165,7 @@ def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
         assert "B" in warnings["message"][0].split()
 
 
-def test_a_preview_shows_what_would_be_sent(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_a_preview_shows_what_would_be_sent(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     shown = preview(plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal), journal, MINOR_UNITS)
     assert shown["state"].to_list() == ["paid", "ready", "invalid"]
@@ -178,7 +178,7 @@ def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
     frames = []
     for rows in (20_000, rows_a_page):
         monkeypatch.setattr("paygw_batch.sheet.pages.ROWS_A_PAGE", rows)
-        held = MemoryJournal()
+        held = in_memory_journal()
         batch = submit(plan(sheet(tmp_path, "A 100 001", "B 0 002", "C 0 003", "D 4 004", "E 5 005"), held), held)
         assert len(list(held.pages(batch.number))) == -(-5 // rows)
         frames.append(reconciliation(held, batch, MINOR_UNITS))
@@ -186,7 +186,7 @@ def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
     assert frames[0].equals(frames[1])
 
 
-def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: SqliteJournal, tmp_path: Path) -> None:
     path = tmp_path / "payroll.csv"
     path.write_text(
         "country,client_orderid,amount,account_name,account_number,phone,minor,sent_purpose,gateway_message\n"
@@ -200,15 +200,16 @@ def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: 
 
 
 def test_a_reconciliation_that_would_leave_out_a_row_of_the_journal_is_not_made(
-    journal: MemoryJournal, tmp_path: Path
+    journal: SqliteJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
-    journal._pages[batch.number] = list(to_pages(from_pages(journal.pages(batch.number)).head(1)))
+    first_row = list(to_pages(from_pages(journal.pages(batch.number)).head(1)))
+    monkeypatch.setattr(journal, "pages", lambda _batch: iter(first_row))
     with pytest.raises(InternalError, match="rows that its sheet does not have"):
         reconciliation(journal, batch, MINOR_UNITS)
 
 
-def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: SqliteJournal, tmp_path: Path) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     first, second = (reconciliation(journal, batch, MINOR_UNITS) for _ in range(2))
     assert first.equals(second)
@@ -240,7 +241,7 @@ def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp
     held.close()
 
 
-def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_a_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Path) -> None:
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     gateway = ScriptedGateway()
     seen: list[pl.DataFrame] = []
@@ -252,7 +253,7 @@ def test_a_row_in_flight_is_shown_in_doubt(journal: MemoryJournal, tmp_path: Pat
 
 
 def test_an_id_that_was_used_in_another_spelling_is_a_defect_that_amend_does_not_lift(
-    journal: MemoryJournal, tmp_path: Path
+    journal: SqliteJournal, tmp_path: Path
 ) -> None:
     first = submit(plan(sheet(tmp_path, "PAY-É 100 001"), journal), journal)
     for amend in (False, True):
@@ -268,7 +269,7 @@ def rows(prefix: str, count: int, first: int = 1) -> list[str]:
 
 @pytest.mark.parametrize(("days", "repeats"), [(0, True), (4, True), (5, False)])
 def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
-    journal: MemoryJournal, tmp_path: Path, days: int, repeats: bool
+    journal: SqliteJournal, tmp_path: Path, days: int, repeats: bool
 ) -> None:
     before = submit(plan(sheet(tmp_path, *rows("A", 6)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 5), *rows("B", 4, 50)), journal, days=days)
@@ -281,7 +282,7 @@ def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
         assert len(journal.batches()) == 1
 
 
-def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: MemoryJournal, tmp_path: Path) -> None:
+def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: SqliteJournal, tmp_path: Path) -> None:
     for batch in range(3):
         submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
@@ -290,7 +291,7 @@ def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: MemoryJo
 
 
 def test_the_batch_with_the_most_repeated_rows_is_named_and_others_stay_single(
-    journal: MemoryJournal, tmp_path: Path
+    journal: SqliteJournal, tmp_path: Path
 ) -> None:
     most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
     submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)

@@ -1,180 +1,224 @@
-"""The disk of the simulated machine: a journal, its witness and its lock, and what of them outlives a crash."""
+"""The disk of the simulated machine: the journal's database, its witness and its lock, and what outlives a crash.
+
+The journal is the one that ships: its tables, statements and transactions. Only the file is simulated: a process works
+on a copy of the bytes on the disk, and puts them back with each COMMIT. So what a process had not committed when it was
+killed is gone, and what it had committed is there.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from paygw_batch.core.evidence import Evidence, Finding
-from paygw_batch.core.lifecycle import Intended
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalHeld, JournalUnwritable
-from paygw_batch.journal.memory import MemoryJournal
-from paygw_batch.journal.port import BatchRecord, Entry, Known, NewBatch, NewInstruction
-from paygw_batch.journal.witness import Seen, hold_against
+import apsw
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.errors import JournalHeld
+from paygw_batch.journal.chain import Identity
+from paygw_batch.journal.connection import configure
+from paygw_batch.journal.in_memory import database_of
+from paygw_batch.journal.opening import look_at
+from paygw_batch.journal.port import BatchRecord
+from paygw_batch.journal.reader import SqliteReader
+from paygw_batch.journal.witness import Seen
+from paygw_batch.journal.writer import SqliteJournal
 
 if TYPE_CHECKING:
     from .process import Process
 
-T = TypeVar("T")
-Write = Callable[[MemoryJournal], T]
-
-_ID = "simulated"
-_PLACE = Path("simulated.witness")
+_ENDPOINT = "simulated"
+_PATH, _WITNESS = Path("simulated.sqlite3"), Path("simulated.witness")
+_NEW = Identity("5" * 32, _ENDPOINT, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 
 class Disk:
     """What all processes of the machine share.
 
-    `writes` is everything that was ever committed, in order: played again from the start it makes the same journal,
-    and a beginning of it makes the older copy that a person may restore. With `synchronous` off, a power cut takes
-    back what was committed since the last sync; with it on, as the product has it, nothing.
+    `copies` are the database as it was after each commit: one of them is the older copy that a person may restore.
+    With `synchronous` off, a power cut takes back what was committed since the last sync; with it on, as the product
+    has it, nothing.
     """
 
     def __init__(self) -> None:
-        self.journal = MemoryJournal()
-        self.writes: list[Write[Any]] = []
+        self.image = self.durable = database_of(_NEW)
+        self.copies = [self.image]
+        self.last_known = self.image
+        """The newest that any process went on from: a run must refuse what is older."""
         self.witness: Seen | None = None
         self.holders: set[Process] = set()
         self.synchronous = True
         self.heeds_witness = True
-        self.durable = 0
-        """How many of `writes` a power cut leaves."""
-        self.durable_nonces: set[str] = set()
-        self._unsynced_nonces: set[str] = set()
-
-    # The lock: the operating system's, so it ends with its holder.
+        self._connection: SimConnection | None = None
+        self._holds: bytes | None = None
 
     async def take_lock(self, process: "Process") -> None:
-        """Give the lock to one living process; raise `JournalHeld` when another has it."""
+        """Give the lock to one living process; raise `JournalHeld` when another has it. It ends with its holder."""
         if self.holders:
             raise JournalHeld
         self.holders.add(process)
 
-    def check_newest(self) -> None:
-        """Hold the journal against its witness, as opening it does. Raises `JournalWentBack`."""
-        if self.heeds_witness and self.witness is not None:
-            hold_against(
-                self.witness,
-                _PLACE,
-                journal_id=_ID,
-                seq=self.journal.head().seq,
-                hash_at=lambda seq: self.journal._lines[seq - 1].hash.hex(),
-            )
+    def open(self, process: "Process") -> SqliteJournal:
+        """Open the journal for a process that has the lock. Raises as opening one does, `JournalWentBack` above all."""
+        connection = self._connected(process)
+        seen = self.witness if self.heeds_witness else None
+        found = look_at(connection, _PATH, endpoint=_ENDPOINT, seen=seen, witness=_WITNESS)
+        if found is None:
+            raise AssertionError("the disk holds no journal")
+        witness = SimWitness(self, process)
+        witness.note(Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
+        return process.world.journal_type(
+            connection,
+            _PATH,
+            journal_id=found.identity.journal_id,
+            end=found.end,
+            witness=witness,
+            lock=SimLock(self, process),
+            notes=(),
+        )
 
-    # Writing.
+    def _connected(self, process: "Process | None") -> "SimConnection":
+        """Return a connection to what is on the disk: a process that looks first sees nothing of one before it.
 
-    def commit(self, write: Write[T], nonces: Iterable[str]) -> T:
-        """Make one transaction part of the journal: whole, and before this returns on stable storage."""
-        result = write(self.journal)
-        self.writes.append(write)
-        self._unsynced_nonces.update(nonces)
+        The last one is given on where its database is what is on the disk, once what its process had not committed is
+        rolled back. That is much cheaper than to read the tables and to prepare every statement anew.
+        """
+        connection = self._connection
+        if connection is None or self._holds is not self.image or connection.process in self.holders - {process}:
+            if connection is not None and connection.process not in self.holders:
+                connection.close(True)
+            self._connection = connection = SimConnection(self)
+            self._holds = self.image
+        elif connection.in_transaction:
+            connection.execute("ROLLBACK")
+        connection.process = process
+        return connection
+
+    def stored(self, connection: "SimConnection") -> None:
+        """Take what a COMMIT wrote, on stable storage unless told otherwise."""
+        self.image = connection.serialize("main")
+        self._connection, self._holds = connection, self.image
+        self.copies.append(self.image)
         if self.synchronous:
-            self.sync()
-        return result
+            self.durable = self.image
 
-    def sync(self) -> None:
-        """Make everything durable."""
-        self.durable = len(self.writes)
-        self.durable_nonces |= self._unsynced_nonces
-        self._unsynced_nonces.clear()
+    def close(self) -> None:
+        """Let go of what was opened."""
+        if self._connection is not None:
+            self._connection.close(True)
 
-    def tell_witness(self) -> None:
-        """Let the witness know the end of the chain."""
-        end = self.journal._end
-        if end.seq > 0:
-            self.witness = Seen(_ID, end.seq, end.hash.hex())
-
-    # What befalls a disk.
+    def has_intent(self, nonce: str) -> bool:
+        """Whether stable storage holds an intent with this nonce: its bytes are searched, nobody is asked."""
+        return f'"nonce":"{nonce}"'.encode() in self.durable
 
     def lose_power(self) -> None:
         """Forget what was not on stable storage."""
-        if self.durable < len(self.writes):
-            self.restore(self.durable)
+        self.image = self.durable
 
-    def restore(self, writes: int) -> None:
-        """Put the journal back to what its first `writes` transactions made of it."""
-        self.writes = self.writes[:writes]
-        self.journal = self.as_it_was(writes)
+    def reader(self) -> SqliteReader:
+        """Look into the journal as it is on the disk, as `status` does between runs."""
+        return SqliteReader(self._connected(None), _PATH)
 
-    def as_it_was(self, writes: int) -> MemoryJournal:
-        """Return the journal that the first `writes` transactions make."""
-        journal = MemoryJournal()
-        for write in self.writes[:writes]:
-            write(journal)
-        return journal
+    def batches(self) -> Sequence[BatchRecord]:
+        """Return the batches of the journal on the disk."""
+        return self.reader().batches()
+
+    def kept_notifications(self) -> int:
+        """Return how many notifications are in the journal on the disk."""
+        ((count,),) = self._connected(None).execute("SELECT count(*) FROM evidence WHERE spooled IS NOT NULL")
+        return int(count)
+
+    def states(self) -> set[State]:
+        """Return which states rows are in."""
+        return {one.state for batch in self.batches() for one in self.reader().standings(batch.number)}
 
 
-class HeldJournal:
-    """The journal as one process holds it. What it only reads goes straight to the journal on disk.
+def reader_of(image: bytes) -> SqliteReader:
+    """Look into a copy of a journal."""
+    connection = apsw.Connection(":memory:")
+    connection.deserialize("main", image)
+    configure(connection)
+    return SqliteReader(connection, _PATH)
 
-    A process that is dead writes nothing, and one whose journal failed once never writes again.
-    """
 
-    def __init__(self, disk: Disk, process: "Process") -> None:
+def last_fact(image: bytes) -> int:
+    """Return the number of the last fact in a copy of a journal."""
+    with closing(reader_of(image)) as reader:
+        return reader.head().seq
+
+
+class SimConnection(apsw.Connection):
+    """SQLite as one process has it: every statement is carried out, and a COMMIT is where things may befall it."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(":memory:")
+        self.process: Process | None = None
         self._disk = disk
-        self._process = process
-        self._end = disk.journal._end.seq
-        self._failed = False
+        self._is_writing = False
+        self.deserialize("main", disk.image)
+        configure(self)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._disk.journal, name)
+    def execute(self, statements: str, *arguments: Any, **named: Any) -> apsw.Cursor:
+        """Carry out a statement."""
+        if statements == "BEGIN IMMEDIATE":
+            if self.process is None or self.process.dead:
+                raise asyncio.CancelledError
+            self._is_writing = True
+        elif statements == "COMMIT" and self._is_writing:
+            self._is_writing = False
+            return self._commit(self.process)
+        return super().execute(statements, *arguments, **named)
 
-    def open_batch(
-        self, batch: NewBatch, new: Sequence[NewInstruction], known: Sequence[Known], at: str
-    ) -> BatchRecord:
-        return self._write(
-            lambda journal: journal.open_batch(
-                batch, pages=[b"page"], instructions=new, known=known, amendments=[], at=at
-            )
-        )
-
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        journal = self._disk.journal
-        kept = [
-            entry
-            for entry in entries
-            if not (isinstance(entry.fact, Intended) and journal._is_contested(entry.instruction))
-        ]
-        return self._write(lambda journal: journal.append(entries), kept)
-
-    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
-        return self._write(lambda journal: journal.take_in(evidence, words, at=at))
-
-    def settle(self, entries: Sequence[Entry]) -> None:
-        self._write(lambda journal: journal.settle(entries), entries)
-
-    def interrupt(self, at: str) -> int:
-        return self._write(lambda journal: journal.interrupt(at))
-
-    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
-        return self._write(lambda journal: journal.release(batch, rows, suffix=suffix, by=by, at=at))
-
-    def _write(self, write: Write[T], entries: Sequence[Entry] = ()) -> T:
-        process, disk = self._process, self._disk
-        if process.dead:
+    def _commit(self, process: "Process | None") -> apsw.Cursor:
+        if process is None or process.dead:
             raise asyncio.CancelledError
-        if self._failed or disk.journal._end.seq != self._end:
-            raise JournalUnwritable
         process.writes += 1
         if process.writes == process.dies_before_write:
             process.die()
             raise asyncio.CancelledError
         if process.writes == process.fails_at_write:
-            self._failed = True
+            process.had_mishap = True
             if process.failed_write_is_there:
-                self._commit(write, entries)
-            raise JournalUnwritable
-        result = self._commit(write, entries)
+                self._stored(process)
+            raise apsw.IOError("disk I/O error")
+        result = self._stored(process)
         if process.writes == process.dies_after_write:  # durable, and no one was told, not even the witness
             process.die()
             raise asyncio.CancelledError
-        disk.tell_witness()
+        self._disk.last_known = self._disk.image
         return result
 
-    def _commit(self, write: Write[T], entries: Sequence[Entry]) -> T:
-        nonces = [entry.fact.nonce for entry in entries if isinstance(entry.fact, Intended)]
-        result = self._disk.commit(write, nonces)
-        self._end = self._disk.journal._end.seq
-        self._process.world.judge.look_at_write(self._process, entries)
+    def _stored(self, process: "Process") -> apsw.Cursor:
+        result = super().execute("COMMIT")
+        self._disk.stored(self)
+        process.world.judge.look_at_write(process)
         return result
+
+
+class SimWitness:
+    """The witness, as one process has it."""
+
+    def __init__(self, disk: Disk, process: "Process") -> None:
+        self._disk = disk
+        self._process = process
+
+    def note(self, seen: Seen) -> None:
+        """Remember how far the journal has come."""
+        if self._process.dead:
+            raise asyncio.CancelledError
+        self._disk.witness = seen
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SimLock:
+    """The lock, as its holder has it."""
+
+    def __init__(self, disk: Disk, process: "Process") -> None:
+        self._disk = disk
+        self._process = process
+
+    def close(self) -> None:
+        """Let another process in."""
+        self._disk.holders.discard(self._process)

@@ -22,6 +22,10 @@ CONNECT_TIMEOUT_S = 30.0
 LATEST_COMMIT_S = 20 * 3600.0
 """The latest that an order which nobody heard of again is still executed: within the quarantine of a day."""
 
+LATEST_NOTIFICATION_S = (3600.0, 40 * 3600.0)
+"""A notification is late by up to one of these: while its run goes on, or when another attempt has been made."""
+CHANCE_OF_A_NOTIFICATION = 0.15
+
 
 class Said(Enum):
     """What an honest reader must take an answer for."""
@@ -131,6 +135,7 @@ class SimGateway:
                 world.judge.first_byte(process, request, behaviour)
                 self._take(request, behaviour)
             await asyncio.sleep(rng.random() * 0.2 if behaviour.after_s is None else behaviour.after_s)
+            world.judge.answered(process, request)
             return behaviour.answer(request)
         finally:
             self.in_flight -= 1
@@ -138,8 +143,23 @@ class SimGateway:
     def _take(self, request: PreparedRequest, behaviour: Behaviour) -> None:
         """Execute the order, now or (where the sender hears nothing of it) much later; or never."""
         world = self._process.world
+        if behaviour.said is Said.NO and not behaviour.lies:
+            self._notify(request, "declined")
         if world.rng.random() >= behaviour.executes:
             return
-        late = behaviour.said is Said.NOTHING and world.rng.random() < 0.3
+        late = behaviour.said is Said.NOTHING and world.rng.random() < 0.5
         delay_s = world.rng.random() * LATEST_COMMIT_S if late else 0.0
         world.later(delay_s, lambda: world.judge.executed(request))
+        if not behaviour.lies:
+            self._notify(request, "approved", delay_s)
+
+    def _notify(self, request: PreparedRequest, word: str, after_s: float = 0.0) -> None:
+        """Tell of an order some time after it was decided, or not; sometimes twice."""
+        world, expected = self._process.world, request.expected
+        if world.rng.random() >= CHANCE_OF_A_NOTIFICATION:
+            return
+        for _ in range(world.rng.choice((1, 1, 2))):
+            world.later(
+                after_s + world.rng.random() * world.rng.choice(LATEST_NOTIFICATION_S),
+                lambda: world.inbox.hear(expected.order_id, str(expected.amount), word),
+            )

@@ -1,21 +1,33 @@
-"""Planted bugs: mistakes that someone could make, switched on in a simulated world only. Each must be found."""
+"""Planted bugs: mistakes that someone could make, switched on in a simulated world only. Each must be found.
+
+Where a bug is one of the program, a part of the program itself is replaced for as long as the world lasts.
+"""
 
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from paygw_batch.core.lifecycle import Concluded, Intended, State
+from paygw_batch.compose import sending
+from paygw_batch.core.evidence import Evidence, Finding
+from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.memory import MemoryJournal
-from paygw_batch.journal.port import BatchRecord, Due, Entry, Known, NewBatch, NewInstruction
+from paygw_batch.journal import evidence_disk
+from paygw_batch.journal.port import Due, Entry, Known, NewInstruction, RowStanding
+from paygw_batch.journal.spool import Spooled, SpoolEnd, SpoolReader
+from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.run import approval, resolve
+from paygw_batch.run.approval import Approval, ApprovalPolicy, Content, PlanDocument
 from paygw_batch.run.engine import Engine
+from paygw_batch.run.ports import timestamp
+from paygw_batch.run.statement import StatementReader
+from paygw_batch.sheet.statement import StatementLine
 
-from .disk import HeldJournal
 from .gateway import SimGateway
 from .process import Process, prepare
 from .world import SimWorld
@@ -31,10 +43,15 @@ class Bug:
     found_by: frozenset[str]
 
 
+def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], None]:
+    """Return the plant that replaces a part of the program."""
+    return lambda world: world.patch(owner, name, value)
+
+
 # The journal.
 
 
-class IntentsLate(HeldJournal):
+class IntentsLate(SqliteJournal):
     """Keeps intents back until their outcome is there."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
@@ -49,48 +66,45 @@ class IntentsLate(HeldJournal):
         return [True] * len(entries)
 
 
-class SendsWhatIsHeld(HeldJournal):
-    """Looks at evidence when rows are read as due, and never again."""
-
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        return self._write(lambda journal: [line.contradicts is None for line in journal._record(entries)], entries)
-
-
-class SendsInFlightAgain(HeldJournal):
+class SendsInFlightAgain(SqliteJournal):
     """Takes what was in flight at a crash for unsent."""
 
     def interrupt(self, at: str) -> int:
-        entries = [
-            Entry(number, progress.standing.attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at)
-            for number, progress in self._disk.journal._progress.items()
-            if progress.standing.state is State.IN_FLIGHT
-        ]
-        self.append(entries)
-        return len(entries)
+        found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight'")
+        self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in found])
+        return len(found)
 
 
-class Overwrites(HeldJournal):
-    """Writes an outcome wherever the instruction stands."""
+class InterruptsTheFirst(SqliteJournal):
+    """Puts one row in doubt after a crash, and takes the others for unsent."""
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        moved = super().append(entries)
-        states = {OutcomeKind.PAID: State.PAID, OutcomeKind.REJECTED: State.REJECTED}
-        late = [
-            (entry.instruction, states[entry.fact.outcome.kind])
-            for entry, did in zip(entries, moved, strict=True)
-            if not did and isinstance(entry.fact, Concluded) and entry.fact.outcome.kind in states
-        ]
-
-        def overwrite(journal: MemoryJournal) -> None:
-            for number, state in late:
-                before = journal._progress[number]
-                journal._progress[number] = before._replace(standing=replace(before.standing, state=state))
-
-        self._write(overwrite)
-        return moved
+    def interrupt(self, at: str) -> int:
+        count = super().interrupt(at)
+        if count > 1:
+            self._run(
+                """UPDATE standing SET state = 'ready' WHERE state = 'in_doubt' AND error_code = 'interrupted'
+                AND instruction > (SELECT min(instruction) FROM standing WHERE state = 'in_doubt')"""
+            )
+        return count
 
 
-class WritesOn(HeldJournal):
+class Overwrites(SqliteJournal):
+    """Writes evidence wherever the row is."""
+
+    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+        findings = super().take_in(evidence, words, at=at)
+        with self._writing():
+            for one, finding in zip(evidence, findings, strict=False):
+                if finding in {Finding.CONTRADICTING, Finding.AMBIGUOUS, Finding.SUPERSEDED, Finding.LATE}:
+                    self._run(
+                        """UPDATE standing SET state = ? WHERE state IN ('paid', 'rejected')
+                        AND instruction IN (SELECT instruction FROM order_id WHERE order_id = ?)""",
+                        (words[one.claim.status or ""].value, one.claim.order_id),
+                    )
+        return findings
+
+
+class WritesOn(SqliteJournal):
     """Swallows the failure of a write and goes on."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
@@ -100,29 +114,182 @@ class WritesOn(HeldJournal):
             return [True] * len(entries)
 
 
-class SkipsARow(HeldJournal):
+class SkipsARow(SqliteJournal):
     """Never comes to the last row of a sheet."""
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        last = max(self._disk.journal._covered[batch], default=0)
-        due = self._disk.journal.due(batch, after_row=after_row, limit=limit)
-        return [one for one in due if one.row < last]
+        last = max((one.row for one in self.standings(batch)), default=0)
+        return [one for one in super().due(batch, after_row=after_row, limit=limit) if one.row < last]
 
 
-class FloatAmounts(HeldJournal):
+class FloatAmounts(SqliteJournal):
     """Counts money in floats."""
 
-    def open_batch(
-        self, batch: NewBatch, new: Sequence[NewInstruction], known: Sequence[Known], at: str
-    ) -> BatchRecord:
-        return super().open_batch(batch, [one._replace(minor=int(float(one.amount) * 100)) for one in new], known, at)
+    def open_batch(self, batch: Any, *, instructions: Iterable[NewInstruction], **rest: Any) -> Any:
+        floats = (one._replace(minor=int(float(one.amount) * 100)) for one in instructions)
+        return super().open_batch(batch, instructions=floats, **rest)
 
 
-def journal(kind: type[HeldJournal]) -> Callable[[SimWorld], None]:
+class ReleasesUnderAnUsedId(SqliteJournal):
+    """Gives every further attempt the order id of the first, whatever was asked."""
+
+    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
+        del suffix
+        return super().release(batch, rows, suffix=False, by=by, at=at)
+
+
+class ChangesAreKnown(SqliteJournal):
+    """Takes a row whose content changed for one that it knows."""
+
+    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Any]]:
+        known, clashes = super().compare(operation, rows)
+        return [*known, *(Known(clash.row, clash.instruction, clash.state) for clash in clashes)], []
+
+
+class TellsTheWitnessOnce(SqliteJournal):
+    """Tells the witness of its first commit alone."""
+
+    def _tell_witness(self) -> None:
+        if self.__dict__.setdefault("_told", 0) < 1:
+            super()._tell_witness()
+        self.__dict__["_told"] += 1
+
+
+class TellsTheWitnessTooSoon(SqliteJournal):
+    """Tells the witness of facts before they are committed."""
+
+    def _commit(self) -> None:
+        self._tell_witness()
+        super()._commit()
+
+
+class ForgetsWhereItWas(SqliteJournal):
+    """Rolls a failed write back, and goes on as if nothing had been."""
+
+    def _give_up(self, reason: str) -> JournalUnwritable:
+        return JournalUnwritable(reason)
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        try:
+            return super().append(entries)
+        except JournalUnwritable:
+            return super().append(entries)
+
+
+def journal(kind: type[SqliteJournal]) -> Callable[[SimWorld], None]:
     def plant(world: SimWorld) -> None:
         world.journal_type = kind
 
     return plant
+
+
+# The inbox.
+
+
+def _reading(look: Callable[[Sequence[Spooled]], Sequence[Spooled]]) -> Callable[[SimWorld], None]:
+    after = SpoolReader.after
+
+    def reading(self: SpoolReader, taken: SpoolEnd, *, limit: int) -> Sequence[Spooled]:
+        return look(after(self, taken, limit=limit))
+
+    return patched(SpoolReader, "after", reading)
+
+
+def first_is_skipped(found: Sequence[Spooled]) -> Sequence[Spooled]:
+    return found[1:] if len(found) > 1 else found
+
+
+def last_alone(found: Sequence[Spooled]) -> Sequence[Spooled]:
+    return found[-1:]
+
+
+# People's words: statements, settlements, approvals.
+
+
+def from_the_first_attempt(standing: RowStanding, quarantine_h: float) -> datetime | None:
+    """The quarantine counted from the first attempt instead of the latest."""
+    if standing.first_sent_at is None:
+        return None
+    return datetime.fromisoformat(standing.first_sent_at) + timedelta(hours=quarantine_h)
+
+
+def no_quarantine(*_: object) -> None:
+    """No quarantine at all."""
+
+
+def every_answer_settles(self: StatementReader, line: StatementLine) -> Resolution | None:
+    """A statement's word that means accepted is taken for rejected: the gateway "has not paid it"."""
+    meaning = self._words.get(line.status or "")
+    return Resolution.PAID if meaning is OutcomeKind.PAID else Resolution.REJECTED
+
+
+def earlier_lines_settle(self: StatementReader, order_ids: Mapping[str, int]) -> Any:
+    """A line is held against the row's own id, whatever its latest attempt was sent under."""
+    named, doubtful = _rows(self, order_ids)
+    rows = self._journal.standings(self._batch.number)
+    return {**{row.client_orderid: row for row in rows if row.client_orderid in order_ids}, **named}, doubtful
+
+
+_rows = StatementReader._rows
+
+
+def nothing_is_contrary(self: StatementReader, statement: object) -> Mapping[str, StatementLine]:
+    """A statement that has what the journal would send holds nothing."""
+    del self, statement
+    return {}
+
+
+def makers_own(approval_: Approval, document: PlanDocument, policy: ApprovalPolicy, now: datetime) -> str | None:
+    """The maker's own approval is counted."""
+    problem = _problem(approval_, document, policy, now)
+    return None if problem == "is by the maker of the plan" else problem
+
+
+def never_old(approval_: Approval, document: PlanDocument, policy: ApprovalPolicy, now: datetime) -> str | None:
+    """An approval never grows old."""
+    problem = _problem(approval_, document, policy, now)
+    return None if problem is not None and problem.startswith("expired") else problem
+
+
+_problem = approval._problem_with
+_check, _approve = approval.check_approvals, approval.approve_plan
+
+
+def maker_approves(world: SimWorld) -> None:
+    """The maker may approve her own plan, and that is counted."""
+    from . import approvals  # noqa: PLC0415 (it is this world's to change)
+
+    def approve(document: PlanDocument, key: Any, policy: ApprovalPolicy, now: datetime) -> PlanDocument:
+        if key.public != document.maker:
+            return _approve(document, key, policy, now)
+        at = timestamp(now)
+        own = Approval(key=key.public, approved_at=at, signature=key.sign(document.approval_text(at)))
+        return document.model_copy(update={"approvals": [*document.approvals, own]})
+
+    world.patch(approvals, "approve_plan", approve)
+    world.patch(approval, "_problem_with", makers_own)
+
+
+def whatever_content(document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime) -> list[str]:
+    """A plan is asked for its approvals, and not for what it is about."""
+    del content
+    return _check(document, document.content, policy, now)
+
+
+def other_content(world: SimWorld) -> None:
+    from . import approvals  # noqa: PLC0415 (it is this world's to change)
+
+    world.patch(approvals, "check_approvals", whatever_content)
+
+
+def one_is_enough(world: SimWorld) -> None:
+    """The same approver twice is two approvals."""
+    from . import approvals  # noqa: PLC0415 (it is this world's to change)
+
+    def check(document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime) -> list[str]:
+        return _check(document, content, replace(policy, needed=1), now)
+
+    world.patch(approvals, "check_approvals", check)
 
 
 # The disk and the lock.
@@ -133,16 +300,15 @@ def synchronous_off(world: SimWorld) -> None:
 
 
 def synchronous_normal(world: SimWorld) -> None:
-    disk, commit = world.disk, world.disk.commit
+    disk, stored = world.disk, world.disk.stored
     disk.synchronous = False
 
-    def now_and_then(write: Callable[[MemoryJournal], Any], nonces: Iterable[str]) -> Any:
-        result = commit(write, nonces)
-        if len(disk.writes) % 20 == 0:
-            disk.sync()
-        return result
+    def now_and_then(connection: Any) -> None:
+        stored(connection)
+        if len(disk.copies) % 20 == 0:
+            disk.durable = disk.image
 
-    disk.commit = now_and_then  # type: ignore[method-assign]
+    disk.stored = now_and_then  # type: ignore[method-assign]
 
 
 def witness_not_read(world: SimWorld) -> None:
@@ -180,14 +346,6 @@ def released_while_alive(world: SimWorld) -> None:
         process.loop.call_later(0.3, world.disk.holders.discard, process)
 
     world.disk.take_lock = take  # type: ignore[method-assign]
-
-
-def change_not_seen(world: SimWorld) -> None:
-    def compare(journal: HeldJournal, lines: Sequence[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Any]]:
-        known, clashes = journal.compare(world.operation, lines)
-        return [*known, *(Known(clash.row, clash.instruction, clash.state) for clash in clashes)], []
-
-    world.compare = compare  # type: ignore[method-assign]
 
 
 # What a reply means.
@@ -289,8 +447,13 @@ def rounded_on_the_wire(world: SimWorld) -> None:
     world.prepare = rounded
 
 
-def always_zero(world: SimWorld) -> None:
-    world.exit_code = lambda _states, **_: 0
+_take_in = SqliteJournal.take_in
+
+
+def _without_a_trace(self: SqliteJournal, *args: Any, **named: Any) -> Sequence[Finding]:
+    findings = _take_in(self, *args, **named)
+    self._took_in = False
+    return findings
 
 
 def bug(plant: Callable[[SimWorld], None], *found_by: str) -> Bug:
@@ -302,7 +465,34 @@ BUGS: Mapping[str, Bug] = {
     "synchronous NORMAL": bug(synchronous_normal, "I1", "I2"),
     "synchronous OFF": bug(synchronous_off, "I1", "I2"),
     "resume sends in-flight rows again": bug(journal(SendsInFlightAgain), "I1", "I5"),
-    "evidence that comes late holds nothing": bug(journal(SendsWhatIsHeld), "I1"),
+    "evidence that comes late holds nothing": bug(
+        patched(evidence_disk, "refused", lambda _connection, entries: [False] * len(entries)), "I1"
+    ),
+    "what came into the journal during a run is not asked for": bug(
+        patched(SqliteJournal, "take_in", _without_a_trace), "I1"
+    ),
+    "held rows are due": bug(patched(evidence_disk, "IS_CONTESTED", "0"), "I1"),
+    "rows in flight at a crash: the first alone is in doubt": bug(journal(InterruptsTheFirst), "I1", "I5", "error"),
+    "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
+    "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10"),
+    "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "I11", "error"),
+    "the first notification of several is skipped": bug(_reading(first_is_skipped), "I11", "I1", "error"),
+    "the last notification alone is taken in": bug(_reading(last_alone), "I11", "I1", "error"),
+    "the quarantine is counted from the first attempt": bug(
+        patched(resolve, "open_from", from_the_first_attempt), "I1"
+    ),
+    "no quarantine": bug(patched(resolve, "quarantine_sentence", no_quarantine), "I1"),
+    "a statement's accepted is taken for rejected": bug(
+        patched(StatementReader, "_said", every_answer_settles), "I5", "I1"
+    ),
+    "a statement settles rows by their first order id": bug(
+        patched(StatementReader, "_rows", earlier_lines_settle), "I1", "I5", "error"
+    ),
+    "a statement holds nothing": bug(patched(StatementReader, "_contrary", nothing_is_contrary), "I1"),
+    "the maker's own approval is counted": bug(maker_approves, "I12"),
+    "an approval never grows old": bug(patched(approval, "_problem_with", never_old), "I12"),
+    "a plan of other content is taken": bug(other_content, "I12"),
+    "one approval is enough": bug(one_is_enough, "I12"),
     "retry on read time-out": bug(judged(again_on(FaultKind.READ_TIMEOUT)), "I1", "I5"),
     "retry on server disconnected": bug(judged(again_on(FaultKind.CONNECTION_LOST)), "I1", "I5"),
     "5xx taken for rejected": bug(judged(rejected_by_500), "I5"),
@@ -312,15 +502,15 @@ BUGS: Mapping[str, Bug] = {
     "claim by select, then update": bug(select_then_update, "I6"),
     "a claim that lapses": bug(claim_lapses, "I6"),
     "release while the owner lives": bug(released_while_alive, "I6"),
-    "outcome without compare-and-set": bug(journal(Overwrites), "I11"),
-    "float amounts": bug(journal(FloatAmounts), "I4"),
+    "outcome without compare-and-set": bug(journal(Overwrites), "I11", "I5", "error"),
+    "float amounts": bug(journal(FloatAmounts), "I4", "error"),
     "the last row never comes up": bug(journal(SkipsARow), "I3"),
-    "a changed row taken for known": bug(change_not_seen, "I7"),
+    "a changed row taken for known": bug(journal(ChangesAreKnown), "I7", "error"),
     "a journal that goes on after a failed write": bug(journal(WritesOn), "I2"),
     "a breaker that never trips": bug(engine(DeafBreaker), "I9"),
     "a window without a limit": bug(engine(WideOpen), "I9"),
     "the witness is not read": bug(witness_not_read, "I10"),
     "an amount rounded on the wire": bug(rounded_on_the_wire, "I12"),
     "no read time-out": bug(no_timeout, "I14"),
-    "exit code always 0": bug(always_zero, "I16"),
+    "exit code always 0": bug(patched(sending, "of_states", lambda *_, **__: 0), "I16"),
 }

@@ -5,23 +5,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from paygw_batch.core.evidence import Claim, Evidence, Proof, Source
-from paygw_batch.core.lifecycle import State
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable
+from paygw_batch.errors import ApprovalError, JournalError, JournalHeld, JournalUnwritable, UsageError
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
-from paygw_batch.journal.port import BatchRecord, Entry, Journal, NewBatch, NewInstruction
+from paygw_batch.journal.port import BatchRecord, Entry, Journal
+from paygw_batch.journal.writer import SqliteJournal
 from paygw_batch.run.engine import Engine, Pace
-from paygw_batch.run.ports import Silent, World, timestamp
+from paygw_batch.run.ports import Silent, World
+from paygw_batch.run.submit import open_planned_batch, plan_submission
 
-from .disk import HeldJournal
-from .judge import amount_of, row_of, shown
 from .loop import ProcessLoop
+from .sheets import RULES
 
 if TYPE_CHECKING:
     from .world import SimWorld
+
+CHANCE_OF_A_LOOK = 0.15
+"""How often somebody reads what a run wrote at its end: it costs more than the run."""
 
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ class SlowAway:
             try:
                 result = call()
             except JournalUnwritable:
-                self._process.heard_of_failure = True
+                self._process.heard_of_failure = self._process.had_mishap = True
                 raise
             await self._a_while()
             return result
@@ -74,22 +76,6 @@ def prepare(attempt: Attempt) -> PreparedRequest:
     )
 
 
-def new_instruction(row: int, amount: str) -> NewInstruction:
-    """Return row `row` of a simulated sheet."""
-    return NewInstruction(
-        row=row,
-        client_orderid=f"PAY-{row}",
-        country="KE",
-        currency="KES",
-        amount=amount,
-        minor=int(Decimal(amount) * 100),
-        form="account",
-        fields="{}",
-        payee=f"2547{row:08}",
-        content=f"KE|{row}|{amount}",
-    )
-
-
 class Process:
     """A process. `run` submits a sheet; `person` does something to the journal and ends.
 
@@ -106,8 +92,8 @@ class Process:
         self.dies_before_write = self.dies_after_write = self.fails_at_write = 0
         self.failed_write_is_there = False
         self.heard_of_failure = False
+        self.had_mishap = False
         self.engine: Engine | None = None
-        self.batch = 0
         self.paused_until_s = 0.0
         self.was_paused = False
         self.started_at_s = world.clock.now_s
@@ -122,7 +108,7 @@ class Process:
 
     def die(self) -> None:
         """Be killed, here and now. Its lock goes with it."""
-        self.dead = True
+        self.dead = self.had_mishap = True
         self.world.disk.holders.discard(self)
 
     def drain(self) -> None:
@@ -134,7 +120,8 @@ class Process:
     def end(self) -> None:
         """Clear away; raise what it ended with, unless it was killed."""
         if not self.dead:
-            self.die()
+            self.world.disk.holders.discard(self)
+            self.dead = True
             self.exit_code = self._task.result()
         self.loop.bury()
 
@@ -148,36 +135,65 @@ class Process:
         except JournalError as error:
             self.world.refused = error
             return 7
+        except ApprovalError:
+            return 8
+        except UsageError:
+            return 2
         finally:
             self.world.disk.holders.discard(self)
 
 
-async def hold(process: Process) -> HeldJournal:
-    """Open the journal for a run: the lock, the witness, and an end to what was in flight."""
-    disk = process.world.disk
-    await disk.take_lock(process)
-    process.world.look_at_opening()
-    disk.check_newest()
-    process.world.look_at_opened()
-    journal = disk_journal(process)
-    await process.world.away_of(process).journal(partial(journal.interrupt, process.world.at()))
+async def hold(process: Process) -> SqliteJournal:
+    """Open the journal for a run: the lock, the witness, an end to what was in flight, and notifications that wait."""
+    world = process.world
+    await world.disk.take_lock(process)
+    world.look_at_opening()
+    journal = world.disk.open(process)
+    world.look_at_opened()
+    away = world.away_of(process)
+    await away.journal(partial(journal.interrupt, world.at()))
+    await away.journal(lambda: world.inbox.take_in(journal))
     return journal
 
 
-def disk_journal(process: Process) -> HeldJournal:
-    """Return the journal as this process will see it."""
-    return process.world.journal_type(process.world.disk, process)
-
-
-async def submit(process: Process, rows: Sequence[int], name: str) -> int:
-    """Play `paygw-batch submit` of a sheet with `rows`."""
+async def submit(process: Process, sheet: str) -> int:
+    """Play `paygw-batch submit` of a sheet, rows whose ids were used for other content left out."""
     world = process.world
+    validated = world.validated(sheet)
     journal = await hold(process)
     away = world.away_of(process)
-    record = await away.journal(lambda: _opened(journal, world, rows, name))
-    process.batch = record.number
+    plan = await away.journal(
+        lambda: plan_submission(validated, journal, operation=world.operation, amend=False, now=world.now)
+    )
+    world.look_at_comparison(sheet, journal, plan)
+    approvals = world.approvals.required(sheet, plan) if world.approvals is not None else ()
+    record = await away.journal(
+        lambda: open_planned_batch(
+            plan,
+            journal,
+            RULES[world.operation],
+            operation=world.operation,
+            sheet_path=Path(f"/{sheet}.csv"),
+            now=world.now,
+            by="amina",
+            approvals=approvals,
+        )
+    )
+    world.sheet_of_batch[record.batch] = sheet
+    return await send(process, journal, record)
+
+
+async def resume(process: Process, batch: str) -> int:
+    """Play `paygw-batch resume` of a batch: without its sheet."""
+    journal = await hold(process)
+    return await send(process, journal, next(record for record in journal.batches() if record.batch == batch))
+
+
+async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
+    """Send what is due in a batch, and show a person how that ended."""
+    world, away = process.world, process.world.away_of(process)
     process.engine = engine = world.engine_type(
-        journal=cast("Journal", journal),
+        journal=journal,
         gateway=world.gateway_type(process),
         prepare=away.prepare,
         judge=world.classify,
@@ -194,51 +210,23 @@ async def submit(process: Process, rows: Sequence[int], name: str) -> int:
         await asyncio.gather(hearing, return_exceptions=True)
     if end.failure is not None:
         raise end.failure
-    states: dict[str, int] = {}
-    for tally in journal.tallies(record.number):
-        states[shown(tally.state)] = states.get(shown(tally.state), 0) + tally.count
-    contradictions = len(journal.contradictions(record.number))
-    exit_code = int(world.exit_code(states, interrupted=end.interrupted, contradictions=contradictions))
-    world.judge.look_at_exit(process, exit_code)
-    return exit_code
+    if world.rng.random() >= CHANCE_OF_A_LOOK:
+        return 0
+    shown = await away.journal(lambda: world.shown(journal, record, end))
+    world.judge.look_at_shown(shown, process)
+    return int(str(shown.summary["exit_code"]))
 
 
-async def _hear(process: Process, journal: HeldJournal) -> None:
-    """Let evidence come in while the run goes on, as it does every two seconds where a listener is on."""
-    away, rng = process.world.away_of(process), process.world.rng
+async def _hear(process: Process, journal: SqliteJournal) -> None:
+    """Let notifications come in while the run goes on, as it does every two seconds where a listener is on."""
+    world, away = process.world, process.world.away_of(process)
 
     def heard() -> None:
         with suppress(JournalUnwritable):  # the engine hears of it by its next write
-            hear(process.world, journal)
+            if world.rng.random() < 0.3:
+                world.inbox.surprise(journal)
+            world.inbox.take_in(journal)
 
-    while rng.random() < 0.3:
-        await asyncio.sleep(rng.random())
+    while world.rng.random() < 0.3:
+        await asyncio.sleep(world.rng.random())
         await away.journal(heard)
-
-
-def hear(world: "SimWorld", journal: HeldJournal) -> None:
-    """Take in a notification or a line of a statement by which the gateway has a row that is ready."""
-    progress_of, rng = world.disk.journal._progress, world.rng
-    ready = [number for number, progress in progress_of.items() if progress.standing.state is State.READY]
-    if not ready:
-        return
-    number = rng.choice(ready)
-    new, progress = world.disk.journal._instructions[number].new, progress_of[number]
-    order_id = rng.choice((new.client_orderid, progress.order_id, progress.sent_orderid or progress.order_id))
-    claim = Claim(order_id, new.amount, new.currency, "approved", proof=Proof.PROVEN)
-    source = rng.choice((Source.NOTIFICATION, Source.STATEMENT))
-    journal.take_in([Evidence(source, claim, "")], {"approved": OutcomeKind.PAID}, at=world.at())
-    world.judge.held.add(row_of(order_id))
-
-
-def _opened(journal: HeldJournal, world: "SimWorld", rows: Sequence[int], name: str) -> BatchRecord:
-    """Return the batch of a sheet, opened if it is new: known rows keep their state, changed ones are left out."""
-    if found := [record for record in journal.batches() if record.batch == name]:
-        return cast("BatchRecord", found[0])
-    lines = [new_instruction(row, amount_of(name, row)) for row in rows]
-    known, clashes = world.compare(journal, [(line.row, line.client_orderid, line.content) for line in lines])
-    world.look_at_comparison(name, {clash.row for clash in clashes})
-    taken = {one.row for one in known} | {clash.row for clash in clashes}
-    new = [line for line in lines if line.row not in taken]
-    opening = NewBatch(name, world.operation, f"{name}.csv", name, len(new) + len(known), 0)
-    return journal.open_batch(opening, new, known, timestamp(world.now()))

@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 
-from paygw_batch.core.lifecycle import Concluded, Resolution, Resolved, State
-from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.port import Entry
+from paygw_batch.core.lifecycle import State
+from paygw_batch.run.engine import RunEnd
 
-from .disk import HeldJournal
+from .disk import last_fact
 from .gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
-from .judge import row_of
-from .process import Process, hear, hold, submit
+from .people import come, come_early, look_in
+from .process import Process, resume, submit
 from .world import EVERYTHING, SimWorld
 
 DAY_S = 25 * 3600.0
@@ -19,47 +18,64 @@ MOST_STEPS = 30_000
 LONGEST_RUN_S = 6 * 3600.0
 LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0
 ALL = tuple(BEHAVIOURS)
+SETTLED = {State.PAID, State.REJECTED, State.ACCEPTED}
 Plant = Callable[[SimWorld], None]
 
 
 def play(seed: int, plant: Plant | None = None) -> SimWorld:
     """Play the world of one seed, and return it at its end. Raises `Violation` or what the program raised."""
     world = SimWorld(seed)
-    if plant is not None:
-        plant(world)
-    for _ in range(world.rng.randrange(1, 4)):
-        _stormy_day(world)
-        people(world)
-    for _ in range(12):
-        if _is_settled(world):
-            break
-        _calm_day(world)
-        people(world, settle=True)
-    world.let_pass(world.clock.now_s + DAY_S)
-    world.judge.look_at_the_end(world.disk)
+    with world.undo:
+        if plant is not None:
+            plant(world)
+        for _ in range(world.rng.randrange(1, 4)):
+            _stormy_day(world)
+            _people(world)
+        for _ in range(12):
+            if _is_settled(world):
+                break
+            _calm_day(world)
+            _people(world, settle_all=True)
+        world.let_pass(world.clock.now_s + 3 * DAY_S)
+        run_all(world, [Process(world, look_in, is_run=False)], {})
+        _look_at_the_end(world)
     return world
 
 
+def _look_at_the_end(world: SimWorld) -> None:
+    reader = world.disk.reader()
+    reader.verify()
+    end = RunEnd(0, None, interrupted=False)
+    world.judge.look_at_inbox(len(world.inbox.heard), world.disk.kept_notifications())
+    world.judge.look_at_the_end([world.shown(reader, batch, end) for batch in reader.batches()])
+
+
 def _is_settled(world: SimWorld) -> bool:
-    progress = world.disk.journal._progress.values()
-    return bool(progress) and all(
-        one.standing.state in {State.PAID, State.REJECTED, State.ACCEPTED} for one in progress
-    )
+    return bool(world.disk.batches()) and world.disk.states() <= SETTLED
 
 
 def _calm_day(world: SimWorld) -> None:
     """A run that nothing befalls. It ends, and it sends whatever is ready."""
     world.mood = ("approved",)
     world.skew = timedelta()
-    for name in [record.batch for record in world.disk.journal.batches()] or ["payroll"]:
-        run_all(world, [_run(world, name)], {})
+    batches = [record.batch for record in world.disk.batches()]
+    if not batches:
+        if world.approvals is not None:
+            world.approvals.prepare("payroll", properly=True)
+        run_all(world, [_run(world, "payroll")], {})
+    for batch in batches:
+        goes_on_without_its_sheet = world.rng.random() < 0.3
+        again = partial(resume, batch=batch) if goes_on_without_its_sheet else None
+        run_all(world, [Process(world, again, is_run=True) if again else _run(world, world.sheet_of_batch[batch])], {})
 
 
 def _stormy_day(world: SimWorld) -> None:
     """Some runs side by side, and anything may befall them."""
     rng = world.rng
     world.mood = rng.choice((USUAL, EVERYTHING, EVERYTHING, DEAD, ALL))
-    world.skew = timedelta(seconds=rng.choice((0, 0, -86_400, 3_600)))
+    # Where approvals are asked for, the clock is right: that they grow old is told by it.
+    world.skew = timedelta(seconds=rng.choice((0, 0, 0, 0, -86_400, 3_600)) if world.approvals is None else 0)
+    world.clock_was_wrong |= bool(world.skew)
     if rng.random() < 0.15:
         _restore_older(world)
     names = ["payroll"] + [
@@ -67,6 +83,10 @@ def _stormy_day(world: SimWorld) -> None:
     ]
     if rng.random() < 0.2:
         rng.shuffle(names)
+    if world.approvals is not None:
+        for name in dict.fromkeys(names):
+            if rng.random() < 0.6:
+                world.approvals.prepare(name, properly=rng.random() < 0.4)
     runs = [_run(world, name) for name in names]
     happenings: dict[int, Callable[[], None]] = {}
     for run in runs:
@@ -77,8 +97,7 @@ def _stormy_day(world: SimWorld) -> None:
 
 
 def _run(world: SimWorld, name: str) -> Process:
-    rows = world.rows + ([30, 31] if name == "longer" else [])
-    return Process(world, partial(submit, rows=rows, name=name), is_run=True)
+    return Process(world, partial(submit, sheet=name), is_run=True)
 
 
 def _befall(world: SimWorld, run: Process, happenings: dict[int, Callable[[], None]]) -> None:
@@ -174,94 +193,29 @@ def _look_at_clock(world: SimWorld, process: Process) -> None:
         raise world.judge.found("I14", "a drain takes longer than a request may")
 
 
-# People, between runs.
+# Between runs.
 
 
-def people(world: SimWorld, *, settle: bool = False) -> None:
-    """A day later: people look at the gateway's own books, settle rows, and release some."""
+def _people(world: SimWorld, *, settle_all: bool = False) -> None:
+    """A day later people come; before, sometimes, somebody who does not wait for the day."""
+    if not settle_all and not world.clock_was_wrong and world.rng.random() < 0.6:
+        hours = world.rng.uniform(0.1, 20)
+        world.let_pass(world.clock.now_s + hours * 3600)
+        run_all(world, [Process(world, come_early, is_run=False)], {})
     world.let_pass(world.clock.now_s + DAY_S)
-    run_all(world, [Process(world, partial(_settle, everything=settle), is_run=False)], {})
-
-
-async def _settle(process: Process, *, everything: bool) -> int:
-    world, rng = process.world, process.world.rng
-    journal = await hold(process)
-    facts: list[Entry] = []
-    for number, progress in list(world.disk.journal._progress.items()):
-        standing = progress.standing
-        nonce = world.judge.nonces.get((number, standing.attempt))
-        was_paid = nonce in world.judge.paid_nonces
-        if standing.state is State.IN_DOUBT and (everything or rng.random() < 0.5):
-            facts.append(Entry(number, standing.attempt, _word(world, number, was_paid=was_paid), world.at()))
-        elif standing.state in {State.PAID, State.REJECTED} and rng.random() < 0.1:
-            late = Concluded(Outcome(rng.choice((OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.ACCEPTED))))
-            facts.append(Entry(number, standing.attempt, late, world.at()))
-        elif standing.state is State.ACCEPTED and rng.random() < 0.5:
-            kind = OutcomeKind.PAID if was_paid else OutcomeKind.REJECTED
-            facts.append(Entry(number, standing.attempt, Concluded(Outcome(kind)), world.at()))
-    if facts:
-        journal.append(facts)
-    if rng.random() < 0.2 and not everything:
-        hear(world, journal)
-    _lift(world, journal, everything=everything)
-    if not everything and rng.random() < 0.4:
-        _release(world, journal_release=journal.release)
-    return 0
-
-
-def _lift(world: SimWorld, journal: HeldJournal, *, everything: bool) -> None:
-    """Find out what became of the rows that are held, and say so: the truth."""
-    words, rng = [], world.rng
-    for number, progress in world.disk.journal._progress.items():
-        row = row_of(world.disk.journal._instructions[number].new.client_orderid)
-        # What held a row may be durable though whoever took it in died before telling the judge.
-        is_held = row in world.judge.held or (
-            progress.standing.state is State.READY and world.disk.journal._is_contested(number)
-        )
-        if not is_held or not (everything or rng.random() < 0.5):
-            continue
-        was_paid = world.judge.payments[row] > 0
-        word = Resolution.PAID if was_paid else rng.choice((Resolution.REJECTED, Resolution.NOT_RECEIVED))
-        words.append((row, Entry(number, progress.standing.attempt, Resolved(word, "support", "amina"), world.at())))
-    if words:
-        journal.settle([entry for _, entry in words])
-        world.judge.held -= {row for row, _ in words}
-
-
-def _word(world: SimWorld, number: int, *, was_paid: bool) -> Resolved | Concluded:
-    """What a person, or a late message of the gateway, says of a row in doubt: the truth."""
-    row = row_of(world.disk.journal._instructions[number].new.client_orderid)
-    if world.rng.random() < 0.3:
-        return Concluded(Outcome(OutcomeKind.PAID if was_paid else OutcomeKind.REJECTED))
-    if was_paid:
-        return Resolved(Resolution.PAID, "statement", "amina")
-    if world.rng.random() < 0.7:
-        world.judge.releases[row] += 1
-        return Resolved(Resolution.NOT_RECEIVED, "statement", "amina")
-    return Resolved(Resolution.REJECTED, "statement", "amina")
-
-
-def _release(world: SimWorld, journal_release: Callable[..., int]) -> None:
-    journal = world.disk.journal
-    for record in journal.batches():
-        released = [one.row for one in journal.standings(record.number) if one.state is State.REJECTED]
-        for row in released:
-            world.judge.releases[row] += 1
-            world.judge.states[journal._covered[record.number][row]] = State.READY
-        journal_release(record.number, released, suffix=world.rng.random() < 0.7, by="amina", at=world.at())
+    run_all(world, [Process(world, partial(come, settle_all=settle_all), is_run=False)], {})
 
 
 def _restore_older(world: SimWorld) -> None:
     """Someone restores an older copy. A run must refuse it; then the newest one is put back."""
     disk = world.disk
-    seen, newest, writes = disk.witness, disk.journal, disk.writes
-    if seen is None or not writes:
-        return
-    disk.restore(world.rng.randrange(len(writes)))
-    if disk.journal.head().seq < seen.seq:
+    newest, witness = disk.image, disk.witness
+    disk.image = world.rng.choice(disk.copies)
+    if last_fact(disk.image) < last_fact(disk.last_known):
         world.restored_older = True
         run_all(world, [_run(world, "payroll")], {})
         if not world.was_refused_as_older():
             raise world.judge.found("I10", "an older copy of the journal was not refused")
         world.restored_older = False
-    disk.journal, disk.writes, disk.durable = newest, writes, len(writes)
+    disk.image = disk.durable = newest
+    disk.witness = witness

@@ -1,37 +1,50 @@
 """The simulated machine: one seed's dice, clock, disk, gateway's mood, and the parts that a planted bug may replace."""
 
+import csv
 import heapq
+import io
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from itertools import count
+from pathlib import Path
 from random import Random
-from typing import Any
+from tempfile import TemporaryDirectory
 
-from paygw_batch.core.outcome import OutcomeKind, Verdict
+from paygw_batch.compose.sending import standings
+from paygw_batch.core.outcome import Verdict
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.port import Clash, Known
-from paygw_batch.run.engine import Engine, Pace
+from paygw_batch.journal.port import BatchRecord
+from paygw_batch.journal.reader import SqliteReader
+from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.run import submit
+from paygw_batch.run.engine import Engine, Pace, RunEnd
 from paygw_batch.run.ports import timestamp
-from paygw_batch.run.summary import of_states
+from paygw_batch.run.submit import Plan
+from paygw_batch.sheet import write
+from paygw_batch.sheet.result import Validated
 
-from .disk import Disk, HeldJournal
+from .approvals import Approvals
+from .disk import Disk
 from .gateway import HONEST, OPERATIONS, USUAL, SimGateway
-from .judge import FIRST_ROW, Judge, minor_of
+from .inbox import Inbox
+from .judge import Judge, Shown
 from .loop import Clock
 from .process import Process, SlowAway, prepare
+from .sheets import HOLD_ONCE, RULES, validated, wanted
+from .words import WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 """Every behaviour of the gateway but lies; the usual ones as often as all others together."""
 EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
-WORDS = {
-    "approved": OutcomeKind.PAID,
-    "processing": OutcomeKind.ACCEPTED,
-    "declined": OutcomeKind.REJECTED,
-    "error": OutcomeKind.REJECTED,
-}
+
+
+CHANCE_OF_A_FILE = 0.2
+"""How often the reconciliation is written and read as CSV; else its frame is looked at, which is what is written."""
 
 
 class SimWorld:
@@ -42,7 +55,12 @@ class SimWorld:
         self.operation = "payin" if seed % 2 else "payout"
         self.clock = Clock()
         self.disk = Disk()
-        self.rows = list(range(FIRST_ROW, FIRST_ROW + rng.randrange(1, 9)))
+        self.undo = ExitStack()
+        """What is undone when this world ends."""
+        self.undo.callback(self.disk.close)
+        self.row_count = rng.randrange(1, 9)
+        self._directory: Path | None = None
+        self.patch(submit, "hold_to_contract", HOLD_ONCE)
         self.pace = Pace(
             concurrency=rng.choice((1, 2, 3, 8)),
             rate_per_s=rng.choice((0.0, 0.0, 5.0)),
@@ -50,6 +68,12 @@ class SimWorld:
         )
         self.mood: Sequence[str] = USUAL
         self.judge = Judge()
+        self.inbox = Inbox(self)
+        self.approvals = Approvals(self) if seed % 5 == 0 else None
+        self.judge.needs_approval = self.approvals is not None
+        self.statements: list[Path] = []
+        self.sheet_of_batch: dict[str, str] = {}
+        self.clock_was_wrong = False
         self.unhandled: list[str] = []
         self.refused: JournalError | None = None
         self.restored_older = False
@@ -62,13 +86,12 @@ class SimWorld:
         self._now_of, self._now = (0.0, self.skew), EPOCH
         # What a planted bug may replace.
         self.engine_type: type[Engine] = Engine
-        self.journal_type: type[HeldJournal] = HeldJournal
+        self.journal_type: type[SqliteJournal] = SqliteJournal
         self.classify: Callable[[RawReply | TransportFault, Expected], Verdict] = partial(
             classify, words=WORDS, operation=OPERATIONS[self.operation]
         )
         self.gateway_type: type[SimGateway] = SimGateway
         self.prepare: Callable[[Attempt], PreparedRequest] = prepare
-        self.exit_code: Callable[..., Any] = of_states
 
     def now(self) -> datetime:
         """Return the wall clock's time, which a person may have set wrong."""
@@ -106,21 +129,48 @@ class SimWorld:
             happening()
         self.clock.now_s = max(self.clock.now_s, until_s)
 
-    # Sheets.
+    # Sheets, and what is shown of them.
 
-    def compare(
-        self, journal: HeldJournal, lines: Sequence[tuple[int, str, str]]
-    ) -> tuple[Sequence[Known], Sequence[Clash]]:
-        """Hold a sheet against every order id ever used."""
-        found: tuple[Sequence[Known], Sequence[Clash]] = journal.compare(self.operation, lines)
-        return found
+    def validated(self, sheet: str) -> Validated:
+        """Return a sheet of this world as it was read."""
+        return validated(self.operation, sheet, self.row_count)
 
-    def look_at_comparison(self, name: str, clashing: set[int]) -> None:
+    def look_at_comparison(self, sheet: str, journal: SqliteJournal, plan: Plan) -> None:
         """I7: a row whose content changed is found, and no other."""
-        paid = {one.new.row: one.new.minor for one in self.disk.journal._instructions.values()}
-        changed = {row for row in self.rows if row in paid and paid[row] != minor_of(name, row)}
-        if clashing != changed:
-            raise self.judge.found("I7", f"rows {sorted(clashing)} are told to have changed, and {sorted(changed)} did")
+        if plan.existing is not None:
+            return
+        held = dict(journal._connection.execute("SELECT client_orderid, amount FROM instruction"))
+        asked = wanted(sheet, self.row_count)
+        changed = {
+            order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
+        }
+        told = set(plan.validated.defects.filter(code="client_orderid.conflict")["value"])
+        if told != changed:
+            raise self.judge.found("I7", f"{sorted(told)} are told to have changed, and {sorted(changed)} did")
+        self.sheet_of_batch[plan.validated.batch] = sheet
+
+    def shown(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
+        """Return what a person is given of a batch: the reconciliation file, and the summary."""
+        stand = standings(journal, record, RULES[self.operation], end)
+        lines = stand.frame.to_dicts()
+        if self.rng.random() < CHANCE_OF_A_FILE:
+            file = io.BytesIO()
+            write._write_csv(stand.frame, file)
+            lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
+        return Shown(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
+
+    def directory(self) -> Path:
+        """Return a directory of this world's own, on real memory."""
+        if self._directory is None:
+            shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
+            where = shared_memory if shared_memory.is_dir() else None
+            self._directory = Path(self.undo.enter_context(TemporaryDirectory(dir=where)))
+        return self._directory
+
+    def patch(self, owner: object, name: str, value: object) -> None:
+        """Replace something of the program for as long as this world lasts: how bugs are planted."""
+        self.undo.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
 
     # Opening a journal.
 

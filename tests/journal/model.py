@@ -1,0 +1,229 @@
+"""A small model of a journal, as an oracle: lists and dicts, the pure rules of facts and of evidence, and nothing else.
+
+It knows no chain, no pages, no database. Random histories are told to it and to the journal, and both must agree on
+where every row is, on what may be sent, and on what was kept as a contradiction.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from paygw_batch.core.evidence import HAS_IT, Candidate, Evidence, Finding, Waits, rule
+from paygw_batch.core.lifecycle import (
+    Concluded,
+    Fact,
+    FactKind,
+    IllegalMove,
+    Intended,
+    Interrupted,
+    Released,
+    Replaced,
+    State,
+    kind_of,
+)
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError
+from paygw_batch.journal.evidence import candidate_of, note_of
+from paygw_batch.journal.port import Amendment, Clash, Entry, Known, NewInstruction, RowStanding, Tally
+from paygw_batch.journal.progress import Progress, advance, amendable, next_order_id, row_standing, succeed
+
+CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
+
+
+@dataclass
+class Modelled:
+    """An instruction: what its batch brought, what became of it, and what speaks against sending it."""
+
+    number: int
+    batch: int
+    new: NewInstruction
+    progress: Progress
+    facts: list[Fact] = field(default_factory=list)
+    """Those that moved it."""
+    is_contested: bool = False
+
+
+class ModelJournal:
+    """What a journal is, less everything that makes it one on disk."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Modelled] = []
+        self.covered: list[dict[int, Modelled]] = []
+        """Of each batch: its rows in the sheet's order."""
+        self.opened_at: list[str] = []
+        self.order_ids: dict[str, Modelled] = {}
+        self.contradicting: list[tuple[int, int, State, str, int]] = []
+        """Number of the fact, instruction, where it was, kind, and attempt."""
+        self.answered: dict[int, int] = {}
+        """Of each instruction: the last fact in which a person answered what held it."""
+        self.facts = self.evidence = 0
+
+    def instruction(self, number: int) -> Modelled:
+        return self.instructions[number - 1]
+
+    def open_batch(
+        self, rows: Sequence[NewInstruction], known: Sequence[Known], amendments: Sequence[Amendment], at: str
+    ) -> None:
+        replaces = {one.row: self.instruction(one.instruction) for one in amendments}
+        number = len(self.covered) + 1
+        brought: list[Modelled] = []
+        for new in rows:
+            old = replaces.get(new.row)
+            start = Progress(new.client_orderid) if old is None else succeed(old.progress)
+            brought.append(Modelled(len(self.instructions) + len(brought) + 1, number, new, start))
+        self.instructions += brought
+        covered = {one.new.row: one for one in brought} | {one.row: self.instruction(one.instruction) for one in known}
+        self.covered.append(dict(sorted(covered.items())))
+        self.opened_at.append(at)
+        self.facts += 1
+        for one in brought:
+            if (old := replaces.get(one.new.row)) is None:
+                self.order_ids.setdefault(one.new.client_orderid, one)
+            else:
+                self._replace(old, one, number, at)
+
+    def _replace(self, old: Modelled, one: Modelled, batch: int, at: str) -> None:
+        before = old.progress
+        for order_id in (one.new.client_orderid, before.order_id):
+            self.order_ids[order_id] = one
+        self._record(Entry(old.number, before.standing.attempt, Replaced(f"b{batch}", one.new.row), at))
+        if before.standing.state is State.REJECTED:
+            self._release(one, suffix=True, by="an amended sheet", at=at)
+
+    def compare(self, rows: Sequence[tuple[int, str, str]]) -> tuple[list[Known], list[Clash]]:
+        known, clashes = [], []
+        for row, order_id, content in rows:
+            if (one := self.order_ids.get(order_id)) is None:
+                continue
+            is_its_own, standing = one.new.client_orderid == order_id, one.progress.standing
+            if is_its_own and one.new.content == content:
+                known.append(Known(row, one.number, standing.state))
+                continue
+            batch, opened_at = f"b{one.batch}", self.opened_at[one.batch - 1]
+            may_amend = is_its_own and amendable(standing) and not one.is_contested
+            clashes.append(Clash(row, order_id, one.number, batch, one.new.row, opened_at, standing.state, may_amend))
+        return known, clashes
+
+    def append(self, entries: Sequence[Entry]) -> list[bool]:
+        kept = [
+            not (isinstance(entry.fact, Intended) and self.instruction(entry.instruction).is_contested)
+            for entry in entries
+        ]
+        return [is_kept and self._record(entry) for entry, is_kept in zip(entries, kept, strict=True)]
+
+    def interrupt(self, at: str) -> int:
+        in_flight = [one for one in self.instructions if one.progress.standing.state is State.IN_FLIGHT]
+        for one in in_flight:
+            self._record(Entry(one.number, one.progress.standing.attempt, Interrupted(), at))
+        return len(in_flight)
+
+    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
+        released = [
+            one
+            for row, one in self.covered[batch - 1].items()
+            if one.progress.standing.state is State.REJECTED and (rows is None or row in rows)
+        ]
+        for one in released:
+            self._release(one, suffix=suffix, by=by, at=at)
+        return len(released)
+
+    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> list[Finding]:
+        findings = []
+        for one in evidence:
+            order_id = one.claim.order_id
+            ruling = rule(one.claim, self._candidates(order_id), words, note=note_of(one.source, self.evidence + 1))
+            if isinstance(ruling, Waits):
+                break
+            self.evidence += 1 + len(ruling.others)
+            if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
+                self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at))
+            if ruling.finding is Finding.CONTRADICTING or (
+                ruling.finding is Finding.AMBIGUOUS and ruling.said in HAS_IT
+            ):
+                for number in (ruling.instruction, *ruling.others):
+                    if number is not None:
+                        self.instruction(number).is_contested = True
+            findings.append(ruling.finding)
+        return findings
+
+    def settle(self, entry: Entry) -> None:
+        one = self.instruction(entry.instruction)
+        if one.progress.standing.state is State.READY:
+            if not one.is_contested:
+                raise InternalError("nothing holds it")
+            one.is_contested = False
+            self.evidence += 1
+            self.answered[one.number] = self.facts + 1
+        assert self._record(entry)
+
+    # What it answers.
+
+    def standings(self, batch: int) -> list[RowStanding]:
+        return [
+            row_standing(row, one.new.client_orderid, one.new.country, one.new.currency, one.new.minor, one.progress)
+            for row, one in self.covered[batch - 1].items()
+        ]
+
+    def standings_in(
+        self, batch: int, states: Collection[State], *, accepted_until: str | None, limit: int | None = None
+    ) -> list[RowStanding]:
+        found: Iterator[RowStanding] = (row for row in self.standings(batch) if row.state in states)
+        if accepted_until is not None:
+            found = (
+                row
+                for row in found
+                if row.state is not State.ACCEPTED
+                or (row.intended_at is not None and row.intended_at <= accepted_until)
+            )
+        return list(islice(found, limit))
+
+    def tallies(self, batch: int) -> list[Tally]:
+        rows: Counter[tuple[str, str, State]] = Counter()
+        sums: Counter[tuple[str, str, State]] = Counter()
+        for row in self.standings(batch):
+            rows[row.country, row.currency, row.state] += 1
+            sums[row.country, row.currency, row.state] += row.minor
+        return [Tally(*key, rows[key], sums[key]) for key in sorted(rows)]
+
+    def due(self, batch: int) -> list[int]:
+        """Read the facts backwards: a row may be sent if the last one clears it, and nothing speaks against it."""
+        return [
+            row
+            for row, one in self.covered[batch - 1].items()
+            if not one.is_contested and (not one.facts or kind_of(one.facts[-1]) in CLEARING)
+        ]
+
+    def holds(self, batch: int) -> set[int]:
+        ready = (item for item in self.covered[batch - 1].items() if item[1].progress.standing.state is State.READY)
+        return {row for row, one in ready if one.is_contested}
+
+    def contradictions(self) -> list[tuple[int, int, State, str, int]]:
+        return [line for line in self.contradicting if self.answered.get(line[1], 0) <= line[0]]
+
+    def counts(self) -> Counter[str]:
+        return Counter(one.progress.standing.state.value for one in self.instructions)
+
+    def _candidates(self, order_id: str | None) -> list[Candidate]:
+        one = self.order_ids.get(order_id or "")
+        if one is None:
+            return []
+        return [candidate_of(one.number, one.new.client_orderid, one.new.amount, one.new.currency, one.progress)]
+
+    def _release(self, one: Modelled, *, suffix: bool, by: str, at: str) -> None:
+        order_id = next_order_id(
+            one.new.client_orderid, one.progress, suffix=suffix, is_used=self.order_ids.__contains__
+        )
+        self.order_ids.setdefault(order_id, one)
+        self._record(Entry(one.number, one.progress.standing.attempt, Released(order_id, by), at))
+
+    def _record(self, entry: Entry) -> bool:
+        self.facts += 1
+        one = self.instruction(entry.instruction)
+        after = advance(one.progress, entry.fact, entry.attempt, entry.at)
+        if isinstance(after, IllegalMove):
+            self.contradicting.append((self.facts, one.number, after.state, kind_of(entry.fact).value, entry.attempt))
+            return False
+        one.progress = after
+        one.facts.append(entry.fact)
+        return True

@@ -1,0 +1,104 @@
+"""Maker and checker in the simulated world: plans that are approved by others, by nobody, by their maker, too early."""
+
+import base64
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from paygw_batch.errors import ApprovalError
+from paygw_batch.run.approval import (
+    ApprovalPolicy,
+    Content,
+    PlanDocument,
+    approve_plan,
+    check_approvals,
+    content_of,
+    make_plan,
+    needs_approval,
+)
+from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.submit import Plan, plan_submission
+
+from .sheets import MINOR_UNITS
+
+if TYPE_CHECKING:
+    from .world import SimWorld
+
+MAKER = "amina"
+PEOPLE = (MAKER, "brian", "carol")
+EXPIRES_H = 20.0
+
+
+@cache
+def key_of(person: str) -> ApprovalKey:
+    """Return the key of a person."""
+    key = Ed25519PrivateKey.from_private_bytes(person.encode().ljust(32, b"."))
+    der = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return ApprovalKey(base64.b64encode(der).decode("ascii"), key)
+
+
+class Approvals:
+    """The plans of a world, as their files are, and who said yes to what, and when."""
+
+    def __init__(self, world: "SimWorld") -> None:
+        self._world = world
+        self.policy = ApprovalPolicy(
+            needed=world.rng.choice((1, 2)),
+            from_amount={"KES": Decimal(0)},
+            expires_h=EXPIRES_H,
+            makers={MAKER: key_of(MAKER).public},
+            # The maker may approve what others make: nobody else here makes anything, so no approval of hers counts.
+            approvers={person: key_of(person).public for person in PEOPLE},
+        )
+        self._files: dict[str, str] = {}
+        self._said_yes: dict[str, list[tuple[str, datetime]]] = {}
+
+    def prepare(self, sheet: str, *, properly: bool) -> None:
+        """Make the plan of a sheet, and have people approve it, or something else."""
+        world, rng = self._world, self._world.rng
+        if properly:
+            approvers: Sequence[str] = PEOPLE[1:]
+        else:
+            approvers = rng.choice(
+                ((), (MAKER,), ("brian",), ("brian", "brian"), (MAKER, "brian"), ("brian", "carol"), ("brian", "carol"))
+            )
+        # Sometimes the plan of another sheet gets this one's name.
+        about = "longer" if not properly and rng.random() < 0.2 else sheet
+        plan = plan_submission(
+            world.validated(about), world.disk.reader(), operation=world.operation, amend=False, now=world.now
+        )
+        document = make_plan(self._content(plan), [], key_of(MAKER), world.now())
+        said_yes = []
+        for person in approvers:
+            try:
+                document = approve_plan(document, key_of(person), self.policy, world.now())
+            except ApprovalError:
+                continue
+            said_yes.append((person, world.now()))
+        self._said_yes[sheet] = said_yes if about == sheet else []
+        self._files[sheet] = document.model_dump_json()
+
+    def required(self, sheet: str, plan: Plan) -> Sequence[str]:
+        """Return who approved what a plan would open. Raises `ApprovalError` where not enough people did."""
+        if plan.existing is not None:
+            return ()
+        world, now = self._world, self._world.now()
+        content = self._content(plan)
+        if not needs_approval(content, self.policy):
+            return ()
+        said_yes = self._said_yes.get(sheet, [])
+        people = {
+            person for person, at in said_yes if person != MAKER and 0 <= (now - at).total_seconds() < EXPIRES_H * 3600
+        }
+        world.judge.approved[sheet] = people if len(people) >= self.policy.needed else set()
+        if sheet not in self._files:
+            raise ApprovalError("There is no plan.", hint="Make one.")
+        return check_approvals(PlanDocument.model_validate_json(self._files[sheet]), content, self.policy, now)
+
+    def _content(self, plan: Plan) -> Content:
+        return content_of(plan, endpoint="simulated", operation=self._world.operation, minor_units=MINOR_UNITS)

@@ -1,0 +1,91 @@
+"""The inbox of the simulated machine: the spool that ships, on real files, and what the gateway puts into it."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paygw_batch.core.evidence import Claim, Proof
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
+from paygw_batch.journal.notice import Notice, encode_notice
+from paygw_batch.journal.spool import Spool, SpoolEnd, spool_path
+from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.run.intake import Intake
+
+from .judge import row_of
+from .words import MEANS, WORDS
+
+if TYPE_CHECKING:
+    from .world import SimWorld
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """A notification that was answered with 200, by its number in the spool."""
+
+    order_id: str
+    word: str
+    is_about_ready: bool
+    """Whether it says that the gateway has a row that is ready."""
+
+
+class Inbox:
+    """Notifications: received by a listener, kept in the spool, taken in by whoever holds the journal."""
+
+    def __init__(self, world: "SimWorld") -> None:
+        self._world = world
+        self._journal_path: Path | None = None
+        self._spool: Spool | None = None
+        self._intake: Intake | None = None
+        self.heard: list[Notified] = []
+
+    def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
+        """Receive a notification, put it on stable storage, answer it with 200."""
+        if self._spool is None:
+            self._journal_path = path = self._world.directory() / "journal.sqlite3"
+            self._spool = self._world.undo.enter_context(
+                closing(Spool(spool_path(path), taken=SpoolEnd(), now=self._world.at()))
+            )
+            self._intake = Intake(path, WORDS, self._world.now)
+        claim = Claim(order_id, amount, "KES", word, None, Proof.PROVEN)
+        notice = Notice(self._world.at(), "POST", "application/json", "", b"{}", 2, "", claim)
+        self._spool.append([encode_notice(notice)])
+        self.heard.append(Notified(order_id, word, is_about_ready))
+
+    def surprise(self, journal: SqliteJournal) -> None:
+        """Hear that the gateway has a row which is ready: it was released, or never sent."""
+        found = [
+            (order_id, amount)
+            for batch in journal.batches()
+            for due in journal.due(batch.number, after_row=0, limit=100)
+            for order_id, amount in ((due.order_id, due.instruction.amount),)
+            if due.standing.state is State.READY
+        ]
+        if found:
+            self.hear(*self._world.rng.choice(found), "approved", is_about_ready=True)
+
+    def contradict(self, journal: SqliteJournal) -> None:
+        """Hear another end of a row than the one that is known."""
+        found = [
+            (one.sent_orderid, from_minor(one.minor, minor_units=2), word)
+            for batch in journal.batches()
+            for one in journal.standings(batch.number)
+            for word in WORDS
+            if one.state in {State.PAID, State.REJECTED} and one.sent_orderid and MEANS[word] != one.state.value
+        ]
+        if found:
+            self.hear(*self._world.rng.choice(found))
+
+    def take_in(self, journal: SqliteJournal) -> None:
+        """Take in what waits, as a run does when it opens the journal and every two seconds."""
+        if self._intake is None:
+            return
+        judge = self._world.judge
+        before = journal.spool_end()[0]
+        for one in self.heard[before:]:  # what is in the inbox may be shown, whenever it gets into the journal
+            judge.tell(row_of(one.order_id), MEANS[one.word])
+        self._intake.take(journal)
+        for one in self.heard[before : journal.spool_end()[0]]:
+            if one.is_about_ready and one is self.heard[-1]:
+                judge.held.add(row_of(one.order_id))

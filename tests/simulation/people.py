@@ -1,0 +1,177 @@
+"""The people of a simulated world, between runs: they settle, release, lift holds and read statements, and they err.
+
+Everything goes through what ships: the checks of a settlement, the quarantine, the reader of statements, the release.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.errors import UsageError
+from paygw_batch.journal.port import BatchRecord, RowStanding
+from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.run.ports import timestamp
+from paygw_batch.run.resolve import Settlement, check_settlements, settle
+from paygw_batch.run.statement import StatementReader
+from paygw_batch.sheet.statement import read_statement
+
+from .gateway import Said
+from .guards import is_on
+from .judge import row_of
+from .process import Process, hold
+from .sheets import MINOR_UNITS
+from .words import MEANS, WORDS
+
+if TYPE_CHECKING:
+    from .world import SimWorld
+
+QUARANTINE_H = 24.0
+UNSETTLED = {State.IN_DOUBT, State.ACCEPTED}
+
+
+async def come(process: Process, *, settle_all: bool) -> int:
+    """A day later: people look at the gateway's own books, settle rows, and release some."""
+    world, rng = process.world, process.world.rng
+    journal = await hold(process)
+    if not settle_all and rng.random() < 0.2:
+        rng.choice((world.inbox.surprise, world.inbox.contradict))(journal)
+        world.inbox.take_in(journal)
+    for record in journal.batches():
+        if rng.random() < 0.25:
+            surprises = journal.due(record.number, after_row=0, limit=100) if rng.random() < 0.3 else ()
+            extra = [f"{one.order_id},{one.instruction.amount},KES,approved" for one in surprises[:1]]
+            read_a_statement(world, journal, record, statement_of(world, extra))
+        if not settle_all and world.statements and rng.random() < 0.2 and is_on("a statement is carried out again"):
+            read_a_statement(world, journal, record, rng.choice(world.statements))
+        by_hand(world, journal, record, everything=settle_all)
+        if not settle_all and rng.random() < 0.4:
+            release(world, journal, record)
+    return 0
+
+
+async def look_in(process: Process) -> int:
+    """Somebody opens the journal, which takes in what waits."""
+    await hold(process)
+    return 0
+
+
+async def come_early(process: Process) -> int:
+    """Somebody does not wait for a day: the gateway has not executed an order yet, so it was not received."""
+    world = process.world
+    journal = await hold(process)
+    for record in journal.batches():
+        for row in journal.standings(record.number):
+            number = row_of(row.client_orderid)
+            if row.state is State.IN_DOUBT and world.judge.rows[number].nonce not in world.judge.paid_nonces:
+                word = Resolution.NOT_RECEIVED
+                if is_on("rejected within the quarantine") and world.rng.random() < 0.5:
+                    word = Resolution.REJECTED
+                _settle(world, journal, record, [(number, Settlement(row.row, word, "no sign of it"))])
+    return 0
+
+
+def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, everything: bool) -> None:
+    """Say what became of rows that are in doubt, accepted or held: the truth, as far as a day shows it."""
+    holds = journal.holds(record.number)
+    words = []
+    for row in journal.standings(record.number):
+        is_asked = row.state in UNSETTLED or row.row in holds
+        if is_asked and (everything or world.rng.random() < 0.5):
+            number = row_of(row.client_orderid)
+            words.append((number, Settlement(row.row, _truth(world, number, row), "statement")))
+    if not everything and world.rng.random() < 0.3:
+        for word in words:  # one by one: what may not be said of one row keeps nothing back from another
+            _settle(world, journal, record, [word])
+    else:
+        _settle(world, journal, record, words)
+
+
+def _truth(world: "SimWorld", number: int, row: RowStanding) -> Resolution:
+    judged = world.judge.rows[number]
+    was_paid = judged.payments > 0 if row.state is State.READY else judged.nonce in world.judge.paid_nonces
+    if was_paid:
+        return Resolution.PAID
+    if row.state is State.ACCEPTED:
+        return Resolution.REJECTED
+    return world.rng.choice((Resolution.REJECTED, Resolution.NOT_RECEIVED, Resolution.NOT_RECEIVED))
+
+
+def _settle(
+    world: "SimWorld", journal: SqliteJournal, record: BatchRecord, words: Sequence[tuple[int, Settlement]]
+) -> None:
+    """Settle rows as `resolve` does, all or none."""
+    settlements = [settlement for _, settlement in words]
+    try:
+        check_settlements(journal, record, settlements, quarantine_h=QUARANTINE_H, now=world.now)
+    except UsageError:
+        return
+    ready = {row.row for row in journal.standings(record.number) if row.state is State.READY}
+    for number, settlement in words:
+        _tell(world, number, settlement.resolution, was_ready=settlement.row in ready)
+    if settlements:
+        settle(journal, record, settlements, by="amina", now=world.now)
+        world.judge.held -= {number for number, _ in words}
+
+
+def _tell(world: "SimWorld", number: int, resolution: Resolution, *, was_ready: bool) -> None:
+    if resolution is not Resolution.NOT_RECEIVED:
+        world.judge.tell(number, resolution.value)
+    elif not was_ready:
+        world.judge.release(number)
+
+
+def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> None:
+    """Give rejected rows another attempt, as `retry` does."""
+    rejected = [one for one in journal.standings(record.number) if one.state is State.REJECTED]
+    for one in rejected:
+        world.judge.release(row_of(one.client_orderid))
+    suffix = world.rng.random() < 0.7
+    journal.release(record.number, [one.row for one in rejected], suffix=suffix, by="amina", at=world.at())
+
+
+# Statements.
+
+
+def statement_of(world: "SimWorld", extra: Sequence[str]) -> Path:
+    """Write what the gateway's books say now: every order that it has, by its id, and `extra` lines."""
+    lines = {line.partition(",")[0]: line for line in extra}
+    for row in world.judge.rows.values():
+        for request in row.requests:
+            if not request.left:
+                continue
+            word = {Said.NO: "declined", Said.PENDING: "processing"}.get(request.said)
+            if world.judge.executed_orders[request.order_id]:
+                word = "approved"
+            if word is not None:
+                lines[request.order_id] = f"{request.order_id},{request.amount},KES,{word}"
+    path = world.directory() / f"statement-{len(world.statements)}.csv"
+    path.write_text(
+        "\n".join(["order_id,amount,currency,status", *(lines.values() or ["PAY-0,1,KES,approved"])]) + "\n"
+    )
+    world.statements.append(path)
+    return path
+
+
+def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, path: Path) -> None:
+    """Carry out a statement, as `resolve --from FILE --yes --matching-only` does."""
+    statement = read_statement(path, {}, code_page=None)
+    reader = StatementReader(
+        journal, record, words=WORDS, minor_units=MINOR_UNITS, quarantine_h=QUARANTINE_H, now=world.now
+    )
+    matched = reader.match(statement)
+    named = {line.order_id: line for line in statement.lines}
+    ready = {
+        row_of(due.order_id) for due in journal.due(record.number, after_row=0, limit=100) if due.order_id in named
+    }
+    for line in statement.lines:
+        if line.status in MEANS and line.order_id != "PAY-0":
+            world.judge.tell(row_of(line.order_id), MEANS[line.status])
+    if matched.contrary:
+        journal.take_in(
+            reader.evidence(statement, matched.contrary, "amina"), reader.meanings(statement), at=timestamp(world.now())
+        )
+    for number in ready:
+        if any(row_of(line.order_id) == number for line in statement.lines if MEANS.get(line.status or "") == "paid"):
+            world.judge.held.add(number)
+    settle(journal, record, matched.settlements, by="amina", now=world.now)

@@ -1,0 +1,77 @@
+"""The simulated sheets: real files, read and validated by the program once each, and held to the contract once each.
+
+What a sheet is read as depends on its bytes alone, so a process that plays many worlds reads each of its few sheets
+once. Everything that depends on the journal is done anew in every world.
+"""
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms, Rules
+from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.result import Validated
+from paygw_batch.sheet.schema import hold_to_contract
+from paygw_batch.sheet.validate import validate
+
+FIRST_ROW = 2
+RULES: Mapping[str, Rules] = {
+    name: load_rules(name, {"KE": OperatorTerms(purpose="W")}) for name in ("payout", "payin")
+}
+MINOR_UNITS = {rule.currency: rule.minor_units for rule in RULES["payout"].values()}
+_HEADINGS = {
+    "payout": "country,client_orderid,amount,currency,account_name,account_number,phone",
+    "payin": "country,client_orderid,amount,currency,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,"
+    "order_desc,merchant_data",
+}
+_LINES = {
+    "payout": "KE,PAY-{row},{amount},KES,Jane Wanjiku,254712345{row:03},+254712345{row:03}",
+    "payin": "KE,PAY-{row},{amount},KES,Jane,Wanjiku,+254712345{row:03},jane@example.com,1 Moi Avenue,Nairobi,00100,"
+    "192.0.2.1,Shoes,t",
+}
+SHEETS = ("payroll", "longer", "edited")
+
+
+@cache
+def amount_of(sheet: str, row: int) -> str:
+    """Return what a simulated sheet asks for in a row. In the edited one the first row asks for another amount."""
+    return "77777.77" if (sheet, row) == ("edited", FIRST_ROW) else f"{row * 137 % 9973 + 10}.{row * 29 % 100:02}"
+
+
+def rows_of(sheet: str, count: int) -> list[int]:
+    """Return the rows of a sheet, by the number in their order ids."""
+    return [*range(FIRST_ROW, FIRST_ROW + count), *((30, 31) if sheet == "longer" else ())]
+
+
+@cache
+def wanted(sheet: str, count: int) -> Mapping[str, Decimal]:
+    """Return what a sheet asks for, by order id and in its order."""
+    return {f"PAY-{row}": Decimal(amount_of(sheet, row)) for row in rows_of(sheet, count)}
+
+
+@cache
+def validated(operation: str, sheet: str, count: int) -> Validated:
+    """Read and validate a simulated sheet, from a file, as the program does."""
+    lines = [_LINES[operation].format(row=row, amount=amount_of(sheet, row)) for row in rows_of(sheet, count)]
+    with TemporaryDirectory() as name:
+        path = Path(name) / f"{sheet}.csv"
+        path.write_text("\n".join([_HEADINGS[operation], *lines]) + "\n")
+        return validate(read_sheet(path, ReadOptions(operation=operation)), RULES[operation])
+
+
+def remembered(check: Callable[[Validated, Rules], None]) -> Callable[[Validated, Rules], None]:
+    """Return the contract's check, made once of each batch: what it says depends on the rows alone."""
+    held: set[str] = set()
+
+    def hold(found: Validated, rules: Rules) -> None:
+        if found.batch not in held:
+            check(found, rules)
+            held.add(found.batch)
+
+    return hold
+
+
+HOLD_ONCE = remembered(hold_to_contract)
