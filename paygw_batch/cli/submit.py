@@ -21,12 +21,12 @@ from paygw_batch.compose.parts import (
     PAYOUT,
     journal_or_nothing,
     minor_units_of,
-    planned_submission,
     require_complete,
     rules_of,
     run_journal,
     validated_sheet,
 )
+from paygw_batch.compose.planning import planned_submission
 from paygw_batch.core.batch import differences
 from paygw_batch.errors import SheetError
 from paygw_batch.journal.port import JournalReader
