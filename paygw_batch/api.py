@@ -22,7 +22,6 @@ from paygw_batch.compose.parts import (
     Tell,
     find_batch,
     journal_to_read,
-    planned_submission,
     require_complete,
     rules_of,
     run_journal,
@@ -31,6 +30,7 @@ from paygw_batch.compose.parts import (
     validated_sheet,
 )
 from paygw_batch.compose.person import in_words, person
+from paygw_batch.compose.planning import planned_submission
 from paygw_batch.compose.running import BackgroundRun, RowOutcome, RunParts
 from paygw_batch.compose.sending import Standings, Task, send, standings
 from paygw_batch.core.batch import ControlTotals, differences

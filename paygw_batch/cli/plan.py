@@ -33,11 +33,11 @@ from paygw_batch.compose.parts import (
     find_batch,
     journal_to_name,
     minor_units_of,
-    planned_submission,
     rules_of,
     utc_now,
     validated_sheet,
 )
+from paygw_batch.compose.planning import planned_submission
 from paygw_batch.errors import UsageError
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.approval import Finding, PlanDocument, content_of, make_plan, needs_approval

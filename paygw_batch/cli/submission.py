@@ -8,8 +8,9 @@ from paygw_batch.cli.sending import send_and_reconcile
 from paygw_batch.compose.approval import require_approval
 from paygw_batch.compose.connect import Connection
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
-from paygw_batch.compose.parts import PAYOUT, planned_submission, utc_now
+from paygw_batch.compose.parts import PAYOUT, utc_now
 from paygw_batch.compose.person import person
+from paygw_batch.compose.planning import planned_submission
 from paygw_batch.compose.sending import Task
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules

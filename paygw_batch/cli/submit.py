@@ -39,12 +39,12 @@ from paygw_batch.compose.parts import (
     PAYOUT,
     journal_to_plan_with,
     minor_units_of,
-    planned_submission,
     require_complete,
     rules_of,
     run_journal,
     validated_sheet,
 )
+from paygw_batch.compose.planning import planned_submission
 from paygw_batch.core.batch import differences
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError

@@ -34,7 +34,6 @@ from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal,
 from paygw_batch.run.clock import clock_sentences
 from paygw_batch.run.intake import Intake
 from paygw_batch.run.ports import World, timestamp
-from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.settings import Settings
 from paygw_batch.sheet.misdirected import refuse_misdirected
 from paygw_batch.sheet.pieces import InMemory, Source
@@ -110,22 +109,6 @@ def read_options(settings: Settings, operation: str, worksheet: str | None = Non
         sheet_name=worksheet,
         aliases=known_headings(settings.sheet.column_profile, settings.columns),
         operation=operation,
-    )
-
-
-def planned_submission(
-    settings: Settings, validated: Validated, journal: JournalReader, *, operation: str, amend: bool, strict: bool
-) -> Plan:
-    """Hold a validated sheet against the journal, by the settings and the wall clock."""
-    return plan_submission(
-        validated,
-        journal,
-        operation=operation,
-        amend=amend,
-        now=utc_now,
-        quarantine_h=settings.submission.quarantine_h,
-        strict=strict,
-        repeat_days=settings.sheet.repeat_days,
     )
 
 
