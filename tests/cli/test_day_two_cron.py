@@ -145,7 +145,7 @@ def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Pro
     dropped(program, kenyan_rows(40), "first.csv")
     process = program.start("run-folder", folder)
     wait_for_first_payment(program, process)
-    dropped(program, kenyan_rows(1, prefix="SECOND"), "second.csv")
+    dropped(program, kenyan_rows(1, amount="20", prefix="SECOND"), "second.csv")
     summary = program.json("run-folder", folder, "--wait")
     process.communicate()
     assert [sheet["sheet"] for sheet in summary["sheets"]] == ["second.csv"]
