@@ -6,12 +6,13 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import polars as pl
 
 from paygw_batch.cli.progress import progress_on
 from paygw_batch.cli.render import Screen
-from paygw_batch.cli.start import interruption
+from paygw_batch.cli.start import AGAIN, interruption, leave
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.sending import Task, send, standings
 from paygw_batch.countries.rules import Rules
@@ -21,7 +22,7 @@ from paygw_batch.run.books import Books
 from paygw_batch.run.engine import Engine, RunEnd
 from paygw_batch.run.ports import Progress
 from paygw_batch.run.report import report_html
-from paygw_batch.run.summary import ExitCode, Summary
+from paygw_batch.run.summary import Summary
 from paygw_batch.run.workbook import workbook_of
 from paygw_batch.sheet.write import check_format, write_frame
 
@@ -78,15 +79,15 @@ def _drain_on_signals(engine: Engine, progress: Progress) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, heed)
     if interruption.came:
-        heed()
+        # It was lost on its way (in a callback of the interpreter): it counts, but not as the first of two.
+        engine.drain()
 
 
-def _leave() -> None:
+def _leave() -> NoReturn:
     """End the process now: what is in flight has its intent in the journal, and will be in doubt on the next run."""
     if sys.stderr.isatty():
         os.write(2, f"{SHOW_CURSOR}\n".encode())
-    os.write(2, b"Left at once: rows in flight will be in doubt.\n")
-    os._exit(ExitCode.INTERRUPTED)
+    leave("Left at once: rows in flight will be in doubt.", AGAIN)
 
 
 def write_results(frame: pl.DataFrame, counted: Books, batch: BatchRecord, out: Path, report: Path | None) -> None:

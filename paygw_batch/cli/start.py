@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
 HEEDED = (signal.SIGINT, signal.SIGTERM)
 EXIT_CODE = 130
@@ -62,14 +63,13 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        interruption.ignore()
-        _leave()
+        leave(interruption.sentence(), AGAIN)
 
 
-def _leave() -> None:
-    """Say that the command was interrupted outside of any command, and end the process."""
-    sentence = interruption.sentence()
-    os.write(2, f"Error: {sentence}\n{AGAIN}\n".encode())
+def leave(sentence: str, hint: str) -> NoReturn:
+    """Say that the process ends now, as an interrupted command says it, and end it."""
+    interruption.ignore()
+    os.write(2, f"Error: {sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:
         import json  # noqa: PLC0415 (not before a signal is heard)
 
