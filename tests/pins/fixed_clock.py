@@ -1,0 +1,35 @@
+"""Run the program of any commit with a clock of its own: `python fixed_clock.py START ARGUMENTS...`, in its checkout.
+
+The clock starts at START (seconds since 1970) and goes on as the real one does. Nothing of this project's tests is
+imported: what runs may be years old.
+"""
+
+import datetime as dt
+import runpy
+import sys
+import time
+from typing import Self
+
+start_s, *arguments = sys.argv[1:]
+_real_time = time.time
+_offset_s = float(start_s) - time.time()
+
+
+def _time() -> float:
+    return _real_time() + _offset_s
+
+
+class Clock(dt.datetime):
+    """A `datetime` whose `now` starts where it was asked to."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Self:
+        """Return the time of this clock."""
+        return cls.fromtimestamp(_time(), tz)
+
+
+dt.datetime = Clock  # type: ignore[misc]
+time.time = _time
+sys.argv = ["paygw-batch", *arguments]
+sys.path.insert(0, "")
+runpy.run_module("paygw_batch", run_name="__main__", alter_sys=True)

@@ -1,0 +1,230 @@
+"""What is pinned: each function here yields named outputs, whole, as text."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from tests.pins.entry import PaygwError, load_settings, rules_of, validated_sheet
+from tests.pins.machine import JOURNALS, SAMPLES, Machine, machine, members_of, rows_of
+
+Output = tuple[str, str]
+GENERATED_ROWS = 20_000
+LONG_ROWS = 100_000
+HOSTILE_SHEETS = 250
+
+COMMANDS = (
+    *("approve", "backup", "collect", "doctor", "listen", "plan", "reconcile", "refresh", "resolve", "resume", "retry"),
+    *("run-folder", "sandbox", "sign", "status", "submit", "template", "validate", "verify"),
+)
+INSTRUCTIONS = (
+    "SELECT batch, row, client_orderid, country, currency, minor, amount, form, fields, payee, content "
+    "FROM instruction ORDER BY number"
+)
+BATCHES = "SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects FROM batch ORDER BY number"
+STANDINGS = (
+    "SELECT instruction, state, attempt, generation, possible_duplicate_of, inherited_attempts, order_id, "
+    "sent_orderid, purpose, gateway_status, http_status, error_code, message FROM standing ORDER BY instruction"
+)
+FACTS = "SELECT seq, kind, batch, instruction, attempt, contradicts FROM fact ORDER BY seq"
+
+
+def samples() -> Iterator[Output]:
+    """Every sample: what is wrong with it in words and as data, and what is given back to be mended."""
+    sheets = [path for path in sorted(SAMPLES.rglob("*")) if path.suffix in {".csv", ".parquet", ".xlsx"}]
+    for path in sheets:
+        name = str(path.relative_to(SAMPLES))
+        if path.name == "outcomes.csv":
+            continue
+        collect = ["--collect"] if "collections" in name else []
+        with machine() as own:
+            yield f"validate/{name}", own.run("--json", "validate", path, *collect)
+            yield f"validate/{name}/words", own.run("validate", path, *collect, "--strict")
+    with machine() as own:
+        for path in (SAMPLES / "every-defect.csv", SAMPLES / "to-mend.xlsx"):
+            own.run("validate", path, "--rejects", own.home / "rejects.csv")
+            yield f"rejects/{path.name}/csv", (own.home / "rejects.csv").read_text(encoding="utf-8")
+            own.run("validate", path, "--rejects", own.home / "rejects.xlsx")
+            yield f"rejects/{path.name}/xlsx", own.masked(members_of(own.home / "rejects.xlsx"))
+
+
+def submitted() -> Iterator[Output]:
+    """Samples paid and collected at the sandbox: summaries, reconciliations, and the tables of the journal."""
+    for name, command, words in (
+        ("payroll-mixed.csv", "submit", ()),
+        ("payroll-mixed.parquet", "submit", ()),
+        ("to-mend.xlsx", "submit", ("--skip-invalid",)),
+        ("every-defect.csv", "submit", ("--skip-invalid", "--reference", "pins")),
+        ("collections-mixed.csv", "collect", ()),
+    ):
+        with machine() as own:
+            out = own.home / "out.csv"
+            said = own.run("--json", "-q", command, SAMPLES / name, "--out", out, *words)
+            yield f"submit/{name}", said
+            yield f"submit/{name}/again", own.run("--json", "-q", command, SAMPLES / name, "--out", out, *words)
+            if out.exists():
+                yield f"submit/{name}/reconciliation", own.table(out)
+                for table, query in (("batch", BATCHES), ("instruction", INSTRUCTIONS), ("standing", STANDINGS)):
+                    yield f"submit/{name}/{table}", "\n".join(rows_of(own.home / "journal.sqlite3", query))
+                yield f"submit/{name}/verify", own.run("--json", "verify")
+                yield f"submit/{name}/status", own.run("--json", "status")
+
+
+def requests() -> Iterator[Output]:
+    """The bytes of a request for each country, operation and profile, its nonce, time and key given."""
+    with machine(extra="", consumer_key='"sandbox-merchant"\nprivate_key = "key.pem"') as own:
+        for folder, collect in (("countries", ()), ("collections", ("--collect",))):
+            for path in sorted((SAMPLES / folder).glob("*.csv")):
+                for profile in ("json-params", "raw-body"):
+                    words = ("--explain", "--profile", profile, "--nonce", "ab" * 16, "--timestamp", "1700000000")
+                    yield f"sign/{folder}/{path.stem}/{profile}", own.run("--json", "sign", path, *words, *collect)
+
+
+def generated(rows: int = GENERATED_ROWS) -> Iterator[Output]:
+    """A large sheet: every row, instruction, defect and warning of it."""
+    with machine() as own:
+        path = own.home / "generated.csv"
+        script = str(SAMPLES / "make_sheet.py")
+        arguments = ["--rows", str(rows), "--seed", "5", "--bad-share", "0.02", "--out", str(path)]
+        subprocess.run([sys.executable, script, *arguments], check=True)
+        yield from _validated(f"generated/{rows}", own, path)
+
+
+def hostile() -> Iterator[Output]:
+    """Sheets that were made to be misread: what is said of each, and every row of those that are read."""
+    from tests.sheet.hostile import hostile_sheet  # noqa: PLC0415 (it reads every sample when it is imported)
+
+    with machine() as own:
+        told = []
+        for seed in range(HOSTILE_SHEETS):
+            sheet = hostile_sheet(seed)
+            path = own.home / f"hostile-{seed}{sheet.ending}"
+            path.write_bytes(sheet.content)
+            told.append(f"# {seed}{sheet.ending}\n" + "".join(text for _, text in _validated("", own, path)))
+            path.unlink()
+        yield "hostile", "\n".join(told)
+
+
+def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
+    settings = load_settings(own.home / "paygw.toml", environ={}, flags={})
+    try:
+        found = validated_sheet(settings, rules_of(settings, "payout"), path, reference="pins")
+        rows = found.rows
+    except PaygwError as error:
+        yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")
+        return
+    totals = {currency: str(total) for currency, total in sorted((found.totals.sums or {}).items())}
+    notes = [found.batch, str(found.totals.rows), json.dumps(totals), *found.sheet.notes]
+    yield f"{name}/batch", own.masked("\n".join(notes) + "\n")
+    for part, frame in (
+        ("rows", rows),
+        ("instructions", found.instructions),
+        ("defects", found.defects),
+        ("warnings", found.warnings),
+    ):
+        yield f"{name}/{part}", _lines(frame)
+
+
+def _lines(frame: pl.DataFrame) -> str:
+    return f"{frame.columns}\n{frame.write_ndjson()}"
+
+
+def recorded() -> Iterator[Output]:
+    """Journals of every version of the tables: as they are, brought up by a run, and all that is said of them then."""
+    for path in sorted(JOURNALS.glob("*.tar.gz")):
+        name = path.name.removesuffix(".tar.gz")
+        with machine() as own:
+            batches = own.unpack(name)
+            for command in ("status", "verify"):
+                yield f"journal/{name}/untouched/{command}", own.run("--json", command)
+            yield f"journal/{name}/brought-up", own.run("-q", "resume", batches[1], "--out", own.home / "resumed.csv")
+            yield from _journal(f"journal/{name}", own, batches)
+
+
+def _journal(name: str, own: Machine, batches: Sequence[str]) -> Iterator[Output]:
+    yield f"{name}/verify", own.run("--json", "verify")
+    yield f"{name}/status", own.run("--json", "status")
+    for table, query in (("batch", BATCHES), ("instruction", INSTRUCTIONS), ("standing", STANDINGS), ("fact", FACTS)):
+        yield f"{name}/{table}", "\n".join(rows_of(own.home / "journal.sqlite3", query))
+    for number, batch in enumerate(batches, 1):
+        yield f"{name}/{number}/status", own.run("--json", "status", batch, "--history")
+        yield f"{name}/{number}/status/words", own.run("status", batch, "--history")
+        out = own.home / "out.csv"
+        report = own.home / "report.html"
+        yield f"{name}/{number}/reconcile", own.run("--json", "reconcile", batch, "--out", out, "--report", report)
+        yield f"{name}/{number}/reconciliation", own.masked(out.read_text(encoding="utf-8"))
+        if number < len(batches):  # the chart of the last one, which was killed, reaches to today
+            yield f"{name}/{number}/report", own.masked(report.read_text(encoding="utf-8"))
+        own.run("reconcile", batch, "--out", own.home / "out.xlsx")
+        yield f"{name}/{number}/workbook", own.masked(members_of(own.home / "out.xlsx"))
+        questions = own.home / "questions.csv"
+        own.run("status", batch, "--in-doubt", "--out", questions)
+        if questions.exists():
+            yield f"{name}/{number}/questions", own.masked(questions.read_text(encoding="utf-8"))
+            questions.unlink()
+
+
+def refusals() -> Iterator[Output]:
+    """What is said, and the exit code, where a command cannot do what it was asked for."""
+    with machine() as own:
+        sheet = own.home / "pay.csv"
+        sheet.write_text("country,client_orderid,amount\nKE,A,1\n")
+        sample = SAMPLES / "payroll-mixed.csv"
+        for number, words in enumerate(
+            (
+                ("submit", own.home / "none.csv"),
+                ("submit", sheet),
+                ("submit", sample, "--expect-rows", "3"),
+                ("submit", sample, "--expect-total", "KES=1"),
+                ("submit", sample, "--dry-run"),
+                ("submit", SAMPLES / "every-defect.csv"),
+                ("submit", SAMPLES / "collections-mixed.csv"),
+                ("collect", sample),
+                ("status",),
+                ("status", "feed"),
+                ("resume",),
+                ("retry", "feed"),
+                ("reconcile", "feed", "--out", own.home / "x.csv"),
+                ("resolve", "feed", "--row", "2", "--as", "paid", "--evidence", "a mail"),
+                ("plan", sample, "--out", own.home / "plan.json", "--key", own.home / "key.pem"),
+                ("backup", own.home / "copy.sqlite3"),
+                ("refresh", "feed"),
+                ("listen",),
+                ("run-folder", own.home / "none"),
+                ("template", "XX", "--out", own.home / "new.csv"),
+                ("frobnicate",),
+                ("submit", "--frobnicate"),
+            )
+        ):
+            yield f"refused/{number:02}-{words[0]}", own.run("--json", *words)
+        (own.home / "paygw.toml").write_text("[gateway]\nbase_url = 3\nfoo = 1\n")
+        yield "refused/configuration", own.run("status")
+
+
+def words() -> Iterator[Output]:
+    """Help texts, and templates."""
+    with machine() as own:
+        yield "help", own.run("--help", config=False)
+        for command in COMMANDS:
+            yield f"help/{command}", own.run(command, "--help")
+        for countries in (("KE", "TZ"), ("NG",)):
+            for ending in ("csv", "xlsx"):
+                out = own.home / f"{'-'.join(countries)}.{ending}"
+                yield f"template/{out.name}", own.run("--json", "template", *countries, "--out", out)
+                text = members_of(out) if ending == "xlsx" else out.read_text(encoding="utf-8")
+                yield f"template/{out.name}/file", own.masked(text)
+
+
+GROUPS: dict[str, Callable[[], Iterator[Output]]] = {
+    "samples": samples,
+    "submitted": submitted,
+    "requests": requests,
+    "generated": generated,
+    "hostile": hostile,
+    "recorded": recorded,
+    "refusals": refusals,
+    "words": words,
+}

@@ -1,0 +1,237 @@
+"""Record a journal with the program of an older commit: `python -m tests.pins.record CHECKOUT NAME`.
+
+CHECKOUT is a directory with that commit (`git worktree add`, or `git archive`), NAME what the recording is called. Made
+against the built-in gateway: a batch with rows in every state, people's decisions about them, a corrected sheet, a
+collection, a run that was killed while rows were in flight, and notifications that wait. Written to `journals/`.
+"""
+
+import csv
+import gzip
+import io
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+JOURNALS = Path(__file__).parent / "journals"
+CLOCK = Path(__file__).with_name("fixed_clock.py")
+MONDAY_S = 1_767_600_000
+"""When the recorded week begins: 2026-01-05, 08:00 UTC."""
+HOUR_S = 3600
+
+HEADING = "country,client_orderid,amount,currency,account_name,account_number,phone"
+AMOUNTS = (
+    ["1500.50"] * 8 + ["9001.00"] * 3 + ["9002.10"] * 3 + ["9006"] * 3 + ["9007.25"] * 2 + ["9010"] * 2 + ["700"] * 9
+)
+"""A row each. 9001 is declined, 9002 accepted; 9006, 9007 and 9010 come into doubt: config/sandbox-behaviour.toml."""
+TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
+NOTIFICATIONS = """
+[notifications]
+port = {port}
+token_file = "token.txt"
+"""
+BEHAVIOUR = """
+[default]
+status = "approved"
+
+[[rule]]
+amount_whole = 8001
+delay_s = 60
+"""
+
+
+class Recording:
+    """A home in which the program of CHECKOUT runs, an hour later at each command."""
+
+    def __init__(self, checkout: Path, home: Path) -> None:
+        self.checkout = checkout
+        self.home = home
+        self.now_s = MONDAY_S
+
+    def arguments(self, *words: str) -> list[str]:
+        """Return the command line of the next command."""
+        self.now_s += HOUR_S
+        return [sys.executable, str(CLOCK), str(self.now_s), "--config", str(self.home / "paygw.toml"), *words]
+
+    def environ(self) -> dict[str, str]:
+        """Return the environment of a machine of its own."""
+        return {**os.environ, "HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state"), "NO_COLOR": "1"}
+
+    def do(self, *words: str, expect: int) -> None:
+        """Run a command to its end."""
+        done = subprocess.run(
+            self.arguments(*words), cwd=self.checkout, env=self.environ(), capture_output=True, text=True, check=False
+        )
+        print(words[0], done.returncode)  # noqa: T201 (a script)
+        if done.returncode != expect:
+            raise SystemExit(f"{words}: {done.returncode}, not {expect}\n{done.stdout}{done.stderr}")
+
+    def start(self, *words: str) -> "subprocess.Popen[bytes]":
+        """Start a command that this recording kills."""
+        return subprocess.Popen(
+            self.arguments(*words), cwd=self.checkout, env=self.environ(), stderr=subprocess.DEVNULL
+        )
+
+    def has(self, command: str) -> bool:
+        """Return whether that commit has a command."""
+        return (self.checkout / "paygw_batch" / "cli" / f"{command}.py").exists()
+
+    def sheet(self, name: str, rows: list[str], heading: str = HEADING) -> str:
+        """Write a sheet, and return its path."""
+        path = self.home / name
+        path.write_text("\n".join([heading, *rows]) + "\n")
+        return str(path)
+
+    def configure(self) -> int:
+        """Write the configuration, and return the listener's port."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+        text = (self.checkout / "config/sandbox.toml").read_text()
+        text = text.replace('"../sandbox-state/journal.sqlite3"', '"journal.sqlite3"')
+        text = text.replace("[submission]", "[submission]\nquarantine_h = 0\nstop_after_in_doubt = 0")
+        text = text.replace("concurrency = 16", "concurrency = 1")
+        text += '\n[sandbox]\nbehaviour = "slow.toml"\n' if (self.home / "slow.toml").exists() else ""
+        if self.has("listen"):
+            (self.home / "token.txt").write_text(TOKEN + "\n")
+            (self.home / "token.txt").chmod(0o600)
+            text = text.replace("https://merchant.example/paygw/callback", "https://merchant.example/paygw/{token}")
+            text += NOTIFICATIONS.format(port=port)
+        (self.home / "paygw.toml").write_text(text)
+        return port
+
+    def batch_of(self, sheet: str) -> str:
+        """Return the id of a sheet's batch."""
+        with closing(sqlite3.connect(self.home / "journal.sqlite3")) as connection:
+            query = "SELECT batch FROM batch WHERE sheet_name = ? ORDER BY number DESC"
+            (batch,) = connection.execute(query, (sheet,)).fetchone()
+        return str(batch)
+
+
+def rows_of(amounts: list[str], prefix: str) -> list[str]:
+    """Return a row of a Kenyan sheet for each amount."""
+    return [
+        f"KE,{prefix}-{n},{amount},KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}"
+        for n, amount in enumerate(amounts, 1)
+    ]
+
+
+def record(recording: Recording) -> None:
+    """Play the week."""
+    recording.configure()
+    rows = rows_of(AMOUNTS, "PAY")
+    defective = ["KE,PAY-90,1,00.5,KES,Jane,12,+1", "KE,PAY-91,0,KES,,254712345091,+254712345091"]
+    sheet = recording.sheet("payroll.csv", rows + defective[1:])
+    recording.do("submit", sheet, "--skip-invalid", expect=5)
+    batch = recording.batch_of("payroll.csv")
+    doubts = [str(2 + place) for place, amount in enumerate(AMOUNTS) if amount.startswith(("9006", "9007", "9010"))]
+    for row, answer in zip(doubts, ("paid", "rejected", "not-received", "paid"), strict=False):
+        words = ("--row", row, "--as", answer, "--evidence", f"their mail of Monday, row {row}", "--by", "Amina")
+        recording.do("resolve", batch, *words, expect=5)
+    with (recording.home / "answers.csv").open("w", newline="") as stream:
+        line = [f"PAY-{int(doubts[4]) - 1}", "9007.25", "KES", "approved"]
+        csv.writer(stream).writerows([["order_id", "amount", "currency", "status"], line])
+    recording.do("resolve", batch, "--from", str(recording.home / "answers.csv"), "--yes", expect=5)
+    recording.do("retry", batch, "--row", "10", expect=5)
+    corrected = [row.replace("9001.00", "1200") if "PAY-11," in row else row for row in rows]
+    sheet = recording.sheet("payroll-corrected.csv", [*corrected, *rows_of(["321.09"] * 2, "NEW")])
+    recording.do("submit", sheet, "--amend", expect=5)
+    if recording.has("collect"):
+        (recording.home / "customers.csv").write_bytes((recording.checkout / "samples/collections/KE.csv").read_bytes())
+        recording.do("collect", str(recording.home / "customers.csv"), expect=0)
+    be_killed(recording)
+
+
+def be_killed(recording: Recording) -> None:
+    """Start a run and a listener that cannot take in what it receives, and kill both."""
+    (recording.home / "slow.toml").write_text(BEHAVIOUR)
+    port = recording.configure()
+    sheet = recording.sheet("killed.csv", rows_of(["650", "651", "8001", "8001"], "CUT"))
+    with recording.start("submit", sheet) as run:
+        until(lambda: in_flight(recording.home / "journal.sqlite3"))
+        if recording.has("listen"):
+            with recording.start("listen") as listener:
+                until(lambda: answers(port))
+                for order, status, amount in (
+                    ("PAY-12", "approved", "9002.10"),
+                    ("PAY-13", "declined", "9002.10"),
+                    ("PAY-1", "declined", "1500.50"),
+                    ("NOBODY", "approved", "1"),
+                    ("PAY-14", "limbo", "9002.10"),
+                ):
+                    notify(port, f"status={status}&client_orderid={order}&amount={amount}&currency=KES")
+                listener.send_signal(signal.SIGKILL)
+        run.send_signal(signal.SIGKILL)
+    with closing(sqlite3.connect(recording.home / "journal.sqlite3")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait for a moment of another process."""
+    give_up_at_s = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > give_up_at_s:
+            raise SystemExit("waited in vain")
+        time.sleep(0.05)
+
+
+def in_flight(journal: Path) -> bool:
+    """Return whether a row waits for its answer while others of its batch have theirs."""
+    with closing(sqlite3.connect(journal)) as connection:
+        query = "SELECT 1 FROM progress WHERE state = 'in_flight' AND amount = '8001'"
+        return connection.execute(query).fetchone() is not None
+
+
+def answers(port: int) -> bool:
+    """Return whether somebody listens there."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def notify(port: int, form: str) -> None:
+    """Send a notification as the gateway would."""
+    url = f"http://127.0.0.1:{port}/paygw/{TOKEN}"
+    with urllib.request.urlopen(urllib.request.Request(url, form.encode())) as reply:
+        print("notified", reply.status)  # noqa: T201 (a script)
+
+
+def pack(home: Path, target: Path) -> None:
+    """Keep the journal, its witness, the notifications that wait, and the sheets."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        (home / "home.txt").write_text(f"{home}\n")
+        for path in sorted(home.rglob("*")):
+            name = str(path.relative_to(home))
+            if path.is_file() and name.startswith(("journal", "witness", "home", "payroll", "customers", "killed")):
+                if name.endswith((".lock", "-shm", "-wal", ".reconciliation.csv")):
+                    continue
+                info = tarfile.TarInfo(name)
+                info.size, info.mode = path.stat().st_size, 0o600
+                tar.addfile(info, io.BytesIO(path.read_bytes()))
+    target.write_bytes(gzip.compress(content.getvalue(), mtime=0))
+
+
+def main() -> None:
+    """Record as the command line asks."""
+    checkout, name = Path(sys.argv[1]).absolute(), sys.argv[2]
+    with tempfile.TemporaryDirectory(prefix="paygw-recorded-") as directory:
+        home = Path(directory).resolve()
+        recording = Recording(checkout, home)
+        record(recording)
+        for path in sorted(home.rglob("*")):
+            print(path.relative_to(home), path.stat().st_size)  # noqa: T201 (a script)
+        JOURNALS.mkdir(exist_ok=True)
+        pack(home, JOURNALS / f"{name}.tar.gz")
+
+
+if __name__ == "__main__":
+    main()

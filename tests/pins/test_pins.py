@@ -1,0 +1,22 @@
+"""What the program makes of sheets and journals stays the same to the byte, however its modules are arranged."""
+
+import pytest
+
+from tests.pins import compare
+from tests.pins.outputs import GROUPS
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_outputs_are_those_that_were_pinned(group: str) -> None:
+    wrong = compare.differences(dict(compare.outputs_of([group])), [group])
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_changed_output_is_found_and_named() -> None:
+    found = dict(compare.outputs_of(["words"]))
+    assert not compare.differences(found, ["words"])
+    changed = {**found, "words:help": found["words:help"] + "."}
+    assert compare.differences(changed, ["words"])[0].startswith("words:help: changed")
+    assert compare.differences({**found, "words:new": "x"}, ["words"])[0] == "words:new: is made, and is not pinned"
+    del changed["words:help"]
+    assert compare.differences(changed, ["words"])[0] == "words:help: is pinned, and is not made any more"
