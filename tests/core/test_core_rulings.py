@@ -101,11 +101,12 @@ def test_large_amounts_are_exact_both_ways() -> None:
     assert to_minor(Decimal(digits), minor_units=2) == int(digits.replace(".", ""))
     assert from_minor(int(digits.replace(".", "")), minor_units=2) == digits
     assert from_minor(10**30, minor_units=0) == "1" + "0" * 30
+    assert from_minor(1, minor_units=8) == "0.00000001"
     with pytest.raises(InternalError, match="more than 2 decimals"):
         to_minor(Decimal("1.001"), minor_units=2)
 
 
 def test_an_amount_is_written_with_two_decimals_or_not_at_all() -> None:
     assert [with_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
-    with pytest.raises(InternalError, match="an amount has more than two decimals"):
+    with pytest.raises(InternalError, match=r"^an amount has more than two decimals where two are to be written"):
         with_two_decimals("7.255")
