@@ -2,9 +2,11 @@
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from paygw_batch.core.evidence import Claim, Proof
+from paygw_batch.core.evidence import Claim, Proof, Span, StatedTimes
 from paygw_batch.errors import SpoolDamaged
 from paygw_batch.journal.codec import canonical
 
@@ -41,7 +43,14 @@ def decode_notice(text: str) -> Notice:
     try:
         fields = json.loads(text)
         said = fields.pop("said")
-        claim = Claim(**{**said, "proof": Proof(said["proof"])})
+        claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said.get("times", {}))})
         return Notice(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise SpoolDamaged("A notification in the spool does not read as one.") from None
+
+
+def _times(stated: Mapping[str, Any]) -> StatedTimes:
+    """Return the times of a claim; notifications that older versions kept state none."""
+    sent_at = stated.get("sent_at")
+    true_at = tuple(Span(**span) for span in stated.get("true_at", ()))
+    return StatedTimes(true_at, None if sent_at is None else Span(**sent_at))

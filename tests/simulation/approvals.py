@@ -1,6 +1,5 @@
 """Maker and checker in the simulated world: plans that are approved by others, by nobody, by their maker, too early."""
 
-import base64
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -8,22 +7,26 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from paygw_batch.errors import ApprovalError
+from paygw_batch.journal.port import JournalReader
 from paygw_batch.run.approval import (
-    ApprovalPolicy,
+    NOT_ASKED_FOR,
+    Approved,
     Content,
     PlanDocument,
-    approve_plan,
-    check_approvals,
+    check_plan,
     content_of,
     make_plan,
     needs_approval,
 )
-from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.people import people_of
+from paygw_batch.run.signed_document import ApprovalPolicy, approve
 from paygw_batch.run.submit import Plan, plan_submission
 
+from .disk import ENDPOINT
+from .gateway import QUARANTINE_H
 from .sheets import MINOR_UNITS
 
 if TYPE_CHECKING:
@@ -38,8 +41,7 @@ EXPIRES_H = 20.0
 def key_of(person: str) -> ApprovalKey:
     """Return the key of a person."""
     key = Ed25519PrivateKey.from_private_bytes(person.encode().ljust(32, b"."))
-    der = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return ApprovalKey(base64.b64encode(der).decode("ascii"), key)
+    return ApprovalKey(PublicKey(key.public_key().public_bytes_raw()), key)
 
 
 class Approvals:
@@ -51,9 +53,10 @@ class Approvals:
             needed=world.rng.choice((1, 2)),
             from_amount={"KES": Decimal(0)},
             expires_h=EXPIRES_H,
-            makers={MAKER: key_of(MAKER).public},
             # The maker may approve what others make: nobody else here makes anything, so no approval of hers counts.
-            approvers={person: key_of(person).public for person in PEOPLE},
+            people=people_of(
+                {MAKER: key_of(MAKER).public.text}, {person: key_of(person).public.text for person in PEOPLE}
+            ),
         )
         self._files: dict[str, str] = {}
         self._said_yes: dict[str, list[tuple[str, datetime]]] = {}
@@ -69,28 +72,34 @@ class Approvals:
             )
         # Sometimes the plan of another sheet gets this one's name.
         about = "longer" if not properly and rng.random() < 0.2 else sheet
+        reader = world.disk.reader()
         plan = plan_submission(
-            world.validated(about), world.disk.reader(), operation=world.operation, amend=False, now=world.now
+            world.validated(about),
+            reader,
+            operation=world.operation,
+            amend=False,
+            now=world.now,
+            quarantine_h=QUARANTINE_H,
         )
-        document = make_plan(self._content(plan), [], key_of(MAKER), world.now())
+        document = make_plan(self._content(plan, reader), [], key_of(MAKER), world.now())
         said_yes = []
         for person in approvers:
             try:
-                document = approve_plan(document, key_of(person), self.policy, world.now())
+                document = approve(document, key_of(person), self.policy, world.now())
             except ApprovalError:
                 continue
             said_yes.append((person, world.now()))
         self._said_yes[sheet] = said_yes if about == sheet else []
         self._files[sheet] = document.model_dump_json()
 
-    def required(self, sheet: str, plan: Plan) -> Sequence[str]:
+    def required(self, sheet: str, plan: Plan, journal: JournalReader) -> Approved:
         """Return who approved what a plan would open. Raises `ApprovalError` where not enough people did."""
         if plan.existing is not None:
-            return ()
+            return NOT_ASKED_FOR
         world, now = self._world, self._world.now()
-        content = self._content(plan)
+        content = self._content(plan, journal)
         if not needs_approval(content, self.policy):
-            return ()
+            return NOT_ASKED_FOR
         said_yes = self._said_yes.get(sheet, [])
         people = {
             person for person, at in said_yes if person != MAKER and 0 <= (now - at).total_seconds() < EXPIRES_H * 3600
@@ -98,7 +107,14 @@ class Approvals:
         world.judge.approved[sheet] = people if len(people) >= self.policy.needed else set()
         if sheet not in self._files:
             raise ApprovalError("There is no plan.", hint="Make one.")
-        return check_approvals(PlanDocument.model_validate_json(self._files[sheet]), content, self.policy, now)
+        document = PlanDocument.model_validate_json(self._files[sheet])
+        return check_plan(document, content, self.policy, now, used=journal.opened_by_plan(document.digest()))
 
-    def _content(self, plan: Plan) -> Content:
-        return content_of(plan, endpoint="simulated", operation=self._world.operation, minor_units=MINOR_UNITS)
+    def _content(self, plan: Plan, journal: JournalReader) -> Content:
+        return content_of(
+            plan,
+            endpoint=ENDPOINT.name,
+            journal_id=journal.journal_id,
+            operation=self._world.operation,
+            minor_units=MINOR_UNITS,
+        )

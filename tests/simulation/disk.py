@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
+from paygw_batch.journal import store
 from paygw_batch.journal.chain import Identity
 from paygw_batch.journal.connection import configure
 from paygw_batch.journal.in_memory import database_of
@@ -27,9 +29,9 @@ from paygw_batch.journal.writer import SqliteJournal
 if TYPE_CHECKING:
     from .process import Process
 
-_ENDPOINT = "simulated"
-_PATH, _WITNESS = Path("simulated.sqlite3"), Path("simulated.witness")
-_NEW = Identity("5" * 32, _ENDPOINT, "2026-11-20T00:00:00.000Z", str(_PATH))
+ENDPOINT = EndpointIdentity.from_name("gateway.example/1")
+_PATH, _WITNESS, _OTHER_WITNESSES = Path("simulated.sqlite3"), Path("simulated.witness"), Path("/nonexistent")
+_NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 
 class Disk:
@@ -45,7 +47,8 @@ class Disk:
         self.copies = [self.image]
         self.last_known = self.image
         """The newest that any process went on from: a run must refuse what is older."""
-        self.witness: Seen | None = None
+        self.witness: Seen | None = Seen(_NEW.journal_id, _NEW.start.seq, _NEW.start.hash.hex())
+        """The journal was made on this machine, on purpose."""
         self.holders: set[Process] = set()
         self.synchronous = True
         self.heeds_witness = True
@@ -62,9 +65,11 @@ class Disk:
         """Open the journal for a process that has the lock. Raises as opening one does, `JournalWentBack` above all."""
         connection = self._connected(process)
         seen = self.witness if self.heeds_witness else None
-        found = look_at(connection, _PATH, endpoint=_ENDPOINT, seen=seen, witness=_WITNESS)
+        found = look_at(connection, _PATH, endpoint=ENDPOINT, seen=seen, witness=_WITNESS)
         if found is None:
             raise AssertionError("the disk holds no journal")
+        if not store._is_known(found, self.witness, _OTHER_WITNESSES):
+            raise store._not_adopted(_PATH, found)
         witness = SimWitness(self, process)
         witness.note(Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
         return process.world.journal_type(

@@ -19,6 +19,7 @@ OPERATION = OPERATIONS["payout"]
 READ_TIMEOUT_S = 60.0
 TOTAL_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0
+QUARANTINE_H = 24.0
 LATEST_COMMIT_S = 20 * 3600.0
 """The latest that an order which nobody heard of again is still executed: within the quarantine of a day."""
 
@@ -136,7 +137,7 @@ class SimGateway:
                 self._take(request, behaviour)
             await asyncio.sleep(rng.random() * 0.2 if behaviour.after_s is None else behaviour.after_s)
             world.judge.answered(process, request)
-            return behaviour.answer(request)
+            return world.dated(behaviour.answer(request))
         finally:
             self.in_flight -= 1
 
@@ -149,7 +150,7 @@ class SimGateway:
             return
         late = behaviour.said is Said.NOTHING and world.rng.random() < 0.5
         delay_s = world.rng.random() * LATEST_COMMIT_S if late else 0.0
-        world.later(delay_s, lambda: world.judge.executed(request))
+        world.later(delay_s, lambda: world.judge.executed(request, world.clock.now_s))
         if not behaviour.lies:
             self._notify(request, "approved", delay_s)
 

@@ -96,7 +96,10 @@ class Judge:
         self.rows: defaultdict[int, Row] = defaultdict(Row)
         self.paid_nonces: set[str] = set()
         self.executed_orders: Counter[str] = Counter()
+        self.executed_at_s: dict[str, float] = {}
         self.lied: set[int] = set()
+        self.called_early: set[int] = set()
+        """The rows that a person called rejected before the gateway had ended with them: shown so, whatever is true."""
         self.held: set[int] = set()
         """The rows that the gateway said it has, and that no person has spoken of since."""
         self.requests: dict[str, Request] = {}
@@ -167,7 +170,7 @@ class Judge:
         if limit and self.doubts_in_a_row[process] > limit + process.pace.concurrency:
             raise self.found("I9", f"{self.doubts_in_a_row[process]} rows in a row came into doubt")
 
-    def executed(self, request: PreparedRequest) -> None:
+    def executed(self, request: PreparedRequest, at_s: float) -> None:
         """Money moves."""
         order_id = request.expected.order_id
         number = row_of(order_id)
@@ -175,6 +178,7 @@ class Judge:
         row.payments += 1
         self.paid_nonces.add(request.nonce)
         self.executed_orders[order_id] += 1
+        self.executed_at_s[order_id] = at_s
         if row.payments > 1 and number not in self.lied:
             raise self.found("I1", f"row {number} is paid twice")
 
@@ -281,5 +285,5 @@ class Judge:
                     continue
                 if state == "paid" and payments != 1:
                     raise self.found("I5", f"row {number} is shown paid, and was paid {payments} times")
-                if state == "rejected" and payments:
+                if state == "rejected" and payments and number not in self.called_early:
                     raise self.found("I5", f"row {number} is shown rejected, and was paid")

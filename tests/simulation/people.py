@@ -4,20 +4,25 @@ Everything goes through what ships: the checks of a settlement, the quarantine, 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
+from paygw_batch.gateway.message import RawReply
+from paygw_batch.journal.evidence_port import CarriedOut
 from paygw_batch.journal.port import BatchRecord, RowStanding
 from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.run.clock import DateWatch, require_sound_clock
 from paygw_batch.run.ports import timestamp
-from paygw_batch.run.resolve import Settlement, check_settlements, settle
+from paygw_batch.run.release import check_releasable
+from paygw_batch.run.resolve import Settlement, check_settlements, left_until, settle
 from paygw_batch.run.statement import StatementReader
 from paygw_batch.sheet.statement import read_statement
+from paygw_batch.sheet.statement_time import read_time
 
-from .gateway import Said
-from .guards import is_on
+from .gateway import QUARANTINE_H, Said
 from .judge import row_of
 from .process import Process, hold
 from .sheets import MINOR_UNITS
@@ -26,7 +31,7 @@ from .words import MEANS, WORDS
 if TYPE_CHECKING:
     from .world import SimWorld
 
-QUARANTINE_H = 24.0
+
 UNSETTLED = {State.IN_DOUBT, State.ACCEPTED}
 
 
@@ -34,6 +39,8 @@ async def come(process: Process, *, settle_all: bool) -> int:
     """A day later: people look at the gateway's own books, settle rows, and release some."""
     world, rng = process.world, process.world.rng
     journal = await hold(process)
+    if settle_all:
+        refresh(world, journal)
     if not settle_all and rng.random() < 0.2:
         rng.choice((world.inbox.surprise, world.inbox.contradict))(journal)
         world.inbox.take_in(journal)
@@ -42,7 +49,7 @@ async def come(process: Process, *, settle_all: bool) -> int:
             surprises = journal.due(record.number, after_row=0, limit=100) if rng.random() < 0.3 else ()
             extra = [f"{one.order_id},{one.instruction.amount},KES,approved" for one in surprises[:1]]
             read_a_statement(world, journal, record, statement_of(world, extra))
-        if not settle_all and world.statements and rng.random() < 0.2 and is_on("a statement is carried out again"):
+        if not settle_all and world.statements and rng.random() < 0.2:
             read_a_statement(world, journal, record, rng.choice(world.statements))
         by_hand(world, journal, record, everything=settle_all)
         if not settle_all and rng.random() < 0.4:
@@ -65,8 +72,9 @@ async def come_early(process: Process) -> int:
             number = row_of(row.client_orderid)
             if row.state is State.IN_DOUBT and world.judge.rows[number].nonce not in world.judge.paid_nonces:
                 word = Resolution.NOT_RECEIVED
-                if is_on("rejected within the quarantine") and world.rng.random() < 0.5:
+                if world.rng.random() < 0.5:
                     word = Resolution.REJECTED
+                    world.judge.called_early.add(number)
                 _settle(world, journal, record, [(number, Settlement(row.row, word, "no sign of it"))])
     return 0
 
@@ -124,18 +132,46 @@ def _tell(world: "SimWorld", number: int, resolution: Resolution, *, was_ready: 
 def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> None:
     """Give rejected rows another attempt, as `retry` does."""
     rejected = [one for one in journal.standings(record.number) if one.state is State.REJECTED]
-    for one in rejected:
-        world.judge.release(row_of(one.client_orderid))
+    rows = [one.row for one in rejected] if world.rng.random() < 0.5 else []
     suffix = world.rng.random() < 0.7
-    journal.release(record.number, [one.row for one in rejected], suffix=suffix, by="amina", at=world.at())
+    try:
+        check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=world.now)
+    except UsageError:
+        return
+    until = left_until(QUARANTINE_H, world.now())
+    journal.release(record.number, rows or None, suffix=suffix, by="amina", at=world.at(), left_until=until)
+    waiting = {one.row for one in journal.standings(record.number) if one.state is State.REJECTED}
+    for one in rejected:
+        if one.row not in waiting:
+            world.judge.release(row_of(one.client_orderid))
+
+
+def refresh(world: "SimWorld", journal: SqliteJournal) -> None:
+    """Ask the gateway about nothing but its clock, as `refresh` hears it from any reply."""
+    dates = DateWatch(world.now)
+    dates.see(world.dated(RawReply(200, (), b"")))
+    dates.note_in(journal)
 
 
 # Statements.
 
 
-def statement_of(world: "SimWorld", extra: Sequence[str]) -> Path:
-    """Write what the gateway's books say now: every order that it has, by its id, and `extra` lines."""
-    lines = {line.partition(",")[0]: line for line in extra}
+@dataclass(frozen=True, slots=True)
+class StatementFile:
+    """A statement as the gateway gave it, and when: all of it was true then."""
+
+    path: Path
+    made_at: str
+
+
+def statement_of(world: "SimWorld", extra: Sequence[str]) -> StatementFile:
+    """Write what the gateway's books say now: every order that it has, by its id, and `extra` lines.
+
+    Some say when each line was true, by the gateway's clock.
+    """
+    has_times = world.rng.random() < 0.5
+    made_at = timestamp(world.right_time(world.clock.now_s))
+    lines = {line.partition(",")[0]: f"{line},{made_at}" for line in extra}
     for row in world.judge.rows.values():
         for request in row.requests:
             if not request.left:
@@ -143,21 +179,29 @@ def statement_of(world: "SimWorld", extra: Sequence[str]) -> Path:
             word = {Said.NO: "declined", Said.PENDING: "processing"}.get(request.said)
             if world.judge.executed_orders[request.order_id]:
                 word = "approved"
+            at_s = world.judge.executed_at_s.get(request.order_id, request.said_at_s)
             if word is not None:
-                lines[request.order_id] = f"{request.order_id},{request.amount},KES,{word}"
+                at = timestamp(world.right_time(at_s))
+                lines[request.order_id] = f"{request.order_id},{request.amount},KES,{word},{at}"
     path = world.directory() / f"statement-{len(world.statements)}.csv"
-    path.write_text(
-        "\n".join(["order_id,amount,currency,status", *(lines.values() or ["PAY-0,1,KES,approved"])]) + "\n"
-    )
-    world.statements.append(path)
-    return path
+    whole = ["order_id,amount,currency,status,time", *(lines.values() or [f"PAY-0,1,KES,approved,{made_at}"])]
+    path.write_text("\n".join(whole if has_times else [line.rpartition(",")[0] for line in whole]) + "\n")
+    made = StatementFile(path, made_at)
+    world.statements.append(made)
+    return made
 
 
-def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, path: Path) -> None:
-    """Carry out a statement, as `resolve --from FILE --yes --matching-only` does."""
-    statement = read_statement(path, {}, code_page=None)
+def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, file: StatementFile) -> None:
+    """Carry out a statement, as `resolve --from FILE --yes --matching-only --again` does, at times with `--as-of`."""
+    statement = read_statement(file.path, {}, code_page=None)
     reader = StatementReader(
-        journal, record, words=WORDS, minor_units=MINOR_UNITS, quarantine_h=QUARANTINE_H, now=world.now
+        journal,
+        record,
+        words=WORDS,
+        minor_units=MINOR_UNITS,
+        quarantine_h=QUARANTINE_H,
+        now=world.now,
+        as_of=read_time(file.made_at) if world.rng.random() < 0.3 else None,
     )
     matched = reader.match(statement)
     named = {line.order_id: line for line in statement.lines}
@@ -174,4 +218,9 @@ def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRec
     for number in ready:
         if any(row_of(line.order_id) == number for line in statement.lines if MEANS.get(line.status or "") == "paid"):
             world.judge.held.add(number)
-    settle(journal, record, matched.settlements, by="amina", now=world.now)
+    try:
+        require_sound_clock(journal, world.now())
+    except UsageError:
+        return
+    carried_out = CarriedOut(record.batch, statement.name, statement.sha256, "amina")
+    settle(journal, record, matched.settlements, by="amina", now=world.now, carried_out=carried_out)

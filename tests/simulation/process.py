@@ -8,14 +8,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from paygw_batch.errors import ApprovalError, JournalError, JournalHeld, JournalUnwritable, UsageError
-from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
+from paygw_batch.core.outcome import Verdict
+from paygw_batch.errors import (
+    ApprovalError,
+    JournalError,
+    JournalHeld,
+    JournalUnwritable,
+    SheetRepeatsBatch,
+    UsageError,
+)
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.port import BatchRecord, Entry, Journal
 from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.run import clock
+from paygw_batch.run.approval import NOT_ASKED_FOR
+from paygw_batch.run.clock import AHEAD_AT_MOST_S, DateWatch
 from paygw_batch.run.engine import Engine, Pace
 from paygw_batch.run.ports import Silent, World
 from paygw_batch.run.submit import open_planned_batch, plan_submission
 
+from .gateway import QUARANTINE_H
 from .loop import ProcessLoop
 from .sheets import RULES
 
@@ -139,6 +151,8 @@ class Process:
             return 8
         except UsageError:
             return 2
+        except SheetRepeatsBatch:
+            return 3
         finally:
             self.world.disk.holders.discard(self)
 
@@ -163,10 +177,12 @@ async def submit(process: Process, sheet: str) -> int:
     journal = await hold(process)
     away = world.away_of(process)
     plan = await away.journal(
-        lambda: plan_submission(validated, journal, operation=world.operation, amend=False, now=world.now)
+        lambda: plan_submission(
+            validated, journal, operation=world.operation, amend=False, now=world.now, quarantine_h=QUARANTINE_H
+        )
     )
     world.look_at_comparison(sheet, journal, plan)
-    approvals = world.approvals.required(sheet, plan) if world.approvals is not None else ()
+    approved = NOT_ASKED_FOR if world.approvals is None else world.approvals.required(sheet, plan, journal)
     record = await away.journal(
         lambda: open_planned_batch(
             plan,
@@ -176,7 +192,8 @@ async def submit(process: Process, sheet: str) -> int:
             sheet_path=Path(f"/{sheet}.csv"),
             now=world.now,
             by="amina",
-            approvals=approvals,
+            approvals=approved.sentences,
+            plan_sha256=approved.plan_sha256,
         )
     )
     world.sheet_of_batch[record.batch] = sheet
@@ -192,11 +209,19 @@ async def resume(process: Process, batch: str) -> int:
 async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
     """Send what is due in a batch, and show a person how that ended."""
     world, away = process.world, process.world.away_of(process)
+    if journal.due_counts(record.number) and clock.behind_sentence(journal, world.now(), at_most_s=AHEAD_AT_MOST_S):
+        return 6
+    dates = DateWatch(world.now)
+
+    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        dates.see(came_back)
+        return world.classify(came_back, expected)
+
     process.engine = engine = world.engine_type(
         journal=journal,
         gateway=world.gateway_type(process),
         prepare=away.prepare,
-        judge=world.classify,
+        judge=judge,
         pace=process.pace,
         world=World(now=world.now, nonce=world.nonce, chance=world.rng.random),
         away=away,
@@ -210,6 +235,7 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         await asyncio.gather(hearing, return_exceptions=True)
     if end.failure is not None:
         raise end.failure
+    await away.journal(lambda: dates.note_in(journal))
     if world.rng.random() >= CHANCE_OF_A_LOOK:
         return 0
     shown = await away.journal(lambda: world.shown(journal, record, end))

@@ -5,7 +5,6 @@ from contextlib import closing
 import pytest
 
 from .disk import reader_of
-from .guards import GUARDS
 from .planted import BUGS
 from .seeds import first_failure, hunt
 from .story import play
@@ -56,8 +55,3 @@ def test_the_worlds_have_all_that_may_befall_a_run_in_them() -> None:
     assert {"interrupted", "released", "not_sent", "unknown", "paid", "accepted", "rejected"} <= kinds
     assert {"resolved_paid", "resolved_rejected", "resolved_not_received"} <= kinds
     assert any(any(world.judge.approved.values()) for world in worlds)
-
-
-@pytest.mark.parametrize("story", GUARDS)
-def test_a_story_that_is_not_played_names_what_would_make_it_safe(story: str) -> None:
-    assert GUARDS[story].reason

@@ -5,8 +5,10 @@ import heapq
 import io
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from email.utils import format_datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -34,6 +36,7 @@ from .gateway import HONEST, OPERATIONS, USUAL, SimGateway
 from .inbox import Inbox
 from .judge import Judge, Shown
 from .loop import Clock
+from .people import StatementFile
 from .process import Process, SlowAway, prepare
 from .sheets import HOLD_ONCE, RULES, validated, wanted
 from .words import WORDS
@@ -71,7 +74,7 @@ class SimWorld:
         self.inbox = Inbox(self)
         self.approvals = Approvals(self) if seed % 5 == 0 else None
         self.judge.needs_approval = self.approvals is not None
-        self.statements: list[Path] = []
+        self.statements: list[StatementFile] = []
         self.sheet_of_batch: dict[str, str] = {}
         self.clock_was_wrong = False
         self.unhandled: list[str] = []
@@ -102,6 +105,17 @@ class SimWorld:
     def at(self) -> str:
         """Return the wall clock's time as facts show it."""
         return timestamp(self.now())
+
+    def right_time(self, at_s: float) -> datetime:
+        """Return what the gateway's clock says at a moment of this world."""
+        return EPOCH + timedelta(seconds=at_s)
+
+    def dated(self, answer: RawReply | TransportFault) -> RawReply | TransportFault:
+        """Return what came back, a reply with the gateway's own time: its clock is right."""
+        if isinstance(answer, TransportFault):
+            return answer
+        right = self.right_time(self.clock.now_s)
+        return replace(answer, headers=(*answer.headers, ("date", format_datetime(right, usegmt=True))))
 
     def nonce(self) -> str:
         """Return a nonce that was never used."""
