@@ -33,7 +33,6 @@ def encode_notice(notice: Notice) -> str:
     """Return `notice` as one line of text."""
     fields = {name: getattr(notice, name) for name in ("received_at", "method", "content_type", "query", "length")}
     said = asdict(notice.claim) | {"proof": notice.claim.proof.value}
-    del said["times"]  # a notification states none: it is a message of the moment at which it came
     body = base64.b64encode(notice.body).decode("ascii")
     return canonical(fields | {"body": body, "problem": notice.problem, "said": said})
 
