@@ -8,14 +8,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from paygw_batch.clock import timestamp
 from paygw_batch.compose.parts import open_to_write, rules_of, utc_now, validated_sheet
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import config_dir
-from paygw_batch.journal.port import Due, Entry
-from paygw_batch.run.ports import timestamp
+from paygw_batch.journal.values import Due, Entry
 from paygw_batch.run.submit import open_planned_batch, plan_submission
-from paygw_batch.settings import load_settings
+from paygw_batch.settings.configuration import load_settings
 
 LEFT_PERCENT = 1
 _AT_ONCE = 512

@@ -9,16 +9,18 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from paygw_batch.clock import timestamp
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import config_dir, load_operation, load_rules
 from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import Supplies
-from paygw_batch.gateway.endpoint import operation_url
 from paygw_batch.gateway.prepare import Signer
-from paygw_batch.gateway.sign import SignatureProfile, load_private_key
-from paygw_batch.journal.port import BatchRecord, Journal, NewBatch, NewInstruction
-from paygw_batch.run.ports import timestamp
-from paygw_batch.settings import Settings, load_settings
+from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.signing.key import load_private_key
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
+from paygw_batch.settings.configuration import Settings, load_settings
 
 KEY_BITS = 2048
 FIELDS = {"account_name": "Wanjiru Mwangi", "account_number": "254712345678", "phone": "+254712345678"}

@@ -16,21 +16,22 @@ from typing import Literal
 from benchmarks.figures import Sample
 from benchmarks.loops import loop_factory
 from benchmarks.merchant import Merchant, open_batch
+from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.engine.engine import Engine, Pace
+from paygw_batch.engine.gc_pause import rare_collections
+from paygw_batch.engine.ports import Silent, World
+from paygw_batch.engine.threads import JournalThread
 from paygw_batch.errors import InternalError
+from paygw_batch.gateway.address import Connections, TransportSettings
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.endpoint import Connections, TransportSettings
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.prepare import Preparer
-from paygw_batch.gateway.signers import signers_for
-from paygw_batch.gateway.transport import PayoutTransport
-from paygw_batch.journal.in_memory import in_memory_journal
-from paygw_batch.journal.making import new_journal
+from paygw_batch.gateway.signing.signers import signers_for
+from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.opening.open import open_journal
 from paygw_batch.journal.port import Journal
-from paygw_batch.journal.store import open_journal
-from paygw_batch.run.collector import rare_collections
-from paygw_batch.run.engine import Engine, Pace
-from paygw_batch.run.ports import Silent, World, timestamp
-from paygw_batch.run.threads import JournalThread
+from paygw_batch.journal.sqlite.in_memory import in_memory_journal
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ import polars as pl
 
 from benchmarks.figures import Figure, Ratio, Sample, apart, readable, side_by_side, table
 from benchmarks.plain_rows import validate_plainly
-from paygw_batch.cli.root import POLARS_ALLOCATOR
+from paygw_batch.cli.main import POLARS_ALLOCATOR
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
+from paygw_batch.sheet.check.validate import validate_opened
 from paygw_batch.sheet.pieces import each
-from paygw_batch.sheet.read import ReadOptions, open_sheet
-from paygw_batch.sheet.validate import validate_opened
+from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet
 
 ROOT = Path(__file__).resolve().parents[1]
 XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")

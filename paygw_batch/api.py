@@ -15,8 +15,10 @@ from typing import TypeAlias
 
 import polars as pl
 
-from paygw_batch.compose.approval import default_plan, require_approval
-from paygw_batch.compose.connect import Connection, gateway_of
+from paygw_batch.compose.approvals import default_plan, require_approval
+from paygw_batch.compose.background_run import BackgroundRun, RowOutcome, RunParts
+from paygw_batch.compose.gateway import Connection, gateway_of
+from paygw_batch.compose.operator import in_words, person
 from paygw_batch.compose.parts import (
     PAYOUT,
     Tell,
@@ -29,12 +31,11 @@ from paygw_batch.compose.parts import (
     validated_frame,
     validated_sheet,
 )
-from paygw_batch.compose.person import in_words, person
 from paygw_batch.compose.planning import planned_submission
-from paygw_batch.compose.running import BackgroundRun, RowOutcome, RunParts
-from paygw_batch.compose.sending import Standings, Task, send, standings
+from paygw_batch.compose.send import Standings, Task, send, standings
 from paygw_batch.core.batch import ControlTotals, differences
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import (
     ApprovalError,
     ConfigurationError,
@@ -46,13 +47,12 @@ from paygw_batch.errors import (
     SheetError,
     UsageError,
 )
-from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.processes import forbid_core_dumps
-from paygw_batch.run.engine import RunEnd
+from paygw_batch.report.summary import ExitCode
 from paygw_batch.run.submit import Plan, open_planned_batch
-from paygw_batch.run.summary import ExitCode
-from paygw_batch.settings import load_settings
-from paygw_batch.sheet.result import Validated, no_defects
+from paygw_batch.settings.configuration import load_settings
+from paygw_batch.sheet.model import Validated, no_defects
 
 __all__ = [
     "ApprovalError",

@@ -1,83 +1,86 @@
-"""The architecture holds: imports point one way, and each heavy library has its own room."""
+"""The architecture holds: imports point one way, each heavy library has its own room, and a name means one thing."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
 
+BASE = {"core", "clock", "files", "processes", "trusted_files", "errors"}
 ALLOWED = {
     "errors": set(),
+    "clock": set(),
     "files": {"errors"},
     "processes": set(),
     "trusted_files": {"errors"},
     "core": {"errors"},
-    "countries": {"core", "errors", "files"},
-    "sheet": {"processes", "countries", "core", "errors", "files"},
-    "gateway": {"processes", "countries", "core", "errors", "files"},
-    "journal": {"core", "errors", "files"},
-    "run": {"sheet", "gateway", "journal", "countries", "core", "errors", "files"},
-    "sandbox": {"countries", "core", "errors", "files"},
-    "listener": {"gateway", "journal", "core", "errors", "files"},
-    "sections": {"core", "errors", "files"},
-    "settings": {"processes", "trusted_files", "sections", "countries", "core", "errors", "files"},
+    "countries": BASE,
+    "sheet": {"countries", *BASE},
+    "gateway": {"countries", *BASE},
+    "journal": BASE,
+    "statement": {"sheet", *BASE},
+    "engine": {"gateway", "journal", *BASE},
+    "run": {"engine", "statement", "sheet", "gateway", "journal", "countries", *BASE},
+    "report": {"run", "engine", "sheet", "journal", "countries", *BASE},
+    "settings": {"countries", *BASE},
+    "sandbox": {"countries", *BASE},
+    "listener": {"gateway", "journal", *BASE},
     "compose": {
-        *("trusted_files", "sections", "settings", "run", "sandbox", "sheet", "gateway", "journal", "countries"),
-        *("core", "errors", "files"),
+        *("settings", "report", "statement", "run", "engine", "sandbox", "sheet", "gateway", "journal", "countries"),
+        *BASE,
     },
     "cli": {
-        *(
-            "compose",
-            "processes",
-            "listener",
-            "sections",
-            "settings",
-            "run",
-            "sandbox",
-            "sheet",
-            "gateway",
-            "journal",
-            "countries",
-            "core",
-        ),
-        "errors",
-        "files",
+        *("compose", "listener", "settings", "report", "statement", "run", "engine", "sandbox", "sheet", "gateway"),
+        *("journal", "countries", *BASE),
     },
-    "api": {"processes", "compose", "settings", "run", "sheet", "journal", "core", "errors", "files"},
+    "api": {"compose", "settings", "report", "run", "engine", "sheet", "journal", *BASE},
     "__main__": {"cli"},
     "__init__": set(),
 }
 """Which room may import which."""
 
+FLOORS = {
+    "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
+    "gateway": ("signing", "*", "http"),
+    "journal": ("values port evidence_port spelling_port", "facts", "guards", "inbox notice", "sqlite", "opening"),
+    "cli": ("invocation options signals", "screen", "runs", "commands", "main start"),
+}
+"""Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""
+
 ROOMS_OF_LIBRARIES = {
-    "httpx": {"gateway/transport.py"},
-    "httptools": {"gateway"},
+    "httpx": {"gateway/http/transport.py"},
+    "httptools": {"gateway/http"},
     # Approvals are between people of one company, and not the gateway's: their keys have a module of their own.
-    "cryptography": {"gateway/sign.py", "sandbox", "run/approval_keys.py"},
-    "polars": {"sheet", "run", "compose", "cli", "api.py"},
-    "pandera": {"sheet"},
-    "openpyxl": {"sheet"},
-    "xlsxwriter": {"sheet", "run/workbook.py"},
-    "apsw": {"journal"},
+    "cryptography": {"gateway/signing/key.py", "sandbox", "run/approval_keys.py"},
+    "polars": {"sheet", "run", "report", "compose", "cli", "api.py"},
+    "pandera": {"sheet/check"},
+    "openpyxl": {"sheet/write"},
+    "xlsxwriter": {"sheet/write", "report/workbook.py"},
+    "apsw": {"journal/sqlite", "journal/opening"},
     "click": {"cli"},
     "rich": {"cli"},
     "uvicorn": {"sandbox", "listener"},
-    "pydantic": {"sections.py", "settings.py", "countries", "sandbox", "run/signed_document.py"},
-    "platformdirs": {"settings.py"},
+    "pydantic": {"settings", "countries", "sandbox", "run/signed_document.py"},
+    "platformdirs": {"settings"},
     "sqlite3": set(),
     "requests": set(),
 }
 """Where a library may be imported: files or folders below the package."""
 
-CORE_MAY_IMPORT = {
+PURE = {
     *("abc", "collections", "dataclasses", "decimal", "enum", "hashlib", "ipaddress", "re", "types", "typing"),
     "unicodedata",
     "paygw_batch",
 }
 """The standard library's parts that know no clock, chance, file, network or event loop."""
+PURE_FACTS = PURE | {"functools", "itertools", "json"}
+"""What the facts of a journal need beside them."""
 
+MODULES_OF_A_FOLDER = 15
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -87,33 +90,94 @@ def imported(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide which way they point"
-            yield node.module or ""
+            for alias in node.names:
+                whole = PACKAGE.parent / (node.module or "").replace(".", "/") / alias.name
+                is_module = whole.with_suffix(".py").exists() or (whole / "__init__.py").exists()
+                yield f"{node.module}.{alias.name}" if is_module else node.module or ""
+
+
+def own_imports(path: Path) -> Iterator[tuple[str, ...]]:
+    """Yield what a file imports of the package: the parts of its name below it."""
+    for name in imported(path):
+        first, *parts = name.split(".")
+        if first == "paygw_batch" and parts:
+            yield tuple(parts)
 
 
 def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def floor(parts: tuple[str, ...]) -> int | None:
+    """Return on which floor of its room something stands: it has the room's name and its own; None without floors."""
+    for number, names in enumerate(FLOORS.get(parts[0], ())):
+        if len(parts) > 1 and parts[1] in names.split():
+            return number
+    others = [number for number, names in enumerate(FLOORS.get(parts[0], ())) if names == "*"]
+    return others[0] if others and len(parts) > 1 else None
+
+
+def within(place: Path, folder: str) -> bool:
+    return str(place) == folder or str(place).startswith(f"{folder}/")
+
+
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+
+
+@each_file
 def test_imports_point_one_way(path: Path) -> None:
-    for name in imported(path):
-        parts = name.split(".")
-        if parts[0] == "paygw_batch" and len(parts) > 1 and parts[1] != room(path):
-            assert parts[1] in ALLOWED[room(path)], f"{room(path)} must not import {name}"
+    for parts in own_imports(path):
+        if parts[0] != room(path):
+            assert parts[0] in ALLOWED[room(path)], f"{room(path)} must not import {'.'.join(parts)}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@each_file
+def test_no_import_climbs_within_a_room(path: Path) -> None:
+    own = path.relative_to(PACKAGE).with_suffix("").parts
+    if own[0] not in FLOORS or own[1:] == ("__init__",):
+        return
+    here = floor(own)
+    assert here is not None, f"{'.'.join(own)} has no floor in FLOORS"
+    for parts in own_imports(path):
+        there = floor(parts) if parts[0] == own[0] else None
+        assert there is None or there <= here, f"{'.'.join(own)} climbs to {'.'.join(parts)}"
+
+
+@each_file
 def test_each_heavy_library_stays_in_its_room(path: Path) -> None:
     place = path.relative_to(PACKAGE)
     for name in imported(path):
         rooms = ROOMS_OF_LIBRARIES.get(name.split(".")[0])
         if rooms is not None:
-            assert str(place) in rooms or place.parts[0] in rooms, f"{name} has no business in {place}"
+            assert any(within(place, folder) for folder in rooms), f"{name} has no business in {place}"
+
+
+@each_file
+def test_the_journal_is_entered_by_its_own_door(path: Path) -> None:
+    """What is below journal/__init__ is nobody else's business: a store can be put beside another."""
+    if room(path) == "journal":
+        return
+    for parts in own_imports(path):
+        assert parts[0] != "journal" or len(parts) == 1, f"import {parts[-1]} from paygw_batch.journal"
+
+
+def test_the_stores_of_the_journal_are_blind_to_each_other() -> None:
+    for store, other in (("sqlite", "postgres"), ("postgres", "sqlite")):
+        for path in sorted((PACKAGE / "journal" / store).glob("*.py")):
+            assert not any(parts[:2] == ("journal", other) for parts in own_imports(path)), path
+
+
+def test_the_facts_of_the_journal_are_pure_and_know_no_store() -> None:
+    for path in sorted((PACKAGE / "journal" / "facts").glob("*.py")):
+        assert {name.split(".")[0] for name in imported(path)} <= PURE_FACTS, path
+        for parts in own_imports(path):
+            is_ours = parts[:2] in {("journal", "facts"), ("journal", "values")}
+            assert is_ours or parts[0] in {"core", "errors"}, f"{path.name} imports {'.'.join(parts)}"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
 def test_the_core_is_pure(path: Path) -> None:
-    assert {name.split(".")[0] for name in imported(path)} <= CORE_MAY_IMPORT
+    assert {name.split(".")[0] for name in imported(path)} <= PURE
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
@@ -122,8 +186,8 @@ def test_the_core_has_no_async(path: Path) -> None:
     assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in nodes)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_room_is_too_long_to_read(path: Path) -> None:
+@each_file
+def test_no_module_is_too_long_to_read(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= 400
     for node in ast.walk(ast.parse(text)):
@@ -132,5 +196,33 @@ def test_no_room_is_too_long_to_read(path: Path) -> None:
             assert lines <= 60, f"{node.name} is {lines} lines long"
 
 
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=lambda folder: folder.name)
+def test_no_folder_has_more_modules_than_a_person_can_look_over(folder: Path) -> None:
+    if folder != PACKAGE / "cli" / "commands":
+        assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MODULES_OF_A_FOLDER
+
+
+def test_no_module_name_means_two_things() -> None:
+    """A command's module has the command's name, whatever else has it."""
+    places = defaultdict(list)
+    for path in FILES:
+        if path.name != "__init__.py" and path.parent != PACKAGE / "cli" / "commands":
+            places[path.stem].append(str(path.relative_to(PACKAGE)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_class_name_means_two_things() -> None:
+    places = defaultdict(list)
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(PACKAGE)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_every_room_of_the_package_is_known_to_this_test() -> None:
     assert {room(path) for path in FILES} == set(ALLOWED)
+
+
+def test_every_room_that_may_be_imported_is_there() -> None:
+    assert set(chain.from_iterable(ALLOWED.values())) <= set(ALLOWED)

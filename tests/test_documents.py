@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.cli.root import COMMANDS
-from paygw_batch.run.summary import ExitCode
-from paygw_batch.sections import StatusEnquirySection
-from paygw_batch.settings import (
+from paygw_batch.cli.main import COMMANDS
+from paygw_batch.report.summary import ExitCode
+from paygw_batch.settings.sections import StatusEnquirySection
+from paygw_batch.settings.tables import (
     GatewaySection,
     JournalSection,
     LimitsSection,
@@ -21,7 +21,7 @@ from paygw_batch.settings import (
     SheetSection,
     SubmissionSection,
 )
-from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").glob("*.md")])

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.gateway import signers
-from paygw_batch.gateway.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, signers_at_work
+from paygw_batch.gateway.signing import signers
+from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, signers_at_work
 from paygw_batch.processes import HANDED_ON, child_environment, python_command
-from paygw_batch.sheet import parquet_trial
+from paygw_batch.sheet.read import parquet_trial
 from tests.cli.program import HEADING, ROOT, Program, kenyan_rows, sandbox_toml
 from tests.gateway.gateway_cases import throw_away_key
 

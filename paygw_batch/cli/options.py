@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import click
 
-from paygw_batch.cli.root import Invocation
+from paygw_batch.cli.invocation import Invocation
 from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.parts import PAYIN, PAYOUT
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import ConfigurationError, UsageError
-from paygw_batch.settings import Settings, load_settings
+from paygw_batch.settings.configuration import Settings, load_settings
 
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
 worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")

@@ -4,76 +4,15 @@ Until a run starts its rows, SIGINT and SIGTERM raise `KeyboardInterrupt`, so th
 let go. The run then has handlers of its own (`sending`). Nothing heavy may be imported here.
 """
 
-import os
-import signal
-import sys
-from types import FrameType
-from typing import NoReturn
-
-HEEDED = (signal.SIGINT, signal.SIGTERM)
-EXIT_CODE = 130
-AGAIN = "Run the same command again to continue."
-
-
-class Interruption:
-    """Whether this process was told to stop, and what it had done by then."""
-
-    def __init__(self) -> None:
-        self.came = False
-        self.has_sent = False
-        """Rows may have been sent."""
-        self._is_heeded = False
-
-    def heed(self) -> None:
-        """Raise `KeyboardInterrupt` at a signal from now on, unless this process leaves signals to someone else."""
-        self._is_heeded = True
-        self.heed_again()
-
-    def heed_again(self) -> None:
-        """Take the signals back from a run that had handlers of its own."""
-        if self._is_heeded:
-            for each in HEEDED:
-                if signal.getsignal(each) is not signal.SIG_IGN:
-                    signal.signal(each, self._raise)
-
-    def ignore(self) -> None:
-        """Hear no signal any more: the command has ended, and says so."""
-        if self._is_heeded:
-            for each in HEEDED:
-                signal.signal(each, signal.SIG_IGN)
-
-    def sentence(self) -> str:
-        """Return what an interrupted command says."""
-        return "Interrupted." if self.has_sent else "Interrupted: nothing was sent."
-
-    def _raise(self, _signal: int, _frame: FrameType | None) -> None:
-        # Kept as well: where an exception cannot go on (a callback of the interpreter), it would be lost.
-        self.came = True
-        raise KeyboardInterrupt
-
-
-interruption = Interruption()
+from paygw_batch.cli.signals import AGAIN, interruption, leave
 
 
 def main() -> None:
     """Run the program, as the console script does."""
     interruption.heed()
     try:
-        from paygw_batch.cli.root import run  # noqa: PLC0415 (heavy: a signal must be heard before)
+        from paygw_batch.cli.main import run  # noqa: PLC0415 (heavy: a signal must be heard before)
 
         run()
     except KeyboardInterrupt:
         leave(interruption.sentence(), AGAIN)
-
-
-def leave(sentence: str, hint: str) -> NoReturn:
-    """Say that the process ends now, as an interrupted command says it, and end it."""
-    interruption.ignore()
-    os.write(2, f"Error: {sentence}\n{hint}\n".encode())
-    if "--json" in sys.argv[1:]:
-        import json  # noqa: PLC0415 (not before a signal is heard)
-
-        from paygw_batch.run.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
-
-        os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, sentence).as_json()) + "\n").encode())
-    os._exit(EXIT_CODE)

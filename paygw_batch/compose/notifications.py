@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from paygw_batch.compose.secret import secret_of
+from paygw_batch.compose.secrets import secret_of
 from paygw_batch.countries.rules import Operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.notification import SECRET, HashAlgorithm, NotificationFields, SharedSecretHash
-from paygw_batch.settings import Settings
+from paygw_batch.settings.configuration import Settings
 
 TOKEN = "{token}"  # noqa: S105 (its place in the callback address, not one)
 MIN_TOKEN_CHARACTERS = 32

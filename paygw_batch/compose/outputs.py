@@ -11,12 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.files import Kept, Output, check_outputs, head_of
-from paygw_batch.run.questions import QUESTION_SCHEMA
-from paygw_batch.sections import Section
-from paygw_batch.settings import Settings, state_directory
+from paygw_batch.report.questions import QUESTION_SCHEMA
+from paygw_batch.settings.configuration import Settings, state_directory
+from paygw_batch.settings.sections import Section
 from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS
-from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
-from paygw_batch.sheet.write import check_format
+from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.write.table import check_format
 
 _HEAD_BYTES = 64 * 1024
 _MOST_STRINGS_BYTES = 64 * 1024 * 1024

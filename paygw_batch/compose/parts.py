@@ -13,8 +13,10 @@ from pathlib import Path
 
 import polars as pl
 
+from paygw_batch.clock import timestamp
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.engine.ports import World
 from paygw_batch.errors import (
     ConfigurationError,
     HolderKind,
@@ -24,23 +26,31 @@ from paygw_batch.errors import (
     SpoolDamaged,
     UsageError,
 )
-from paygw_batch.journal.adopting import Adoption
-from paygw_batch.journal.chain import Identity
-from paygw_batch.journal.in_memory import in_memory_journal
-from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.port import BatchRecord, Journal, JournalReader
-from paygw_batch.journal.spool import SpoolEnd, SpoolReader, spool_path
-from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
-from paygw_batch.run.clock import clock_sentences
-from paygw_batch.run.intake import Intake
-from paygw_batch.run.ports import World, timestamp
-from paygw_batch.settings import Settings
-from paygw_batch.sheet.misdirected import refuse_misdirected
+from paygw_batch.journal import (
+    Adoption,
+    BatchRecord,
+    Identity,
+    Journal,
+    JournalReader,
+    SpoolEnd,
+    SpoolReader,
+    SqliteJournal,
+    SqliteReader,
+    in_memory_journal,
+    new_journal,
+    open_journal,
+    read_journal,
+    spool_path,
+)
+from paygw_batch.run.quarantine_clock import clock_sentences
+from paygw_batch.run.take_in import Intake
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.validate import validate_opened
+from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.pieces import InMemory, Source
-from paygw_batch.sheet.profiles import known_headings
-from paygw_batch.sheet.read import ReadOptions, open_sheet, sheet_of
-from paygw_batch.sheet.result import Validated
-from paygw_batch.sheet.validate import validate_opened
+from paygw_batch.sheet.read.misdirected import refuse_misdirected
+from paygw_batch.sheet.read.profiles import known_headings
+from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, sheet_of
 
 PAYOUT = "payout"
 PAYIN = "payin"

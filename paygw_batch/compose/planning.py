@@ -4,10 +4,10 @@ Apart from `parts.py`, so that a command that plans nothing loads no contracts o
 """
 
 from paygw_batch.compose.parts import utc_now
-from paygw_batch.journal.port import JournalReader
+from paygw_batch.journal import JournalReader
 from paygw_batch.run.submit import Plan, plan_submission
-from paygw_batch.settings import Settings
-from paygw_batch.sheet.result import Validated
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.model import Validated
 
 
 def planned_submission(

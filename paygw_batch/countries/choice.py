@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from paygw_batch.countries.files import nearest
+from paygw_batch.countries.data import nearest
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import UsageError
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 
-from paygw_batch.countries import files
+from paygw_batch.countries import data as files
 from paygw_batch.countries.rules import (
     CountryRule,
     FieldKind,

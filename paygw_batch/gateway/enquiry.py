@@ -15,7 +15,8 @@ from paygw_batch.countries.rules import Operation
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.encode import EncodedBody
 from paygw_batch.gateway.message import Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, authorization, base_string, oauth_parameters
+from paygw_batch.gateway.sign import SignatureProfile, authorization, base_string, oauth_parameters
+from paygw_batch.gateway.signing.key import PrivateKey
 
 UNLISTED = "reply.status_unlisted"
 """The cause of a reply that is sound in everything but its word."""

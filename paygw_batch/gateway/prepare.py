@@ -9,8 +9,9 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.gateway.encode import EncodedBody, Supplies, encode_body
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
-from paygw_batch.gateway.sign import PrivateKey, SignatureProfile, authorization, base_string, oauth_parameters
-from paygw_batch.gateway.signers import Signers
+from paygw_batch.gateway.sign import SignatureProfile, authorization, base_string, oauth_parameters
+from paygw_batch.gateway.signing.key import PrivateKey
+from paygw_batch.gateway.signing.signers import Signers
 
 
 @dataclass(frozen=True, slots=True)

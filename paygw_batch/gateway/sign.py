@@ -4,40 +4,14 @@ Source: section 5 of the gateway's interface; RFC 5849 sections 3.4.1 and 3.6 fo
 for the encoding, RFC 8017 section 8.2 for the signature. What the interface leaves open is a named profile.
 """
 
-import base64
-import hashlib
-import os
-import shlex
-import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 from typing import assert_never
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_der_private_key,
-    load_pem_private_key,
-)
-
-from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.gateway.encode import EncodedBody
+from paygw_batch.gateway.signing.key import SIGNATURE_METHOD
 
-MIN_KEY_BITS = 2048
-SIGNATURE_METHOD = "RSA-SHA256"
-
-_MAX_KEY_FILE_BYTES = 64 * 1024
-_PADDING = PKCS1v15()
-_DIGEST = SHA256()
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ENCODED = [chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256)]
 _ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
@@ -114,116 +88,3 @@ def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
     # Base64 holds these three alone that are not unreserved, so this is `percent_encode`, much cheaper.
     params.append(("oauth_signature", signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")))
     return "OAuth " + ", ".join([f'{name}="{value}"' for name, value in sorted(params)])
-
-
-@dataclass(frozen=True, slots=True)
-class PrivateKey:
-    """The merchant's RSA key. It signs, and gives away nothing but its public half. Safe to use from many threads."""
-
-    _key: RSAPrivateKey = field(repr=False)
-
-    def sign(self, text: str) -> str:
-        """Return the RSASSA-PKCS1-v1_5 signature with SHA-256 of `text` as UTF-8, in base64."""
-        return base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
-
-    @property
-    def bits(self) -> int:
-        """The length of the modulus."""
-        return self._key.key_size
-
-    @property
-    def signature_characters(self) -> int:
-        """How long every signature is in base64."""
-        return 4 * -(-self.bits // 24)
-
-    def hand_over(self) -> bytes:
-        """Return the private key itself (PKCS#8, DER, base64), for a process of our own and nobody else."""
-        return base64.b64encode(self._key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
-
-    def public_key_pem(self) -> bytes:
-        """Return the public key as PEM (SubjectPublicKeyInfo), as one hands it to the service operator."""
-        return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, by which people compare keys."""
-        der = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        return hashlib.sha256(der).hexdigest()
-
-
-def handed_over(key: bytes) -> PrivateKey:
-    """Return the key that `PrivateKey.hand_over` gave to this process."""
-    found = load_der_private_key(base64.b64decode(key), None)
-    if not isinstance(found, RSAPrivateKey):
-        raise InternalError("a signing process was given something else than an RSA key")
-    return PrivateKey(found)
-
-
-def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
-    """Return the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
-
-    A passphrase that is not needed is ignored. Raises `ConfigurationError` for a file that is missing, open to others,
-    not an RSA private key in PEM, too short, or not opened by the passphrase.
-    """
-    key = _decrypt(path, _read_private(path), passphrase or None)
-    if not isinstance(key, RSAPrivateKey):
-        raise ConfigurationError(
-            f"The private key {path} is not an RSA key.", hint=f"{SIGNATURE_METHOD} signs with an RSA key."
-        )
-    if key.key_size < MIN_KEY_BITS:
-        raise ConfigurationError(
-            f"The private key {path} has {key.key_size} bits; at least {MIN_KEY_BITS} are needed.",
-            hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} 3072), and hand its public half to "
-            "the service operator.",
-        )
-    return PrivateKey(key)
-
-
-def _read_private(path: Path) -> bytes:
-    """Return what the file holds, if only its owner may read and write it. Looked at and read through one handle."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The private key {path} cannot be read: {(error.strerror or 'unknown reason').lower()}.",
-            hint="gateway.private_key names the file.",
-        ) from None
-    try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise ConfigurationError(f"The private key {path} is not a file.")
-        if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ConfigurationError(
-                f"The private key {path} is open to others than its owner.", hint=f"chmod 600 {shlex.quote(str(path))}"
-            )
-        pem = os.read(handle, _MAX_KEY_FILE_BYTES + 1)
-    finally:
-        os.close(handle)
-    if len(pem) > _MAX_KEY_FILE_BYTES:
-        raise ConfigurationError(f"The private key {path} is too large to be a key.")
-    return pem
-
-
-def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
-    """Return whatever key `pem` holds. No error carries the text of the original one: it may quote the file."""
-    if b"-----BEGIN " not in pem:
-        raise ConfigurationError(
-            f"The private key {path} is not PEM.", hint="A PEM file has a line -----BEGIN ... PRIVATE KEY-----."
-        )
-    try:
-        return load_pem_private_key(pem, passphrase)
-    except TypeError:
-        # The library's way to say that key and passphrase do not go together: one of them is missing.
-        if passphrase is None:
-            raise ConfigurationError(
-                f"The private key {path} is encrypted, and there is no passphrase.",
-                hint="Set gateway.private_key_passphrase_env or private_key_passphrase_file.",
-            ) from None
-        return _decrypt(path, pem, None)
-    except ValueError:
-        if passphrase is not None and b"ENCRYPTED" in pem:
-            raise ConfigurationError(
-                f"The passphrase does not open the private key {path}, or the file is damaged."
-            ) from None
-        raise ConfigurationError(f"The private key {path} holds no private key that can be read.") from None
-    except UnsupportedAlgorithm:
-        raise ConfigurationError(f"The private key {path} is of a kind that is not supported.") from None

@@ -1,1 +1,97 @@
-"""Durable facts: what was intended, what came of it, and where every instruction stands."""
+"""Opens journals, and names the values and operations that other parts of the program use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.journal.inbox import Spool, SpoolEnd, SpoolReader, spool_path
+from paygw_batch.journal.notice import Notice, decode_notice, encode_notice
+from paygw_batch.journal.port import Journal, JournalReader
+from paygw_batch.journal.values import (
+    LINE_COLUMNS,
+    Amendment,
+    BatchRecord,
+    CarriedOut,
+    Clash,
+    ClockSeen,
+    Due,
+    Entry,
+    Hold,
+    Known,
+    LookAlike,
+    NewBatch,
+    NewInstruction,
+    RepeatedBatch,
+    RowStanding,
+    Tally,
+    UsedSpelling,
+    WaitingEvidence,
+)
+
+if TYPE_CHECKING:
+    from paygw_batch.journal.guards.location import make_directory
+    from paygw_batch.journal.opening.adopt import Adoption
+    from paygw_batch.journal.opening.create import new_journal
+    from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
+    from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+
+__all__ = [
+    "LINE_COLUMNS",
+    "Adoption",
+    "Amendment",
+    "BatchRecord",
+    "CarriedOut",
+    "Clash",
+    "ClockSeen",
+    "Due",
+    "Entry",
+    "Hold",
+    "Identity",
+    "Journal",
+    "JournalReader",
+    "Known",
+    "LookAlike",
+    "NewBatch",
+    "NewInstruction",
+    "Notice",
+    "RepeatedBatch",
+    "RowStanding",
+    "Spool",
+    "SpoolEnd",
+    "SpoolReader",
+    "SqliteJournal",
+    "SqliteReader",
+    "Tally",
+    "UsedSpelling",
+    "WaitingEvidence",
+    "canonical",
+    "decode_notice",
+    "encode_notice",
+    "in_memory_journal",
+    "make_directory",
+    "new_journal",
+    "open_journal",
+    "read_journal",
+    "spool_path",
+]
+
+_ON_DEMAND = {
+    "make_directory": "paygw_batch.journal.guards.location",
+    "Adoption": "paygw_batch.journal.opening.adopt",
+    "new_journal": "paygw_batch.journal.opening.create",
+    "SqliteJournal": "paygw_batch.journal.opening.open",
+    "SqliteReader": "paygw_batch.journal.opening.open",
+    "open_journal": "paygw_batch.journal.opening.open",
+    "read_journal": "paygw_batch.journal.opening.open",
+    "in_memory_journal": "paygw_batch.journal.sqlite.in_memory",
+}
+"""What loads SQLite, and the module that has it: most commands open no journal."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of `_ON_DEMAND` when it is first asked for."""
+        if name in _ON_DEMAND:
+            return getattr(import_module(_ON_DEMAND[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,79 +1,10 @@
 """What the rest of the program asks of a journal about evidence: a part of `port.JournalReader`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from paygw_batch.core.evidence import Candidate, Finding, Source
-from paygw_batch.core.lifecycle import State
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A fact that did not fit where its instruction stood: kept, and changed nothing."""
-
-    seq: int
-    batch: str
-    row: int
-    client_orderid: str
-    state: State
-    kind: str
-    attempt: int
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingEvidence:
-    """Evidence about a row that a person has to look at. `said` is what its word means, None where that is not listed.
-
-    The row has not moved since the evidence was taken in, at `taken_at`.
-    """
-
-    number: int
-    batch: str
-    row: int
-    client_orderid: str
-    state: State
-    finding: Finding
-    said: str | None
-    source: Source
-    taken_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Why a row that is ready is sent by no run: evidence number `number`, taken in at `taken_at`, speaks against it.
-
-    `said` is what the evidence's word means: paid or accepted.
-    """
-
-    number: int
-    source: Source
-    said: str | None
-    taken_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedOut:
-    """A statement that was carried out for a batch: its file's name and SHA-256, by whom and when.
-
-    `at` is empty for one that is about to be.
-    """
-
-    batch: str
-    name: str
-    sha256: str
-    by: str
-    at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockSeen:
-    """Our clock beside the `Date` of a reply: `ahead_s` is how far ours was ahead, below zero where it was behind."""
-
-    our_time: str
-    gateway_date: str
-    ahead_s: int
+from paygw_batch.core.evidence import Candidate
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Contradiction, Hold, WaitingEvidence
 
 
 class EvidenceReader(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 from paygw_batch.core.evidence import Claim, Proof, Span, StatedTimes
 from paygw_batch.errors import SpoolDamaged
-from paygw_batch.journal.codec import canonical
+from paygw_batch.journal.facts.codec import canonical
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,221 +6,30 @@ from one thread at a time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from paygw_batch.core.evidence import Evidence, Finding
-from paygw_batch.core.instruction import Instruction
-from paygw_batch.core.lifecycle import Fact, Standing, State
+from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen, EvidenceReader
+from paygw_batch.journal.evidence_port import EvidenceReader
 from paygw_batch.journal.spelling_port import SpellingReader
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The end of the chain of facts: number of the last fact (0: none) and its hash, in hex."""
-
-    seq: int
-    hash: str
-
-
-class NewInstruction(NamedTuple):
-    """A row that is to become an instruction of a batch; a tuple, because a batch has a million of them.
-
-    `content` is the canonical text of everything a person decided (payee, amount, currency, country), by which the same
-    order is recognised; `minor` the amount in whole minor units; `payee` the account or phone number money goes to.
-    """
-
-    row: int
-    client_orderid: str
-    country: str
-    currency: str
-    amount: str
-    minor: int
-    form: str
-    fields: str
-    """The form's fields as a JSON object of strings."""
-    payee: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class Amendment:
-    """A row that replaces a payment which was rejected or never sent: the old instruction's number.
-
-    One that is rejected on a person's word alone is only replaced if its attempt left no later than `left_until`.
-    """
-
-    row: int
-    instruction: int
-    left_until: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, by which a path finds its batch."""
-
-    batch: str
-    operation: str
-    sheet_name: str
-    sheet_sha256: str
-    rows: int
-    defects: int
-    sheet_path: str = ""
-    """Where the sheet was when its batch was opened; its reconciliation stands beside it."""
-    by: str = ""
-    """Who opened it."""
-    approvals: tuple[str, ...] = ()
-    """A sentence for each person who prepared or approved it, where that was asked for."""
-    plan_sha256: str = ""
-    """The digest of the plan that was approved."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
-    """A batch in the journal. `opened_at` is UTC, ISO 8601 with `Z`."""
-
-    number: int
-    batch: str
-    operation: str
-    sheet_name: str
-    sheet_sha256: str
-    rows: int
-    defects: int
-    opened_at: str
-    sheet_path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A row whose order id and content the journal already has, as instruction number `instruction`."""
-
-    row: int
-    instruction: int
-    state: State
-
-
-@dataclass(frozen=True, slots=True)
-class Clash:
-    """A row whose order id was used for other content. `amendable`: rejected, or never sent, and not replaced since.
-
-    `quarantined_since` is when the attempt left of one that is rejected on a person's word alone; None of all others.
-    """
-
-    row: int
-    client_orderid: str
-    instruction: int
-    batch: str
-    sheet_row: int
-    opened_at: str
-    state: State
-    amendable: bool
-    quarantined_since: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LookAlike:
-    """A row that pays the same payee the same amount as an instruction with another order id did lately."""
-
-    row: int
-    client_orderid: str
-    """The other instruction's; `batch` and `opened_at` are those of its batch."""
-    batch: str
-    opened_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """An instruction that may be sent now, and what its next attempt is."""
-
-    number: int
-    row: int
-    instruction: Instruction
-    standing: Standing
-    order_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One fact to append: about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
-
-    instruction: int
-    attempt: int
-    fact: Fact
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class RowStanding:
-    """Where one row of a batch stands, for reconciliation and `status`. None: there is nothing to say."""
-
-    row: int
-    client_orderid: str
-    country: str
-    currency: str
-    minor: int
-    state: State
-    attempts: int
-    sent_orderid: str | None
-    purpose: str | None
-    gateway_status: str | None
-    gateway_reference: str | None
-    http_status: int | None
-    error_code: str | None
-    message: str | None
-    possible_duplicate_of: int | None
-    first_sent_at: str | None
-    updated_at: str | None
-    intended_at: str | None = None
-    """Time of the latest intent."""
-    is_rejected_by_person: bool = False
-    """Whether it is rejected on a person's word alone."""
-
-
-LINE_COLUMNS = (
-    "row",
-    "state",
-    "attempts",
-    "sent_orderid",
-    "purpose",
-    "gateway_status",
-    "gateway_reference",
-    "http_status",
-    "error_code",
-    "message",
-    "first_sent_at",
-    "updated_at",
-    "minor",
+from paygw_batch.journal.values import (
+    Amendment,
+    BatchRecord,
+    CarriedOut,
+    Clash,
+    ClockSeen,
+    Deed,
+    Due,
+    Entry,
+    Head,
+    Known,
+    LookAlike,
+    NewBatch,
+    NewInstruction,
+    RowStanding,
+    Tally,
 )
-"""What `JournalReader.standing_lines` has of a `RowStanding`, in its order; states as their words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """What a person did to a batch or to one of its rows: opened, approved, resolved, released, returned.
-
-    `row` and `attempt` are None for what concerns the whole batch; `by` is empty where nobody was noted.
-    """
-
-    seq: int
-    at: str
-    kind: str
-    row: int | None
-    attempt: int | None
-    by: str
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many instructions of a batch stand in `state`, and what they sum to, per country and currency."""
-
-    country: str
-    currency: str
-    state: State
-    count: int
-    minor: int
 
 
 class JournalReader(EvidenceReader, SpellingReader, Protocol):

@@ -4,40 +4,9 @@ A part of `port.JournalReader`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class UsedSpelling:
-    """A row whose order id was never used, but one that differs only in its spelling was.
-
-    `order_id` is the one that was used, as it was written then; `batch` and `opened_at` are those of its batch.
-    """
-
-    row: int
-    order_id: str
-    batch: str
-    opened_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class UsedReference:
-    """A reference that the order ids of a batch were derived from, as it was written then."""
-
-    reference: str
-    batch: str
-    opened_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatedBatch:
-    """How many of the rows asked about pay what a batch pays, under other order ids."""
-
-    batch: str
-    sheet_name: str
-    opened_at: str
-    rows: int
+from paygw_batch.journal.values import RepeatedBatch, UsedReference, UsedSpelling
 
 
 class SpellingReader(Protocol):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from paygw_batch.journal.spool import Spool
+from paygw_batch.journal import Spool
 
 
 class Keeper:

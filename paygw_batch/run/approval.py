@@ -14,11 +14,11 @@ from typing import ClassVar, Literal
 
 import polars as pl
 
+from paygw_batch.clock import timestamp
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal.port import BatchRecord
+from paygw_batch.journal import BatchRecord
 from paygw_batch.run.approval_keys import ApprovalKey
-from paygw_batch.run.ports import timestamp
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,

@@ -10,16 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.evidence import Evidence, Finding, Source
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind, PauseRun, StopRun
+from paygw_batch.engine.pacing import Rhythm
 from paygw_batch.gateway.enquiry import Answer
 from paygw_batch.gateway.message import Expected
-from paygw_batch.journal.codec import canonical
-from paygw_batch.journal.port import BatchRecord, Journal, RowStanding
-from paygw_batch.run.pacing import Rhythm
-from paygw_batch.run.ports import Now, timestamp
+from paygw_batch.journal import BatchRecord, Journal, RowStanding, canonical
 
 OFTEN_EVERY_S = 5.0
 OFTEN_FOR_S = 300.0

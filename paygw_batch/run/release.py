@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
-from paygw_batch.journal.port import BatchRecord, JournalReader, RowStanding
-from paygw_batch.run.clock import require_sound_clock
-from paygw_batch.run.ports import Now, timestamp
-from paygw_batch.run.reconcile import shown_state
+from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
+from paygw_batch.run.quarantine_clock import require_sound_clock
 from paygw_batch.run.resolve import left_until, open_from
 
 _WHY_NOT = {

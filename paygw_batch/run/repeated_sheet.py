@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from paygw_batch.errors import SheetRepeatsBatch
-from paygw_batch.journal.port import LookAlike
-from paygw_batch.journal.spelling_port import RepeatedBatch
-from paygw_batch.sheet.result import DEFECT_SCHEMA
+from paygw_batch.journal import LookAlike, RepeatedBatch
+from paygw_batch.sheet.model import DEFECT_SCHEMA
 
 WHOLE_SHEET = 0
 """The row number of a finding about the sheet as a whole."""

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, Standing, State, kind_of
+from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import InternalError, UsageError
-from paygw_batch.journal.evidence_port import CarriedOut
-from paygw_batch.journal.port import BatchRecord, Entry, Journal, JournalReader, RowStanding
-from paygw_batch.run.clock import require_sound_clock
-from paygw_batch.run.ports import Now, timestamp
-from paygw_batch.run.reconcile import shown_state
+from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
+from paygw_batch.run.quarantine_clock import require_sound_clock
 
 
 @dataclass(frozen=True, slots=True)

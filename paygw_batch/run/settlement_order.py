@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
+from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import ApprovalError, InternalError
-from paygw_batch.journal.evidence_port import CarriedOut
-from paygw_batch.journal.port import BatchRecord, JournalReader
+from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
 from paygw_batch.run.approval_keys import ApprovalKey
-from paygw_batch.run.ports import timestamp
 from paygw_batch.run.resolve import Settlement, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart, require_signatures, signed
-from paygw_batch.sheet.statement import Statement
+from paygw_batch.statement.read import Statement
 
 _SHOWN_CHANGES = 5
 """How many rows a refusal names."""

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from paygw_batch.clock import timestamp
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.files import write_whole
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
 from paygw_batch.run.people import People, Person
-from paygw_batch.run.ports import timestamp
 
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
+from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import REPEAT_DAYS
 from paygw_batch.core.reference import reference_of
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, ReferenceLookAlike
-from paygw_batch.journal.port import (
+from paygw_batch.journal import (
     Amendment,
     BatchRecord,
     Clash,
@@ -23,17 +24,16 @@ from paygw_batch.journal.port import (
     LookAlike,
     NewBatch,
     NewInstruction,
+    UsedSpelling,
 )
-from paygw_batch.journal.spelling_port import UsedSpelling
-from paygw_batch.run.clock import require_sound_clock
-from paygw_batch.run.ports import Now, timestamp
+from paygw_batch.run.quarantine_clock import require_sound_clock
 from paygw_batch.run.repeated_sheet import SheetRepeat, not_summed_up, repeated_by
 from paygw_batch.run.resolve import left_until
-from paygw_batch.sheet.pages import to_pages
-from paygw_batch.sheet.result import Validated
-from paygw_batch.sheet.schema import hold_to_contract
-from paygw_batch.sheet.spellings import LOOK_ALIKE, in_one_spelling
-from paygw_batch.sheet.validate import warnings_as_defects, with_defects, with_warnings
+from paygw_batch.sheet.check.contract import hold_to_contract
+from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE, in_one_spelling
+from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
+from paygw_batch.sheet.instructions.pages import to_pages
+from paygw_batch.sheet.model import Validated
 
 LOOK_ALIKE_DAYS = 7
 """How far back the same payee and amount under another order id is worth a warning."""

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.sandbox.message import Refusal, Request
+from paygw_batch.sandbox.request import Refusal, Request
 
 CLOCK_TOLERANCE_S = 300
 """How far a timestamp may be from the sandbox's own clock, either way."""

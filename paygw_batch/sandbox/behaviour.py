@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from paygw_batch.countries.files import nearest, reason_of
+from paygw_batch.countries.data import nearest, reason_of
 from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.sandbox.message import Order
+from paygw_batch.sandbox.request import Order
 
 
 class Fault(StrEnum):

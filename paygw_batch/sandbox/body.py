@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import NoReturn
 
-from paygw_batch.sandbox.message import Refusal
+from paygw_batch.sandbox.request import Refusal
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
 from paygw_batch.files import append_line
 from paygw_batch.sandbox.behaviour import Callback
-from paygw_batch.sandbox.message import Order
+from paygw_batch.sandbox.request import Order
 
 TRIES = 200
 """How often a notification is sent until it is answered with 200."""

@@ -15,7 +15,7 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField,
 from paygw_batch.errors import InternalError
 from paygw_batch.sandbox.body import Digits, order_id_of, shown_name
 from paygw_batch.sandbox.expects import Expects, amount_form_problem, is_control
-from paygw_batch.sandbox.message import Order, Refusal
+from paygw_batch.sandbox.request import Order, Refusal
 
 _MAX_TEXT = 1024
 _MAX_ORDER_ID = 128

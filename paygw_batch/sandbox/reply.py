@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from paygw_batch.countries.rules import Operation
 from paygw_batch.sandbox.behaviour import Answer
-from paygw_batch.sandbox.message import Order, Refusal
+from paygw_batch.sandbox.request import Order, Refusal
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from paygw_batch.sheet.result import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
 
 KNOWN_COLUMNS = (
     "country",

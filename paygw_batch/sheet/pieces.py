@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import polars as pl
 
-from paygw_batch.sheet.result import Headed, Sheet
+from paygw_batch.sheet.model import Headed, Sheet
 
 ROWS_AT_ONCE = 250_000
 _CORES_A_PIECE = 2

@@ -28,11 +28,11 @@ from paygw_batch.api import (
     SheetError,
     UsageError,
 )
-from paygw_batch.compose import running
+from paygw_batch.compose import background_run
+from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.port import Entry
-from paygw_batch.journal.store import SqliteJournal
-from paygw_batch.run import engine
+from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.values import Entry
 from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 NAME = "payroll-2026-11"
@@ -51,7 +51,7 @@ def finished(result: Refused | Finished) -> Finished:
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of some hundred rows cannot end before its outcomes are taken, however fast or slow the machine."""
-    monkeypatch.setattr(running, "OUTCOMES_WAITING", 1)
+    monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 1)
     monkeypatch.setattr(engine, "SIGNED_AHEAD", 64)
 
 
@@ -331,7 +331,7 @@ def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program) -> None:
 def test_a_program_that_takes_no_outcomes_holds_the_run_up_and_not_the_memory(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "OUTCOMES_WAITING", 10)
+    monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 10)
     with payouts.submit(people(999), name=NAME) as run:
         outcomes = iter(run)
         taken = [next(outcomes)]

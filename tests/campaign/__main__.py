@@ -13,15 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Event
 
+from tests.campaign.judge import Broken, judge_end, judge_orders
+from tests.campaign.kills import FAST, SLOW, Killed, kill
+from tests.campaign.listening import NOTIFYING, kill_with_listener, proving
+from tests.campaign.machine import Machine, Spawner, gateway
+from tests.campaign.ordinals import EVERYTHING, strike
+from tests.campaign.power import play, record
+from tests.campaign.tracing import why_not
 from tests.long_runs import stop_at_sigterm
-
-from .judge import Broken, judge_end, judge_orders
-from .kills import FAST, SLOW, Killed, kill
-from .listening import NOTIFYING, kill_with_listener, proving
-from .machine import Machine, Spawner, gateway
-from .ordinals import EVERYTHING, strike
-from .power import play, record
-from .tracing import why_not
 
 RELEASE = {"kills": 10_000, "listening": 1_000, "starts": 1_000, "ordinals": 1, "power": 1}
 PARTS = ("power", "starts", "ordinals", "kills", "listening")

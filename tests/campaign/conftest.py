@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
-from .kills import SLOW
-from .listening import NOTIFYING, proving
-from .machine import GatewayProcess, Machine, Spawner, gateway
+from tests.campaign.kills import SLOW
+from tests.campaign.listening import NOTIFYING, proving
+from tests.campaign.machine import GatewayProcess, Machine, Spawner, gateway
 
 _machines = count(1)
 

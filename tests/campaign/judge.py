@@ -9,8 +9,7 @@ from decimal import Decimal
 
 from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import RecordLine
-
-from .machine import GatewayProcess, Machine
+from tests.campaign.machine import GatewayProcess, Machine
 
 
 class Broken(AssertionError):

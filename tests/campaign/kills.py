@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from threading import Event
 
-from .judge import Broken, judge_end, judge_orders
-from .machine import GatewayProcess, Machine, Run, Spawner
+from tests.campaign.judge import Broken, judge_end, judge_orders
+from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
 
 FAST = '[default]\nstatus = "approved"\n'
 SLOW = """

@@ -18,9 +18,9 @@ from random import Random
 from threading import Event
 from typing import Self
 
-from .judge import Broken, judge_end
-from .kills import SLOW, Killed, Pace, kill_until_done
-from .machine import PATIENCE_S, GatewayProcess, Machine, Run, Spawner, free_port
+from tests.campaign.judge import Broken, judge_end
+from tests.campaign.kills import SLOW, Killed, Pace, kill_until_done
+from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Run, Spawner, free_port
 
 NOTIFYING = (
     SLOW.replace("approved", "processing")

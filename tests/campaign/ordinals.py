@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from .judge import Broken, judge_end, judge_orders
-from .kills import ENDS
-from .machine import GatewayProcess, Machine, Spawner
-from .tracing import traced
+from tests.campaign.judge import Broken, judge_end, judge_orders
+from tests.campaign.kills import ENDS
+from tests.campaign.machine import GatewayProcess, Machine, Spawner
+from tests.campaign.tracing import traced
 
 KILL = "signal=KILL"
 OF_DISKS = ("error=EIO", "error=ENOSPC", "error=EROFS")

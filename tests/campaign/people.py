@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .judge import Broken
-from .machine import GatewayProcess, Machine
+from tests.campaign.judge import Broken
+from tests.campaign.machine import GatewayProcess, Machine
 
 ROWS = 3
 

@@ -17,14 +17,17 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
-from paygw_batch.gateway import encode, prepare, sign, signers
+from paygw_batch.gateway import encode, prepare, sign
 from paygw_batch.gateway.encode import EncodedBody
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.prepare import Draft, Signer
-from paygw_batch.gateway.transport import PayoutTransport
-from paygw_batch.journal import backup, connection, spool, witness
+from paygw_batch.gateway.signing import signers
+from paygw_batch.journal import inbox
+from paygw_batch.journal.guards import witness
+from paygw_batch.journal.sqlite import backup, connect
 from paygw_batch.run import approval
-from paygw_batch.sheet import write
+from paygw_batch.sheet.write import table
 
 
 def _put(owner: object, name: str, value: object) -> None:
@@ -32,11 +35,11 @@ def _put(owner: object, name: str, value: object) -> None:
 
 
 def synchronous_normal() -> None:
-    connection._SYNCHRONOUS_FULL = 1
+    connect._SYNCHRONOUS_FULL = 1
 
 
 def synchronous_off() -> None:
-    connection._SYNCHRONOUS_FULL = 0
+    connect._SYNCHRONOUS_FULL = 0
 
 
 class _WithoutSync:
@@ -51,16 +54,16 @@ class _WithoutSync:
 
 def spool_not_synced() -> None:
     """Answer notifications that are written, and not on stable storage."""
-    append = spool.Spool.append
+    append = inbox.Spool.append
 
-    def careless(self: spool.Spool, contents: Sequence[str]) -> int:
-        _put(spool, "os", _WithoutSync())
+    def careless(self: inbox.Spool, contents: Sequence[str]) -> int:
+        _put(inbox, "os", _WithoutSync())
         try:
             return append(self, contents)
         finally:
-            _put(spool, "os", os)
+            _put(inbox, "os", os)
 
-    _put(spool.Spool, "append", careless)
+    _put(inbox.Spool, "append", careless)
 
 
 def witness_not_synced() -> None:
@@ -143,19 +146,19 @@ def reconciliation_in_place() -> None:
         with path.open("wb", buffering=0) as file:
             yield file
 
-    _put(write, "_appearing", appearing)
+    _put(table, "_appearing", appearing)
 
 
 def reconciliation_with_the_time() -> None:
     """Show when the file was written: then it is no longer a function of sheet and journal alone."""
-    from paygw_batch.compose import sending  # noqa: PLC0415 (heavy, and only this plant's)
+    from paygw_batch.compose import send  # noqa: PLC0415 (heavy, and only this plant's)
 
-    reconciliation = sending.reconciliation  # type: ignore[attr-defined]
+    reconciliation = send.reconciliation  # type: ignore[attr-defined]
 
     def dated(*arguments: Any) -> Any:
         return reconciliation(*arguments).with_columns(updated_at=pl.lit(str(time.time_ns())))
 
-    _put(sending, "reconciliation", dated)
+    _put(send, "reconciliation", dated)
 
 
 def amounts_as_floats() -> None:

@@ -20,14 +20,13 @@ from typing import Self
 
 from paygw_batch.compose.parts import make_journal, open_to_write
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal.place import settled
-from paygw_batch.journal.store import SqliteJournal
-from paygw_batch.journal.witness import read_witness, witness_path
-from paygw_batch.settings import Settings, load_settings
-
-from .judge import Broken
-from .machine import Machine, Run
-from .tracing import traced
+from paygw_batch.journal.guards.location import settled
+from paygw_batch.journal.guards.witness import read_witness, witness_path
+from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.settings.configuration import Settings, load_settings
+from tests.campaign.judge import Broken
+from tests.campaign.machine import Machine, Run
+from tests.campaign.tracing import traced
 
 CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,rename,unlink,unlinkat,mkdir,link,sendto,writev,sendmsg"
 TRACE = ["-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-e", "signal=none"]

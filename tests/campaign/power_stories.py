@@ -18,12 +18,11 @@ from pathlib import Path
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import PaygwError
-from paygw_batch.journal.spool import Spool, SpoolEnd, spool_path
+from paygw_batch.journal.inbox import Spool, SpoolEnd, spool_path
 from paygw_batch.run.approval import read_plan
-
-from .judge import Broken
-from .machine import PATIENCE_S, Machine, Run, free_port
-from .power import Disk, Look, Operation, files_of, look_at_journal, open_as_configured, play, record
+from tests.campaign.judge import Broken
+from tests.campaign.machine import PATIENCE_S, Machine, Run, free_port
+from tests.campaign.power import Disk, Look, Operation, files_of, look_at_journal, open_as_configured, play, record
 
 ROWS = 8
 DECLINED_ROW, DOUBTFUL_ROW = 5, 9

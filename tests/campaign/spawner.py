@@ -16,10 +16,8 @@ import sys
 from typing import Any
 
 MODULES = (
-    *(
-        f"paygw_batch.cli.{name}"
-        for name in ("submit", "collect", "resume", "reconcile", "sending", "status", "verify")
-    ),
+    *(f"paygw_batch.cli.commands.{name}" for name in ("submit", "collect", "resume", "reconcile", "status", "verify")),
+    "paygw_batch.cli.runs.send_batch",
     # What a run would import by itself, somewhere on its way.
     "pandera.backends.polars.builtin_checks",
     "pandera.backends.polars.register",
@@ -57,7 +55,7 @@ def _start(start: dict[str, Any]) -> int:
     code = 1
     try:
         _become(start)
-        from paygw_batch.cli.root import main  # noqa: PLC0415 (only the child calls into the program)
+        from paygw_batch.cli.main import main  # noqa: PLC0415 (only the child calls into the program)
 
         main()
     except SystemExit as end:

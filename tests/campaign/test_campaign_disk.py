@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from .judge import Broken
-from .machine import GatewayProcess, Machine, Spawner
-from .ordinals import KILL, strike
-from .power import Sent, play, record
-from .power_stories import STORIES, play_story
-from .tracing import why_not
+from tests.campaign.judge import Broken
+from tests.campaign.machine import GatewayProcess, Machine, Spawner
+from tests.campaign.ordinals import KILL, strike
+from tests.campaign.power import Sent, play, record
+from tests.campaign.power_stories import STORIES, play_story
+from tests.campaign.tracing import why_not
 
 ROWS = 4
 can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")

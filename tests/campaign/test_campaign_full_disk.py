@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from .judge import judge_end, judge_orders, orders_of
-from .kills import ENDS
-from .machine import GatewayProcess, Machine, Spawner
+from tests.campaign.judge import judge_end, judge_orders, orders_of
+from tests.campaign.kills import ENDS
+from tests.campaign.machine import GatewayProcess, Machine, Spawner
 
 ROWS = 12
 ELSEWHERE = {"out": "/dev/null", "err": "/dev/null"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from .judge import Broken
-from .machine import GatewayProcess, Machine
-from .people import PEOPLE, play_people
+from tests.campaign.judge import Broken
+from tests.campaign.machine import GatewayProcess, Machine
+from tests.campaign.people import PEOPLE, play_people
 
 
 @pytest.mark.parametrize("name", [name for name, story in PEOPLE.items() if not story.waits_for])

@@ -2,12 +2,12 @@
 
 import pytest
 
-from .judge import Broken, judge_end, orders_of
-from .kills import ENDS
-from .machine import GatewayProcess, Machine
-from .ordinals import KILL, PART
-from .test_campaign_disk import can_trace
-from .tracing import traced
+from tests.campaign.judge import Broken, judge_end, orders_of
+from tests.campaign.kills import ENDS
+from tests.campaign.machine import GatewayProcess, Machine
+from tests.campaign.ordinals import KILL, PART
+from tests.campaign.test_campaign_disk import can_trace
+from tests.campaign.tracing import traced
 
 
 @can_trace

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from .judge import judge_end, judge_orders
-from .kills import ENDS, FAST, SLOW, kill
-from .listening import kill_with_listener
-from .machine import PATIENCE_S, GatewayProcess, Machine, Spawner, gateway
-from .tracing import traced, why_not
+from tests.campaign.judge import judge_end, judge_orders
+from tests.campaign.kills import ENDS, FAST, SLOW, kill
+from tests.campaign.listening import kill_with_listener
+from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Spawner, gateway
+from tests.campaign.tracing import traced, why_not
 
 KILLS = 50
 LISTENING_KILLS = 20

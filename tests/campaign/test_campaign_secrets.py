@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from .canary import PASSPHRASE, leaks, sheet_line
-from .judge import orders_of
-from .machine import HEADINGS, ROOT, GatewayProcess, Machine, Spawner, gateway
-from .test_campaign_processes import wait_for_orders
-from .tracing import traced, why_not
+from tests.campaign.canary import PASSPHRASE, leaks, sheet_line
+from tests.campaign.judge import orders_of
+from tests.campaign.machine import HEADINGS, ROOT, GatewayProcess, Machine, Spawner, gateway
+from tests.campaign.test_campaign_processes import wait_for_orders
+from tests.campaign.tracing import traced, why_not
 
 AMOUNTS = ("100", "9001", "9002", "9004", "9006", "9007", "9008", "9009", "9010", "9011", "200", "300")
 """One for each fault of the built-in gateway but the one that takes a minute."""

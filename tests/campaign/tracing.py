@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .machine import PATIENCE_S, Machine, Run
+from tests.campaign.machine import PATIENCE_S, Machine, Run
 
 
 def traced(

@@ -13,7 +13,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from paygw_batch.cli.root import cli
+from paygw_batch.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "samples"

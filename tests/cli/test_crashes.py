@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.gateway.signers import LONG_RUN_PAYOUTS, SIGNERS
+from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SIGNERS
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 120
@@ -86,7 +86,7 @@ def long_sheet(program: Program) -> Path:
 def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return [pid for pid in pids if b"signing_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in pids if b"signing.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resumed(

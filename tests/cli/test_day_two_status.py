@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from paygw_batch.cli.status import age_text
+from paygw_batch.cli.commands.status import age_text
 from tests.cli.program import Program, kenyan_rows
 from tests.cli.stopped import wait_for_first_payment
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from paygw_batch.cli.root import cli
+from paygw_batch.cli.main import cli
 from tests.cli.approving import key, policy
 from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
 

@@ -63,7 +63,7 @@ def test_the_module_and_the_console_script_are_the_same_program(program: Program
 def test_help_imports_nothing_heavy() -> None:
     code = """
 import sys
-from paygw_batch.cli.root import cli
+from paygw_batch.cli.main import cli
 try:
     cli(["--help"])
 except SystemExit:

@@ -7,7 +7,7 @@ import pytest
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.load import load_rules
-from paygw_batch.sheet.guide import ColumnGuide, guides
+from paygw_batch.sheet.write.guide import ColumnGuide, guides
 from tests.cli.program import Program
 
 COUNTRIES = ["BF", "BN", "CI", "EG", "GH", "GN", "KE", "NG", "RW", "SN", "TZ", "UG", "ZA", "ZM"]

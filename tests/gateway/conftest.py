@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trustme
 
-from paygw_batch.gateway.sign import PrivateKey
+from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.gateway_cases import throw_away_key
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, TypeVar, cast
 
-from paygw_batch.gateway.endpoint import Connections, TransportSettings
+from paygw_batch.gateway.address import Connections, TransportSettings
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
 
 T = TypeVar("T")
 Script = Callable[["Peer"], Awaitable[None]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.gateway.connection import CannotOpen, Connection
+from paygw_batch.gateway.http.connection import CannotOpen, Connection
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.gateway.gateway_server import play
 

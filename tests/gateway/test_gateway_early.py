@@ -17,12 +17,12 @@ import pytest
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_operation
-from paygw_batch.gateway import connection, transport
+from paygw_batch.gateway.address import Connections
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.endpoint import Connections
+from paygw_batch.gateway.http import connection, transport
+from paygw_batch.gateway.http.tls import TlsChannel, client_context
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.tls import TlsChannel, client_context
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway.gateway_server import (
     BODY,
     HUGE,

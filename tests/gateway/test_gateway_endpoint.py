@@ -4,7 +4,7 @@ import pytest
 from oauthlib.oauth1.rfc5849.signature import base_string_uri
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.endpoint import Origin, gateway_origin, operation_url, proxy_origin
+from paygw_batch.gateway.address import Origin, gateway_origin, operation_url, proxy_origin
 from tests.gateway.gateway_cases import OPERATION
 
 GATEWAY = Origin("https", "gateway.example", 443)

@@ -22,19 +22,19 @@ import pytest
 import trustme
 
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.shown_states import shown_state
 from paygw_batch.countries.load import load_operation
+from paygw_batch.engine.engine import Engine, Pace, RunEnd
+from paygw_batch.engine.pacing import TRIES
+from paygw_batch.engine.ports import Silent, World
+from paygw_batch.engine.threads import Inline
 from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
-from paygw_batch.gateway.transport import PayoutTransport
-from paygw_batch.journal.in_memory import in_memory_journal
-from paygw_batch.journal.port import NewBatch, NewInstruction, RowStanding
-from paygw_batch.journal.writer import SqliteJournal
-from paygw_batch.run.engine import Engine, Pace, RunEnd
-from paygw_batch.run.pacing import TRIES
-from paygw_batch.run.ports import Silent, World
-from paygw_batch.run.reconcile import shown_state
-from paygw_batch.run.summary import of_states
-from paygw_batch.run.threads import Inline
+from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import NewBatch, NewInstruction, RowStanding
+from paygw_batch.report.summary import of_states
 from tests.gateway.gateway_server import (
     PATH,
     JumpingLoop,

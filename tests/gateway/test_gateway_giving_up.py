@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from paygw_batch.errors import InternalError
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway.gateway_server import (
     BODY,
     HUGE,

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from oauthlib.oauth1.rfc5849.utils import escape
 
-from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
+from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.gateway_cases import (
     CALLBACK_URL,
     CONSUMER_KEY,

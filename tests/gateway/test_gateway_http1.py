@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.http1 import (
+from paygw_batch.gateway.http.http1 import (
     MAX_INTERIM_REPLIES,
     MAX_REPLY_BYTES,
     Broken,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trustme
 
-from paygw_batch.gateway import transport
-from paygw_batch.gateway.connection import Connection
+from paygw_batch.gateway.http import transport
+from paygw_batch.gateway.http.connection import Connection
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway import test_gateway_reuse, test_gateway_tls, test_gateway_transport
 
 PLAIN: dict[str, Any] = {"tls": None}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from paygw_batch.gateway.http.proxy import TunnelReader
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.proxy import TunnelReader
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway.gateway_server import (
     BODY,
     Peer,

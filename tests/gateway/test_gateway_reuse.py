@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from paygw_batch.gateway.endpoint import Connections
+from paygw_batch.gateway.address import Connections
+from paygw_batch.gateway.http.transport import DeliveryFault, PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.transport import DeliveryFault, PayoutTransport
 from tests.gateway.gateway_cases import head_and_body
 from tests.gateway.gateway_server import (
     BODY,

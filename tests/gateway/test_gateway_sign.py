@@ -25,15 +25,8 @@ from oauthlib.oauth1.rfc5849.utils import escape
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.encode import EncodedBody, encode_body
-from paygw_batch.gateway.sign import (
-    PrivateKey,
-    SignatureProfile,
-    authorization,
-    base_string,
-    load_private_key,
-    oauth_parameters,
-    percent_encode,
-)
+from paygw_batch.gateway.sign import SignatureProfile, authorization, base_string, oauth_parameters, percent_encode
+from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
 from tests.gateway.gateway_cases import (
     KEY_FILE,
     NONCE,

@@ -16,8 +16,9 @@ import pytest
 from paygw_batch.errors import SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.prepare import Preparer
-from paygw_batch.gateway.sign import PrivateKey, SignatureProfile
-from paygw_batch.gateway.signers import (
+from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.signing.key import PrivateKey
+from paygw_batch.gateway.signing.signers import (
     LONG_RUN_PAYOUTS,
     SIGNERS,
     Signers,
@@ -82,7 +83,7 @@ def test_a_signing_process_that_cannot_be_started_ends_those_that_were(
     async def never(_: SigningProcesses) -> None:
         raise AssertionError("it was started all the same")
 
-    monkeypatch.setattr("paygw_batch.gateway.signers._process", begin_one_alone)
+    monkeypatch.setattr("paygw_batch.gateway.signing.signers._process", begin_one_alone)
     with pytest.raises(SigningFailed, match=r"^No process could be started that signs: .+\.$"):
         with_signers(SigningProcesses(key), never)
     assert [process.returncode for process in begun] == [0]
@@ -144,7 +145,7 @@ def test_signing_processes_end_when_the_run_is_killed(tmp_path: Path) -> None:
 import asyncio, sys, time
 from pathlib import Path
 from paygw_batch.gateway.sign import load_private_key
-from paygw_batch.gateway.signers import SigningProcesses
+from paygw_batch.gateway.signing.signers import SigningProcesses
 async def sign():
     async with SigningProcesses(load_private_key(Path(sys.argv[1]))) as signers:
         await signers.sign(["a", "b"])
@@ -182,6 +183,6 @@ def test_the_key_stands_in_no_argument_and_no_environment(key: PrivateKey) -> No
         for process in signers.processes:
             about = Path(f"/proc/{process.pid}")
             assert secret not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
-            assert b"signing_process" in (about / "cmdline").read_bytes()
+            assert b"signing.process" in (about / "cmdline").read_bytes()
 
     with_signers(SigningProcesses(key), story)

@@ -4,8 +4,8 @@ import asyncio
 import socket
 from typing import Any
 
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway.gateway_server import (
     BODY,
     HUGE,

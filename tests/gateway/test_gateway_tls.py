@@ -10,10 +10,10 @@ import pytest
 import trustme
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway import transport
+from paygw_batch.gateway.http import transport
+from paygw_batch.gateway.http.tls import client_context
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.tls import client_context
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway.gateway_server import (
     BODY,
     REPLY,

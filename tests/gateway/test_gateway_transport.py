@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.endpoint import gateway_origin
-from paygw_batch.gateway.http1 import payout_request
+from paygw_batch.gateway.address import gateway_origin
+from paygw_batch.gateway.http.http1 import payout_request
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway.gateway_cases import head_and_body
 from tests.gateway.gateway_server import (
     BODY,

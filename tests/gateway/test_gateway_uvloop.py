@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from paygw_batch.gateway.endpoint import Connections
+from paygw_batch.gateway.address import Connections
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.transport import PayoutTransport
 from tests.gateway.gateway_server import (
     BODY,
     HUGE,

@@ -8,11 +8,12 @@ from pathlib import Path
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.adopting import Adoption
-from paygw_batch.journal.in_memory import in_memory_journal
-from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.port import Amendment, BatchRecord, Due, Entry, Journal, Known, NewBatch, NewInstruction
-from paygw_batch.journal.store import SqliteJournal, SqliteReader, open_journal, read_journal
+from paygw_batch.journal.opening.adopt import Adoption
+from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+from paygw_batch.journal.values import Amendment, BatchRecord, Due, Entry, Known, NewBatch, NewInstruction
 
 AT = "2026-11-21T08:00:00.000Z"
 ENDPOINT = EndpointIdentity.of("gateway.example", "1234", "merchant")

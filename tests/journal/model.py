@@ -24,9 +24,9 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.evidence import candidate_of, note_of
-from paygw_batch.journal.port import Amendment, Clash, Entry, Known, NewInstruction, RowStanding, Tally
-from paygw_batch.journal.progress import Progress, advance, amendable, next_order_id, row_standing, succeed
+from paygw_batch.journal.facts.evidence_chain import candidate_of, note_of
+from paygw_batch.journal.facts.progress import Progress, advance, amendable, next_order_id, row_standing, succeed
+from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowStanding, Tally
 
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
 

@@ -9,7 +9,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
-from paygw_batch.journal.store import open_journal, read_journal
+from paygw_batch.journal.opening.open import open_journal, read_journal
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import AT, ENDPOINT, all_due, intent, journal_path, open_at, open_sheet, read_at, send
 

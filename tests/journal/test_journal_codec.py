@@ -22,8 +22,8 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.chain import Line, Link, linked
-from paygw_batch.journal.codec import BatchOpened, canonical, decode, decode_batch, encode, encode_batch
+from paygw_batch.journal.facts.chain import Line, Link, linked
+from paygw_batch.journal.facts.codec import BatchOpened, canonical, decode, decode_batch, encode, encode_batch
 
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
 NUMBERS = st.integers(0, 2**40)

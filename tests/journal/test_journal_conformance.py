@@ -5,7 +5,8 @@ import pytest
 from paygw_batch.core.lifecycle import Intended, Released, Replaced, Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.port import Amendment, Clash, Entry, Journal, Known, LookAlike, Tally
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.values import Amendment, Clash, Entry, Known, LookAlike, Tally
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -439,7 +440,7 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, mon
     send(journal, 1, OutcomeKind.REJECTED)
     whole = [line for lines in journal.standing_lines(1) for line in lines]
     found = list(journal.standings_in(1, {State.REJECTED}))
-    monkeypatch.setattr("paygw_batch.journal.states_disk._AT_ONCE", 3)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.states._AT_ONCE", 3)
     assert [line for lines in journal.standing_lines(1) for line in lines] == whole
     assert list(journal.standings_in(1, {State.REJECTED})) == found == list(journal.standings(1))
 

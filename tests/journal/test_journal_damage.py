@@ -12,9 +12,9 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.chain import Line, Link, linked
-from paygw_batch.journal.port import Amendment, Known
-from paygw_batch.journal.verify import check_tail, verify
+from paygw_batch.journal.facts.chain import Line, Link, linked
+from paygw_batch.journal.sqlite.verify import check_tail, verify
+from paygw_batch.journal.values import Amendment, Known
 from tests.journal.journal_rows import (
     AT,
     all_due,

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.port import BatchRecord, Entry, Journal, NewBatch
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.values import BatchRecord, Entry, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, at, new_instruction
 
 

@@ -11,9 +11,10 @@ from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
 from paygw_batch.core.lifecycle import Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal import schema
-from paygw_batch.journal.port import Journal, Known
-from paygw_batch.journal.store import SqliteJournal
+from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.sqlite import schema
+from paygw_batch.journal.values import Known
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -288,11 +289,11 @@ def test_changed_evidence_is_found(place: Path, change: str, match: str) -> None
 def of_version(version: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteJournal:
     """Open a journal as a program of an older version made it."""
     newest = schema.migrations()
-    monkeypatch.setattr("paygw_batch.journal.schema.migrations", lambda: newest[:version])
-    for module in ("opening", "store"):
-        monkeypatch.setattr(f"paygw_batch.journal.{module}.migrations", lambda: newest[:version])
-    for module in ("making", "store"):  # it had no table for names
-        monkeypatch.setattr(f"paygw_batch.journal.{module}.note_name", lambda *_, **__: None)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.schema.migrations", lambda: newest[:version])
+    for module in ("examine", "open"):
+        monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.migrations", lambda: newest[:version])
+    for module in ("create", "open"):  # it had no table for names
+        monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.note_name", lambda *_, **__: None)
     schema._expected.cache_clear()
     return open_at(place)
 

@@ -14,8 +14,8 @@ from paygw_batch.core.evidence import Claim, Evidence, Proof, Source
 from paygw_batch.core.lifecycle import Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.port import LINE_COLUMNS, Amendment, Entry, NewBatch
-from paygw_batch.journal.store import SqliteJournal
+from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.values import LINE_COLUMNS, Amendment, Entry, NewBatch
 from tests.journal.journal_rows import (
     AT,
     OPERATION,

@@ -13,11 +13,11 @@ import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
-from paygw_batch.journal.chain import Identity
-from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.registry import JournalRegistry, Registered
-from paygw_batch.journal.store import SqliteJournal, open_journal
-from paygw_batch.journal.witness import Seen, read_witness, witness_path
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.guards.witness import Seen, read_witness, witness_path
+from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.opening.open import SqliteJournal, open_journal
+from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import AT, ENDPOINT, journal_path, open_sheet
 

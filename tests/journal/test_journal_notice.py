@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paygw_batch.core.evidence import Claim, Meant, Proof, Span, StatedTimes, meant_attempt
-from paygw_batch.journal.codec import canonical
+from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.notice import Notice, decode_notice, encode_notice
 
 _AT = "2026-11-20T10:00:00.000Z"

@@ -11,9 +11,9 @@ import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal import place as places
-from paygw_batch.journal.schema import migrations
-from paygw_batch.journal.store import open_journal, read_journal
+from paygw_batch.journal.guards import location as places
+from paygw_batch.journal.opening.open import open_journal, read_journal
+from paygw_batch.journal.sqlite.schema import migrations
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import AT, ENDPOINT, journal_path, make_at, open_at, open_sheet, read_at
 

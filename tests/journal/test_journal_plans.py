@@ -8,8 +8,9 @@ import apsw
 import pytest
 
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.codec import decode_batch, encode_batch
-from paygw_batch.journal.port import BatchRecord, Journal, NewBatch
+from paygw_batch.journal.facts.codec import decode_batch, encode_batch
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.values import BatchRecord, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
 from tests.journal.test_journal_evidence import brought_up, of_version
 

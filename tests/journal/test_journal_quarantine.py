@@ -9,8 +9,8 @@ import pytest
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.evidence_port import CarriedOut, ClockSeen
-from paygw_batch.journal.port import Amendment, Entry, Journal
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
 from tests.journal.journal_rows import (
     OPERATION,
     all_due,

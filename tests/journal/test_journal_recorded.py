@@ -14,9 +14,9 @@ import pytest
 
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.codec import decode
-from paygw_batch.journal.port import Entry
-from paygw_batch.journal.store import SqliteJournal
+from paygw_batch.journal.facts.codec import decode
+from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.values import Entry
 from tests.journal.journal_rows import OPERATION, all_due, at, journal_path, open_at, send
 
 RECORDED = Path(__file__).parent / "recorded" / "version-3.sql"

@@ -10,8 +10,8 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.reference import content_digest
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.port import Amendment, Journal, NewInstruction
-from paygw_batch.journal.spelling_port import RepeatedBatch, UsedReference, UsedSpelling
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.values import Amendment, NewInstruction, RepeatedBatch, UsedReference, UsedSpelling
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -129,7 +129,7 @@ def test_rows_paid_under_other_ids_are_counted_once_for_each_batch(journal: Jour
 def test_a_journal_of_an_earlier_version_is_filled_when_it_is_brought_up(
     place: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr("paygw_batch.journal.spellings.add_batch", lambda *_: None)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.spellings.add_batch", lambda *_: None)
     old = of_version(version, place, monkeypatch)
     open_sheet(old, "b1", [new_instruction(2, "José-1"), new_instruction(3, "josé-1"), new_instruction(4, "PAY-7")])
     open_sheet(old, "b2", [derived(5, "Payroll-2026-11"), derived(6, "Payroll-2026-11")])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.errors import JournalError, JournalHeld, SpoolDamaged, SpoolUnwritable
-from paygw_batch.journal import spool as spool_module
-from paygw_batch.journal.spool import Spool, SpoolEnd, SpoolReader
+from paygw_batch.journal import inbox as spool_module
+from paygw_batch.journal.inbox import Spool, SpoolEnd, SpoolReader
 
 NOW = "2026-11-21T08:00:00.000Z"
 

@@ -12,8 +12,8 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing, JournalNotAdopted, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.store import SqliteJournal, open_journal, read_journal
-from paygw_batch.journal.witness import Seen, Witness, read_witness, witness_path
+from paygw_batch.journal.guards.witness import Seen, Witness, read_witness, witness_path
+from paygw_batch.journal.opening.open import SqliteJournal, open_journal, read_journal
 from tests.journal.journal_rows import (
     AT,
     ENDPOINT,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.listener.app import Limits, ListenerApp
-from paygw_batch.listener.server import LOOPBACK, serve
+from paygw_batch.listener.listener_app import Limits, ListenerApp
+from paygw_batch.listener.listener_server import LOOPBACK, serve
 
 
 @pytest.fixture(autouse=True)

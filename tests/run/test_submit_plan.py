@@ -8,24 +8,25 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, SheetRepeatsBatch
-from paygw_batch.journal.in_memory import in_memory_journal
-from paygw_batch.journal.making import new_journal
-from paygw_batch.journal.port import BatchRecord, JournalReader
-from paygw_batch.journal.store import SqliteJournal, open_journal
-from paygw_batch.run.ports import timestamp
-from paygw_batch.run.preview import preview
-from paygw_batch.run.reconcile import reconciliation
+from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.opening.open import SqliteJournal, open_journal
+from paygw_batch.journal.port import JournalReader
+from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+from paygw_batch.journal.values import BatchRecord
+from paygw_batch.report.preview import preview
+from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
-from paygw_batch.sheet.pages import from_pages, to_pages
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Deferred, Validated
-from paygw_batch.sheet.validate import validate
-from tests.run.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.instructions.pages import from_pages, to_pages
+from paygw_batch.sheet.model import Deferred, Validated
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
 MINOR_UNITS = {"KES": 2}
@@ -177,7 +178,7 @@ def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
 ) -> None:
     frames = []
     for rows in (20_000, rows_a_page):
-        monkeypatch.setattr("paygw_batch.sheet.pages.ROWS_A_PAGE", rows)
+        monkeypatch.setattr("paygw_batch.sheet.instructions.pages.ROWS_A_PAGE", rows)
         held = in_memory_journal()
         batch = submit(plan(sheet(tmp_path, "A 100 001", "B 0 002", "C 0 003", "D 4 004", "E 5 005"), held), held)
         assert len(list(held.pages(batch.number))) == -(-5 // rows)

@@ -8,10 +8,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
 from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
-from paygw_batch.sandbox.verify import Verifier
+from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
+from paygw_batch.sandbox.verifier import Verifier
 from tests.sandbox.sandbox_merchant import (
     CONSUMER_KEY,
     ENDPOINT_ID,

@@ -17,10 +17,10 @@ from oauthlib.oauth1.rfc5849.signature import normalize_parameters, signature_ba
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sandbox.app import SandboxConfig
 from paygw_batch.sandbox.body import parse_body
-from paygw_batch.sandbox.message import Refusal, Request
-from paygw_batch.sandbox.verify import Verifier
+from paygw_batch.sandbox.request import Refusal, Request
+from paygw_batch.sandbox.sandbox_app import SandboxConfig
+from paygw_batch.sandbox.verifier import Verifier
 
 ENDPOINT_ID = "1000"
 CONSUMER_KEY = "sandbox-merchant"

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from paygw_batch.countries.load import load_operation
-from paygw_batch.sandbox.app import SandboxConfig, Served
 from paygw_batch.sandbox.behaviour import shipped_behaviour
-from paygw_batch.sandbox.server import serve
+from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
+from paygw_batch.sandbox.sandbox_server import serve
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 
 

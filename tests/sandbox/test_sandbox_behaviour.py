@@ -14,7 +14,7 @@ from paygw_batch.sandbox.behaviour import (
     parse_behaviour,
     shipped_behaviour,
 )
-from paygw_batch.sandbox.message import Order
+from paygw_batch.sandbox.request import Order
 
 
 def order(amount: str = "100", order_id: str = "A-1", country: str = "KE") -> Order:

@@ -13,8 +13,8 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, Rules
 from paygw_batch.sandbox.body import parse_body
 from paygw_batch.sandbox.form import FormCheck
-from paygw_batch.sandbox.message import Order, Refusal
-from paygw_batch.sandbox.verify import Verifier
+from paygw_batch.sandbox.request import Order, Refusal
+from paygw_batch.sandbox.verifier import Verifier
 from tests.sandbox.sandbox_merchant import (
     GOOD,
     PROFILES,

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.sign import load_private_key
-from paygw_batch.sandbox.key import sandbox_key
+from paygw_batch.gateway.signing.key import load_private_key
+from paygw_batch.sandbox.throw_away_key import sandbox_key
 
 
 def test_the_key_is_made_once_and_then_stays(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_the_gateways_own_checks_of_a_key_pass(tmp_path: Path) -> None:
 
 def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from paygw_batch.sandbox.key import sandbox_key\n"
+        "import sys; from pathlib import Path; from paygw_batch.sandbox.throw_away_key import sandbox_key\n"
         "sys.stdin.readline(); sys.stdout.write(sandbox_key(Path(sys.argv[1])).read_text())\n"
     )
     makers = [

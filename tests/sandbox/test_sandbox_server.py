@@ -19,7 +19,7 @@ import pytest
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
-from paygw_batch.sandbox.server import running_sandbox
+from paygw_batch.sandbox.sandbox_server import running_sandbox
 from tests.sandbox.sandbox_client import SOON_S, Running, connection, post, wait_for_record
 from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
 

@@ -17,12 +17,12 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.prepare import Signer
-from paygw_batch.gateway.sign import PrivateKey
 from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
+from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.authorization import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, SignatureProfile
 from paygw_batch.sandbox.form import FormCheck
-from paygw_batch.sandbox.message import Order, Request
-from paygw_batch.sandbox.verify import Verifier
+from paygw_batch.sandbox.request import Order, Request
+from paygw_batch.sandbox.verifier import Verifier
 from tests.sandbox.sandbox_merchant import (
     GOOD,
     NOW_S,

@@ -7,8 +7,8 @@ import pytest
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Sheet
+from paygw_batch.sheet.model import Sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.sheet.sheet_values import XOF_ZONE, MakeSheet
 
 

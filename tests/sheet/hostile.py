@@ -30,8 +30,8 @@ from openpyxl.worksheet.worksheet import Worksheet
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.long_runs import results_of, stop_at_sigterm
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"

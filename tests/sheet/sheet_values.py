@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import polars as pl
 
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.result import Deferred, Sheet
+from paygw_batch.sheet.model import Deferred, Sheet
 
 MakeSheet = Callable[..., Sheet]
 """Writes bytes or text to a file and reads it as a sheet: (content, name, **ReadOptions)."""

@@ -24,10 +24,10 @@ from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError, SheetError
-from paygw_batch.sheet import annotate, problems, workbook_copy
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.rejects import Written, write_mendable
-from paygw_batch.sheet.validate import validate, warnings_as_defects
+from paygw_batch.sheet.check.validate import validate, warnings_as_defects
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.write import marked_workbook, problem_list, workbook_copy
+from paygw_batch.sheet.write.rejects import Written, write_mendable
 from tests.sheet.sheet_values import GOOD, HEADER, codes
 
 RED, YELLOW = "FFFF9B9B", "FFFFE59A"
@@ -272,8 +272,8 @@ def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk) -> None:
 
 
 def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(annotate, "MOST_COMMENTS", 2)
-    monkeypatch.setattr(problems, "MOST_LISTED", 3)
+    monkeypatch.setattr(marked_workbook, "MOST_COMMENTS", 2)
+    monkeypatch.setattr(problem_list, "MOST_LISTED", 3)
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
     assert coloured(path, RED) == set(MENDED)
     book = openpyxl.load_workbook(path)
@@ -373,7 +373,7 @@ def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monke
         book.worksheets[0]["C2"].value = 9999
         return workbook_copy.saved(book)
 
-    monkeypatch.setattr(annotate, "saved", spoilt)
+    monkeypatch.setattr(marked_workbook, "saved", spoilt)
     written, _ = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
     assert not written.is_workbook
     assert "would not read like" in written.notes[0]

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
-from paygw_batch.sheet.pages import ROWS_A_PAGE, from_pages, to_pages
-from paygw_batch.sheet.repeats import repeated_ids
-from paygw_batch.sheet.result import DEFECT_SCHEMA, Deferred, Sheet
-from paygw_batch.sheet.spellings import ids_spelled_alike, in_one_spelling
-from paygw_batch.sheet.validate import validate, with_defects, with_warnings
+from paygw_batch.sheet.check.repeats import repeated_ids
+from paygw_batch.sheet.check.same_spelling import ids_spelled_alike, in_one_spelling
+from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
+from paygw_batch.sheet.instructions.pages import ROWS_A_PAGE, from_pages, to_pages
+from paygw_batch.sheet.model import DEFECT_SCHEMA, Deferred, Sheet
 from tests.sheet.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}

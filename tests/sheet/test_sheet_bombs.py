@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.sheet.sheet_values import GOOD, HEADER
 
 MIB = 1 << 20
@@ -69,7 +69,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.read import ReadOptions, read_sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 try:
     read_sheet(Path(sys.argv[1]), ReadOptions())
     told = "read"

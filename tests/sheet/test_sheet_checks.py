@@ -12,12 +12,12 @@ from paygw_batch.core.money import parse_amount, to_minor
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.checks import checks_of, checks_without_country
+from paygw_batch.sheet.check.checks import checks_of, checks_without_country
+from paygw_batch.sheet.check.contract import breaches
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.check.warnings import warnings_of
 from paygw_batch.sheet.clean import is_clean, prepared
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.doubts import warnings_of
-from paygw_batch.sheet.schema import breaches
-from paygw_batch.sheet.validate import validate
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "row.total"]

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import FieldKind, OperatorTerms
 from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.sheet.check.contract import hold_to_contract
+from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import bare, bare_number
 from paygw_batch.sheet.columns import COLUMNS_OF
-from paygw_batch.sheet.misdirected import refuse_misdirected
-from paygw_batch.sheet.numbers import NumberColumn
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Sheet, Validated
-from paygw_batch.sheet.schema import hold_to_contract
-from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.model import Sheet, Validated
+from paygw_batch.sheet.phones import NumberColumn
+from paygw_batch.sheet.read.misdirected import refuse_misdirected
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 
 RULES = load_rules("payin", {"KE": OperatorTerms(purpose="W"), "RW": OperatorTerms(purpose="R", order_desc="Fees")})
 COMMANDS = {name: load_operation(name).command for name in operation_names()}

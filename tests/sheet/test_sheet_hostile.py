@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Deferred, Sheet
-from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.model import Deferred, Sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.sheet.hostile import Hostile, hostile_sheet, play
 from tests.sheet.hostile import verdict as verdict_on
 from tests.sheet.sheet_values import GOOD, HEADER, lines

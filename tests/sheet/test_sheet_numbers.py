@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
+from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import bare, bare_number, is_clean, prepared
-from paygw_batch.sheet.numbers import NumberColumn
-from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.phones import NumberColumn
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 KENYAN_WAYS = [

@@ -8,7 +8,7 @@ import pytest
 from pandera.config import ValidationDepth, config_context
 
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sheet.schema import breaches
+from paygw_batch.sheet.check.contract import breaches
 from tests.sheet.sheet_values import KENYAN, of_rows
 
 

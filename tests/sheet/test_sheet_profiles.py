@@ -7,8 +7,8 @@ import pytest
 
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.columns import ALWAYS_NEEDED, KNOWN_COLUMNS
-from paygw_batch.sheet.headers import fold
-from paygw_batch.sheet.profiles import known_headings, profile_names, read_profile
+from paygw_batch.sheet.read.headings import fold
+from paygw_batch.sheet.read.profiles import known_headings, profile_names, read_profile
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, lines
 
 PAYROLLS = {

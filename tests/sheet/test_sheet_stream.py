@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.read import ReadOptions, open_sheet, read_sheet
-from paygw_batch.sheet.result import Validated
-from paygw_batch.sheet.stream import TextStream
-from paygw_batch.sheet.validate import validate, validate_opened, warnings_as_defects
+from paygw_batch.sheet.check.validate import validate, validate_opened, warnings_as_defects
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet
+from paygw_batch.sheet.read.text_stream import TextStream
 from tests.sheet.hostile import hostile_sheet
 from tests.sheet.sheet_values import GOOD, HEADER, lines
 
@@ -22,7 +22,7 @@ RECEIVER = "country,client_orderid,amount,receiver_first_name,receiver_last_name
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is a few rows."""
-    monkeypatch.setattr("paygw_batch.sheet.stream.BLOCK_BYTES", 400)
+    monkeypatch.setattr("paygw_batch.sheet.read.text_stream.BLOCK_BYTES", 400)
 
 
 def rows(count: int, first: int = 1) -> list[str]:

@@ -7,8 +7,8 @@ import pytest
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError, SheetError
-from paygw_batch.sheet.result import Sheet
-from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.model import Sheet
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 SEMICOLONS = lines(GOOD).replace(",", ";")

@@ -4,7 +4,7 @@ import pytest
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sheet.validate import validate, warnings_as_defects
+from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 OTHER = "254712000000"

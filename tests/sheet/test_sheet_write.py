@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable
+from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.formulas import guarded, unguarded
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.validate import validate
-from paygw_batch.sheet.write import check_format, rejects, write_frame, write_rejects
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.write.table import check_format, rejects, write_frame, write_rejects
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 FRAME = pl.DataFrame(

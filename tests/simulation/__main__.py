@@ -10,9 +10,8 @@ from itertools import takewhile
 from threading import Event
 
 from tests.long_runs import results_of, stop_at_sigterm
-
-from .planted import BUGS
-from .seeds import Failure, first_failure, hunt
+from tests.simulation.planted import BUGS
+from tests.simulation.seeds import Failure, first_failure, hunt
 
 AT_ONCE = 500
 """How many seeds a worker takes at a time."""

@@ -24,13 +24,12 @@ from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.people import people_of
 from paygw_batch.run.signed_document import ApprovalPolicy, approve
 from paygw_batch.run.submit import Plan, plan_submission
-
-from .disk import ENDPOINT
-from .gateway import QUARANTINE_H
-from .sheets import MINOR_UNITS
+from tests.simulation.disk import ENDPOINT
+from tests.simulation.gateway import QUARANTINE_H
+from tests.simulation.sheets import MINOR_UNITS
 
 if TYPE_CHECKING:
-    from .world import SimWorld
+    from tests.simulation.world import SimWorld
 
 MAKER = "amina"
 PEOPLE = (MAKER, "brian", "carol")

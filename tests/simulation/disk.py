@@ -16,18 +16,18 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
-from paygw_batch.journal import store
-from paygw_batch.journal.chain import Identity
-from paygw_batch.journal.connection import configure
-from paygw_batch.journal.in_memory import database_of
-from paygw_batch.journal.opening import look_at
-from paygw_batch.journal.port import BatchRecord
-from paygw_batch.journal.reader import SqliteReader
-from paygw_batch.journal.witness import Seen
-from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.guards.witness import Seen
+from paygw_batch.journal.opening import open as opened
+from paygw_batch.journal.opening.examine import look_at
+from paygw_batch.journal.sqlite.connect import configure
+from paygw_batch.journal.sqlite.in_memory import database_of
+from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import BatchRecord
 
 if TYPE_CHECKING:
-    from .process import Process
+    from tests.simulation.process import Process
 
 ENDPOINT = EndpointIdentity.from_name("gateway.example/1")
 _PATH, _WITNESS, _OTHER_WITNESSES = Path("simulated.sqlite3"), Path("simulated.witness"), Path("/nonexistent")
@@ -68,8 +68,8 @@ class Disk:
         found = look_at(connection, _PATH, endpoint=ENDPOINT, seen=seen, witness=_WITNESS)
         if found is None:
             raise AssertionError("the disk holds no journal")
-        if not store._is_known(found, self.witness, _OTHER_WITNESSES):
-            raise store._not_adopted(_PATH, found)
+        if not opened._is_known(found, self.witness, _OTHER_WITNESSES):
+            raise opened._not_adopted(_PATH, found)
         witness = SimWitness(self, process)
         witness.note(Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
         return process.world.journal_type(

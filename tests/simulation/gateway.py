@@ -11,7 +11,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
 
 if TYPE_CHECKING:
-    from .process import Process
+    from tests.simulation.process import Process
 
 OPERATIONS = {name: load_operation(name) for name in ("payout", "payin")}
 OPERATION = OPERATIONS["payout"]

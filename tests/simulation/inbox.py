@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
+from paygw_batch.journal.inbox import Spool, SpoolEnd, spool_path
 from paygw_batch.journal.notice import Notice, encode_notice
-from paygw_batch.journal.spool import Spool, SpoolEnd, spool_path
-from paygw_batch.journal.writer import SqliteJournal
-from paygw_batch.run.intake import Intake
-
-from .judge import row_of
-from .words import MEANS, WORDS
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.run.take_in import Intake
+from tests.simulation.judge import row_of
+from tests.simulation.words import MEANS, WORDS
 
 if TYPE_CHECKING:
-    from .world import SimWorld
+    from tests.simulation.world import SimWorld
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from paygw_batch.gateway.message import PreparedRequest
-
-from .gateway import Behaviour, Said
-from .sheets import SHEETS, amount_of, wanted
+from tests.simulation.gateway import Behaviour, Said
+from tests.simulation.sheets import SHEETS, amount_of, wanted
 
 if TYPE_CHECKING:
-    from .process import Process
+    from tests.simulation.process import Process
 
 SHOWN_AS = {
     Said.NOT_SENT: "ready",

@@ -8,28 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import RawReply
-from paygw_batch.journal.evidence_port import CarriedOut
-from paygw_batch.journal.port import BatchRecord, RowStanding
-from paygw_batch.journal.writer import SqliteJournal
-from paygw_batch.run.clock import DateWatch, require_sound_clock
-from paygw_batch.run.ports import timestamp
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import BatchRecord, CarriedOut, RowStanding
+from paygw_batch.run.match_statement import StatementReader
+from paygw_batch.run.quarantine_clock import DateWatch, require_sound_clock
 from paygw_batch.run.release import check_releasable
 from paygw_batch.run.resolve import Settlement, check_settlements, left_until, settle
-from paygw_batch.run.statement import StatementReader
-from paygw_batch.sheet.statement import read_statement
-from paygw_batch.sheet.statement_time import read_time
-
-from .gateway import QUARANTINE_H, Said
-from .judge import row_of
-from .process import Process, hold
-from .sheets import MINOR_UNITS
-from .words import MEANS, WORDS
+from paygw_batch.statement.read import read_statement
+from paygw_batch.statement.stated_time import read_time
+from tests.simulation.gateway import QUARANTINE_H, Said
+from tests.simulation.judge import row_of
+from tests.simulation.process import Process, hold
+from tests.simulation.sheets import MINOR_UNITS
+from tests.simulation.words import MEANS, WORDS
 
 if TYPE_CHECKING:
-    from .world import SimWorld
+    from tests.simulation.world import SimWorld
 
 
 UNSETTLED = {State.IN_DOUBT, State.ACCEPTED}

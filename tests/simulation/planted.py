@@ -11,28 +11,27 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from paygw_batch.compose import sending
+from paygw_batch.clock import timestamp
+from paygw_batch.compose import send
 from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
+from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import evidence_disk
-from paygw_batch.journal.port import Due, Entry, Known, NewInstruction, RowStanding
-from paygw_batch.journal.spool import Spooled, SpoolEnd, SpoolReader
-from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.journal.inbox import Spooled, SpoolEnd, SpoolReader
+from paygw_batch.journal.sqlite import messages
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Due, Entry, Known, NewInstruction, RowStanding
 from paygw_batch.run import approval, resolve, signed_document
 from paygw_batch.run.approval import Approved, Content, PlanDocument
-from paygw_batch.run.engine import Engine
+from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.people import Person
-from paygw_batch.run.ports import timestamp
 from paygw_batch.run.signed_document import Approval, ApprovalPolicy, SignedDocument
-from paygw_batch.run.statement import StatementReader
-from paygw_batch.sheet.statement import StatementLine
-
-from .gateway import SimGateway
-from .process import Process, prepare
-from .world import SimWorld
+from paygw_batch.statement.read import StatementLine
+from tests.simulation.gateway import SimGateway
+from tests.simulation.process import Process, prepare
+from tests.simulation.world import SimWorld
 
 Answer = RawReply | TransportFault
 
@@ -257,7 +256,7 @@ _NOBODY = Person("nobody", (), ())
 
 def maker_approves(world: SimWorld) -> None:
     """The maker may approve her own plan, and that is counted."""
-    from . import approvals  # noqa: PLC0415 (it is this world's to change)
+    from tests.simulation import approvals  # noqa: PLC0415 (it is this world's to change)
 
     def approve(document: PlanDocument, key: Any, policy: ApprovalPolicy, now: datetime) -> PlanDocument:
         if key.public.text != document.maker:
@@ -285,14 +284,14 @@ def whatever_content(
 
 
 def other_content(world: SimWorld) -> None:
-    from . import approvals  # noqa: PLC0415 (it is this world's to change)
+    from tests.simulation import approvals  # noqa: PLC0415 (it is this world's to change)
 
     world.patch(approvals, "check_plan", whatever_content)
 
 
 def one_is_enough(world: SimWorld) -> None:
     """One approval is enough, however many are asked for."""
-    from . import approvals  # noqa: PLC0415 (it is this world's to change)
+    from tests.simulation import approvals  # noqa: PLC0415 (it is this world's to change)
 
     def check(
         document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime, *, used: Any
@@ -476,12 +475,12 @@ BUGS: Mapping[str, Bug] = {
     "synchronous OFF": bug(synchronous_off, "I1", "I2"),
     "resume sends in-flight rows again": bug(journal(SendsInFlightAgain), "I1", "I5"),
     "evidence that comes late holds nothing": bug(
-        patched(evidence_disk, "refused", lambda _connection, entries: [False] * len(entries)), "I1"
+        patched(messages, "refused", lambda _connection, entries: [False] * len(entries)), "I1"
     ),
     "what came into the journal during a run is not asked for": bug(
         patched(SqliteJournal, "take_in", _without_a_trace), "I1"
     ),
-    "held rows are due": bug(patched(evidence_disk, "IS_CONTESTED", "0"), "I1"),
+    "held rows are due": bug(patched(messages, "IS_CONTESTED", "0"), "I1"),
     "rows in flight at a crash: the first alone is in doubt": bug(journal(InterruptsTheFirst), "I1", "I5", "error"),
     "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
     "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10"),
@@ -522,5 +521,5 @@ BUGS: Mapping[str, Bug] = {
     "the witness is not read": bug(witness_not_read, "I10"),
     "an amount rounded on the wire": bug(rounded_on_the_wire, "I12"),
     "no read time-out": bug(no_timeout, "I14"),
-    "exit code always 0": bug(patched(sending, "of_states", lambda *_, **__: 0), "I16"),
+    "exit code always 0": bug(patched(send, "of_states", lambda *_, **__: 0), "I16"),
 }

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from paygw_batch.core.outcome import Verdict
+from paygw_batch.engine.engine import Engine, Pace
+from paygw_batch.engine.ports import Silent, World
 from paygw_batch.errors import (
     ApprovalError,
     JournalError,
@@ -18,21 +20,19 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.port import BatchRecord, Entry, Journal
-from paygw_batch.journal.writer import SqliteJournal
-from paygw_batch.run import clock
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import BatchRecord, Entry
+from paygw_batch.run import quarantine_clock
 from paygw_batch.run.approval import NOT_ASKED_FOR
-from paygw_batch.run.clock import AHEAD_AT_MOST_S, DateWatch
-from paygw_batch.run.engine import Engine, Pace
-from paygw_batch.run.ports import Silent, World
+from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch
 from paygw_batch.run.submit import open_planned_batch, plan_submission
-
-from .gateway import QUARANTINE_H
-from .loop import ProcessLoop
-from .sheets import RULES
+from tests.simulation.gateway import QUARANTINE_H
+from tests.simulation.loop import ProcessLoop
+from tests.simulation.sheets import RULES
 
 if TYPE_CHECKING:
-    from .world import SimWorld
+    from tests.simulation.world import SimWorld
 
 CHANCE_OF_A_LOOK = 0.15
 """How often somebody reads what a run wrote at its end: it costs more than the run."""
@@ -209,7 +209,9 @@ async def resume(process: Process, batch: str) -> int:
 async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
     """Send what is due in a batch, and show a person how that ended."""
     world, away = process.world, process.world.away_of(process)
-    if journal.due_counts(record.number) and clock.behind_sentence(journal, world.now(), at_most_s=AHEAD_AT_MOST_S):
+    if journal.due_counts(record.number) and quarantine_clock.behind_sentence(
+        journal, world.now(), at_most_s=AHEAD_AT_MOST_S
+    ):
         return 6
     dates = DateWatch(world.now)
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .judge import Violation
-from .planted import BUGS
-from .story import Plant, play
+from tests.simulation.judge import Violation
+from tests.simulation.planted import BUGS
+from tests.simulation.story import Plant, play
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sheet.read import ReadOptions, read_sheet
-from paygw_batch.sheet.result import Validated
-from paygw_batch.sheet.schema import hold_to_contract
-from paygw_batch.sheet.validate import validate
+from paygw_batch.sheet.check.contract import hold_to_contract
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 
 FIRST_ROW = 2
 RULES: Mapping[str, Rules] = {

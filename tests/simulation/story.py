@@ -5,13 +5,12 @@ from datetime import timedelta
 from functools import partial
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.run.engine import RunEnd
-
-from .disk import last_fact
-from .gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
-from .people import come, come_early, look_in
-from .process import Process, resume, submit
-from .world import EVERYTHING, SimWorld
+from paygw_batch.engine.engine import RunEnd
+from tests.simulation.disk import last_fact
+from tests.simulation.gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
+from tests.simulation.people import come, come_early, look_in
+from tests.simulation.process import Process, resume, submit
+from tests.simulation.world import EVERYTHING, SimWorld
 
 DAY_S = 25 * 3600.0
 MOST_STEPS = 30_000

@@ -4,10 +4,10 @@ from contextlib import closing
 
 import pytest
 
-from .disk import reader_of
-from .planted import BUGS
-from .seeds import first_failure, hunt
-from .story import play
+from tests.simulation.disk import reader_of
+from tests.simulation.planted import BUGS
+from tests.simulation.seeds import first_failure, hunt
+from tests.simulation.story import play
 
 SEEDS = 10_000
 PIECES = 20

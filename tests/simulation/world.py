@@ -15,31 +15,30 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from paygw_batch.compose.sending import standings
+from paygw_batch.clock import timestamp
+from paygw_batch.compose.send import standings
 from paygw_batch.core.outcome import Verdict
+from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.port import BatchRecord
-from paygw_batch.journal.reader import SqliteReader
-from paygw_batch.journal.writer import SqliteJournal
+from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import BatchRecord
 from paygw_batch.run import submit
-from paygw_batch.run.engine import Engine, Pace, RunEnd
-from paygw_batch.run.ports import timestamp
 from paygw_batch.run.submit import Plan
-from paygw_batch.sheet import write
-from paygw_batch.sheet.result import Validated
-
-from .approvals import Approvals
-from .disk import Disk
-from .gateway import HONEST, OPERATIONS, USUAL, SimGateway
-from .inbox import Inbox
-from .judge import Judge, Shown
-from .loop import Clock
-from .people import StatementFile
-from .process import Process, SlowAway, prepare
-from .sheets import HOLD_ONCE, RULES, validated, wanted
-from .words import WORDS
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.write import table
+from tests.simulation.approvals import Approvals
+from tests.simulation.disk import Disk
+from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, SimGateway
+from tests.simulation.inbox import Inbox
+from tests.simulation.judge import Judge, Shown
+from tests.simulation.loop import Clock
+from tests.simulation.people import StatementFile
+from tests.simulation.process import Process, SlowAway, prepare
+from tests.simulation.sheets import HOLD_ONCE, RULES, validated, wanted
+from tests.simulation.words import WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 """Every behaviour of the gateway but lies; the usual ones as often as all others together."""
@@ -169,7 +168,7 @@ class SimWorld:
         lines = stand.frame.to_dicts()
         if self.rng.random() < CHANCE_OF_A_FILE:
             file = io.BytesIO()
-            write._write_csv(stand.frame, file)
+            table._write_csv(stand.frame, file)
             lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
         return Shown(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
 

@@ -1,0 +1,67 @@
+"""`paygw-batch approve`: look at a plan or a settlement order, and approve it with a key that is not its maker's."""
+
+import time
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, required_policy, show_content, show_signatures
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.parts import utc_now
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.run.approval import PlanDocument
+from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.signed_document import (
+    ApprovalPolicy,
+    SignedDocument,
+    approve,
+    read_document,
+    signatures_of,
+    write_document,
+)
+
+
+@click.command("approve", short_help="Approve a plan or a settlement order.")
+@click.argument("document", type=click.Path(path_type=Path))
+@click.option("--key", type=click.Path(path_type=Path), help="Your private key (Ed25519, PEM). Without it: only look.")
+@click.pass_obj
+def command(invocation: Invocation, *, document: Path, key: Path | None) -> None:
+    """Show DOCUMENT, a plan or a settlement order, and approve it with your key.
+
+    The approval is written into its file.
+    """
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    policy = required_policy(settings_of(invocation))
+    found: SignedDocument = read_document(document, PlanDocument, SettlementOrder)
+    show_content(screen, found, policy)  # before anything is signed
+    message = "Nothing was approved: --key KEY approves it."
+    if key is not None:
+        own = own_key(key)
+        found = approve(found, own, policy, utc_now())
+        write_document(found, document)
+        who = policy.people.approver_with(own.public)
+        message = f"Approved by {who.name if who else 'nobody'}. {_count(found, policy)}"
+    show_signatures(screen, found, policy)
+    screen.finish(_summary(found, policy, message, time.monotonic() - started_s))
+
+
+def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
+    valid = len(signatures_of(found, policy, utc_now()).valid)
+    return f"The {found.noun} has {valid} of {policy.needed} {'approval' if policy.needed == 1 else 'approvals'}."
+
+
+def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str, seconds: float) -> Summary:
+    is_plan = isinstance(found, PlanDocument)
+    return Summary(
+        ExitCode.DONE,
+        message,
+        batch=found.content.batch,
+        sheet=found.content.sheet,
+        rows=found.content.rows if is_plan else len(found.content.rows),
+        totals={currency: {"ready": amount} for currency, amount in found.content.totals.items()} if is_plan else {},
+        seconds=seconds,
+        further=document_told(found, policy),
+    )

@@ -1,0 +1,30 @@
+"""`paygw-batch backup`: a safe copy of the journal, also while a run is on."""
+
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import guard_of, settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.compose.parts import journal_to_read
+from paygw_batch.report.summary import ExitCode, Summary
+
+
+@click.command("backup", short_help="Copy the journal.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.pass_obj
+def command(invocation: Invocation, *, file: Path) -> None:
+    """Copy the journal to FILE, which must not exist yet: one moment of it, whole, also while a run is on.
+
+    The copy is for safekeeping. No run sends from it while the journal stands that it was made of, nor once that one
+    has gone on: rows could be paid twice.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    guard_of(invocation, settings).check(Wanted("FILE", file, OutputKind.NEW))
+    with journal_to_read(settings, screen.say) as journal:
+        facts = journal.head().seq
+        journal.backup(file)
+    screen.finish(Summary(ExitCode.DONE, f"The journal, {facts:,} facts, was copied to {file}."))

@@ -1,0 +1,20 @@
+"""`paygw-batch collect`: as submit, for a sheet of customers to collect from."""
+
+from typing import Any
+
+import click
+
+from paygw_batch.cli.commands.submit import run_sheet, sheet_options
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.compose.parts import PAYIN
+
+
+@click.command("collect", short_help="Collect from the customers on a sheet.")
+@sheet_options
+@click.pass_obj
+def command(invocation: Invocation, /, **asked: Any) -> None:
+    """Collect from the customers on SHEET: start its batch, or continue it. Running the same command again is safe.
+
+    The batch is then resumed, retried, resolved and reconciled like any other, by its id.
+    """
+    run_sheet(invocation, PAYIN, "collect", **asked)

@@ -1,0 +1,119 @@
+"""`paygw-batch journal`: make the journal of an endpoint, or say that a copy of it is the newest one."""
+
+import sys
+from contextlib import closing
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import by_option, settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import timestamp
+from paygw_batch.compose.operator import person
+from paygw_batch.compose.parts import adoption, make_journal, require_endpoint, utc_now
+from paygw_batch.errors import JournalError, JournalNotAdopted, UsageError
+from paygw_batch.journal import Adoption
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.settings.configuration import Settings
+
+_QUESTION = "Is this the newest copy of the journal, and does nobody send from another copy?"
+_beside_option = click.option(
+    "--beside", metavar="JOURNAL_ID", help="The newest other journal of the endpoint, which you know of."
+)
+
+
+@click.group("journal", short_help="Make or adopt a journal.")
+def command() -> None:
+    """Make the journal of an endpoint, or say that a copy of it is the newest one.
+
+    An endpoint has one journal. It knows only what was sent from it, so that two journals pay the same sheet twice.
+    """
+
+
+@command.command("new", short_help="Make the journal, once for an endpoint.")
+@_beside_option
+@click.pass_obj
+def new(invocation: Invocation, *, beside: str | None) -> None:
+    """Make the journal of the configured endpoint, at [journal] path, --journal or its default place.
+
+    Refused where the endpoint has one already, as far as this user's state directory remembers, unless --beside names
+    it.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_endpoint(settings)
+    made = make_journal(settings, "journal new", beside=beside)
+    path = settings.journal_path()
+    if made is None:
+        raise JournalError(
+            f"There is a file at {path} already: no journal was made.",
+            hint="If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` looks at it.",
+        )
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            f"The journal {made.journal_id} of {made.endpoint} was made at {path}. Every run for this endpoint must "
+            "use it, from every account.",
+            further={"journal": {"id": made.journal_id, "path": str(path), "endpoint": made.endpoint}},
+        )
+    )
+
+
+@command.command("adopt", short_help="Say that a copy of the journal is the newest.")
+@by_option
+@_beside_option
+@click.option("--yes", is_flag=True, help="Do not ask: this is the newest copy.")
+@click.pass_obj
+def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bool) -> None:
+    """Say that the configured journal is the newest copy, where this user's state directory has never seen it.
+
+    Also for a journal whose gateway goes by another host name now. The journal is replayed and shown first. Where a
+    newer copy is known here, it is refused.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_endpoint(settings)
+    who = person(by)
+    with closing(adoption(settings, beside=beside)) as found:
+        told = _show(screen, found, settings)
+        if not found.is_needed:
+            screen.finish(Summary(ExitCode.DONE, f"Nothing to adopt: runs here use {found.path}.", further=told))
+        _confirm(yes=yes)
+        found.carry_out(who, timestamp(utc_now()))
+    message = f"{who} adopted the journal {found.journal_id}: runs here send from {found.path} now."
+    screen.finish(Summary(ExitCode.DONE, message, further=told))
+
+
+def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, object]:
+    """Show what would be trusted, and return the same for the summary."""
+    seq, at = found.last_fact()
+    about = {
+        "id": found.journal_id,
+        "path": str(found.path),
+        "endpoint": settings.endpoint_identity().name,
+        "known_as": ", ".join(found.names),
+        "batches": found.counts["batches"],
+        "rows_ready": found.counts["ready"],
+        "rows_in_doubt": found.counts["in_doubt"] + found.counts["in_flight"],
+        "last_fact": seq,
+        "last_fact_at": at,
+    }
+    lines = [(what.replace("_", " "), str(value)) for what, value in about.items()]
+    screen.table("", ("journal", "what was found"), lines)
+    screen.say("It was replayed: its chain of facts is whole. Rows that are ready are sent by the next run.")
+    for other in found.others:
+        screen.say(f"This user's state directory also remembers {other.journal_id} at {other.path} for the endpoint.")
+    return {"journal": about}
+
+
+def _confirm(*, yes: bool) -> None:
+    """Have a person say it: at a terminal by an answer, otherwise by --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "Nobody can be asked here whether this is the newest copy: nothing was changed.",
+            hint="Run the command at a terminal, or say so with --yes.",
+        )
+    if not click.confirm(_QUESTION, err=True):
+        raise JournalNotAdopted("The journal was not adopted: nothing was changed.")

@@ -1,0 +1,149 @@
+"""`paygw-batch listen`: receive the gateway's notifications, and take them into the journal whenever it is free."""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from contextlib import closing, suppress
+from functools import partial
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.signals import interruption
+from paygw_batch.clock import timestamp
+from paygw_batch.compose.notifications import authenticity, field_names, listener_path
+from paygw_batch.compose.parts import PAYOUT, intake_of, journal_to_read, open_to_write, utc_now
+from paygw_batch.core.evidence import Finding
+from paygw_batch.countries.load import load_operation
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
+from paygw_batch.gateway.notification import read_notification
+from paygw_batch.journal import Spool, SpoolEnd, make_directory, spool_path
+from paygw_batch.listener.keeper import Keeper
+from paygw_batch.listener.listener_app import Limits, ListenerApp
+from paygw_batch.listener.listener_server import LOOPBACK, serve
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.run.take_in import AT_ONCE, Intake
+from paygw_batch.settings.configuration import Settings
+
+TAKE_IN_EVERY_S = 1.0
+"""How often the listener looks whether the journal is free to take in what waits."""
+AFTER_TROUBLE_S = 30.0
+"""How long it leaves a journal alone that could not be used."""
+
+
+@click.command("listen", short_help="Receive notifications.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port on loopback; 0: any free one.")
+@click.pass_obj
+def command(invocation: Invocation, *, port: int | None) -> None:
+    """Receive the gateway's notifications on loopback until it is interrupted, also while a run is on.
+
+    A proxy in front of it speaks TLS. Each notification is kept before it is answered.
+    """
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    settings = settings_of(invocation, {("notifications", "port"): port})
+    path = listener_path(settings, os.environ)
+    names = field_names(settings, load_operation(PAYOUT))
+    check = authenticity(settings, names, os.environ)
+    section = settings.notifications
+    with closing(_open_spool(settings)) as spool, closing(Keeper(spool)) as keeper:
+        app = ListenerApp(
+            path,
+            read=partial(read_notification, names=names, check=check),
+            keep=keeper.keep,
+            limits=Limits(section.max_body_kib * 1024, section.rate_per_s),
+            now=lambda: timestamp(utc_now()),
+            monotonic_s=time.monotonic,
+        )
+        taking = _Taking(settings, spool, screen)
+        if check is None:
+            screen.notes(["No authenticity check is configured: a notification is evidence for a person to confirm."])
+
+        def ready(port: int) -> None:
+            screen.say(f"Listening on {LOOPBACK}:{port}; kept in {spool_path(settings.journal_path())}.")
+
+        async def receive() -> None:
+            at_intervals = asyncio.create_task(taking.at_intervals())
+            await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
+            at_intervals.cancel()
+            with suppress(asyncio.CancelledError):
+                await at_intervals
+
+        asyncio.run(receive())
+        interruption.heed_again()
+        keeper.close()  # what is under way is kept before the last look
+        taking.take_what_is_left()
+    counted = dict(sorted(app.counts.items()))
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            f"The listener has stopped: {app.counts['kept']:,} notifications were kept.",
+            seconds=time.monotonic() - started_s,
+            further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
+        )
+    )
+
+
+def _open_spool(settings: Settings) -> Spool:
+    taken = SpoolEnd()
+    if (
+        settings.uses_sandbox and not settings.journal_path().exists()
+    ):  # the first run makes it, and takes in what waits
+        make_directory(settings.journal_path().parent)
+    else:
+        with journal_to_read(settings, must_be_known=True) as journal:
+            taken = SpoolEnd(*journal.spool_end())
+    return Spool(spool_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
+
+
+class _Taking:
+    """Takes notifications in while no run holds the journal, for a moment at a time, so that a run can always start."""
+
+    def __init__(self, settings: Settings, spool: Spool, screen: Screen) -> None:
+        self.findings: Counter[Finding] = Counter()
+        self._settings = settings
+        self._spool = spool
+        self._screen = screen
+        self._intake: Intake = intake_of(settings)
+        self._taken = -1
+        self._told = ""
+
+    async def at_intervals(self) -> None:
+        """Look again and again, until cancelled; what is under way then is waited for."""
+        while True:
+            await asyncio.sleep(TAKE_IN_EVERY_S)
+            moment = asyncio.create_task(asyncio.to_thread(self._take_for_a_moment))
+            try:
+                is_well = await asyncio.shield(moment)
+            except asyncio.CancelledError:
+                await moment
+                raise
+            if not is_well:
+                await asyncio.sleep(AFTER_TROUBLE_S)
+
+    def take_what_is_left(self) -> None:
+        """Take in what waits when the listener ends, if the journal is free."""
+        before = -1
+        while before != self._taken and self._take_for_a_moment():
+            before = self._taken
+
+    def _take_for_a_moment(self) -> bool:
+        """Take in some of what waits; return whether the journal could be used, or is only in use."""
+        if self._spool.end.number <= self._taken or not self._settings.journal_path().exists():
+            return True
+        try:
+            with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
+                journal.interrupt(timestamp(utc_now()))
+                self.findings += self._intake.take(journal, at_most=AT_ONCE)
+                self._taken, _ = journal.spool_end()
+        except JournalHeld:
+            return True
+        except JournalError as error:
+            if error.message != self._told:
+                self._told = error.message
+                self._screen.notes([f"Notifications are kept, and cannot be taken in: {error.message} {error.hint}"])
+            return False
+        return True

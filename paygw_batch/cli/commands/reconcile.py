@@ -1,0 +1,37 @@
+"""`paygw-batch reconcile`: write the reconciliation file again."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import force_option, guard_of, settings_of
+from paygw_batch.cli.runs.send_batch import reconcile
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.compose.parts import find_batch, journal_to_read, rules_of
+from paygw_batch.engine.engine import RunEnd
+
+
+@click.command("reconcile", short_help="Write the reconciliation again.")
+@click.argument("batch")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file (.csv, .parquet or .xlsx).")
+@click.option("--report", type=click.Path(path_type=Path), help="Also an HTML page to look at.")
+@force_option
+@click.pass_obj
+def command(invocation: Invocation, *, batch: str, out: Path, report: Path | None, force: bool) -> None:
+    """Write the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path) again."""
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    guard = guard_of(invocation, settings, force=force)
+    wanted = Wanted("--out", out, OutputKind.RECONCILIATION), Wanted("--report", report, OutputKind.REPORT)
+    guard.check(*wanted, inputs={"the sheet": Path(batch)})
+    with journal_to_read(settings, screen.say) as journal:
+        record = find_batch(journal, batch)
+        guard.check(*wanted, inputs={"the sheet": Path(record.sheet_path)})
+        end = RunEnd(0, None, interrupted=False)
+        summary = reconcile(journal, record, rules_of(settings, record.operation), out, screen, end=end, report=report)
+    screen.finish(replace(summary, seconds=time.monotonic() - started_s))

@@ -1,0 +1,85 @@
+"""`paygw-batch refresh`: ask the gateway what became of the rows that are accepted or in doubt."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import force_option, guard_of, settings_of, wait_option
+from paygw_batch.cli.runs.run_report import reported
+from paygw_batch.cli.runs.send_batch import checked_out, reconcile
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.signals import interruption
+from paygw_batch.compose.gateway import gateway_of, signer_key
+from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.compose.parts import find_batch, require_gateway, rules_of, run_journal
+from paygw_batch.compose.refresh_run import refresh, require_enquiry
+from paygw_batch.compose.send import Task
+from paygw_batch.engine.engine import RunEnd
+from paygw_batch.report.summary import Summary
+from paygw_batch.run.refresh import Refresh, Refreshed
+
+
+@click.command("refresh", short_help="Ask what became of rows.")
+@click.argument("batch")
+@click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@wait_option
+@force_option
+@click.pass_obj
+def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool, force: bool) -> None:
+    """Ask the gateway after the rows of BATCH that are accepted or in doubt, until each has its final word.
+
+    Off unless the configuration names a [status_enquiry] profile. No row is ever sent or released by it.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_enquiry(settings)
+    guard = guard_of(invocation, settings, force=force)
+    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), reporting=True)
+    require_gateway(settings)
+    with reported(settings, "refresh", screen) as report:
+        signer_key(settings, os.environ)
+        with run_journal(settings, "refresh", screen.say, wait=wait) as journal:
+            record = find_batch(journal, batch)
+            rules = rules_of(settings, record.operation)
+            out = checked_out(guard, out, record)
+            with gateway_of(settings, rules, os.environ) as connection:
+                task = Task(settings, rules, connection, journal, record)
+                try:
+                    done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))
+                finally:
+                    interruption.heed_again()
+            end = RunEnd(0, None, interrupted=done.interrupted)
+            report.summary = _told(reconcile(journal, record, rules, out, screen, end=end), done)
+    screen.finish(report.summary)
+
+
+def _told(summary: Summary, done: Refreshed) -> Summary:
+    findings = {finding.value: count for finding, count in sorted(done.findings.items())}
+    heard = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in findings.items())
+    message = f"{done.asked:,} enquiries: {heard or 'nothing new'}."
+    if done.stop_reason:
+        message += f" It ended early: {done.stop_reason}"
+    return replace(
+        summary,
+        message=f"{message} {summary.message}",
+        further={"asked": done.asked, "findings": findings, "no_answer": dict(sorted(done.causes.items()))},
+    )
+
+
+def _drain_on_signals(one: Refresh, screen: Screen) -> None:
+    """At a signal nothing new is asked; what was asked is waited for."""
+
+    def heed() -> None:
+        screen.say("Stopping: nothing new is asked; enquiries under way are waited for.")
+        one.drain()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, heed)
+    if interruption.came:
+        heed()

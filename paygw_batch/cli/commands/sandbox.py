@@ -1,0 +1,47 @@
+"""`paygw-batch sandbox`: the built-in gateway on loopback."""
+
+import os
+import shlex
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.gateway import key_path, sandbox_config, signer_key
+from paygw_batch.compose.parts import require_gateway, rules_of
+from paygw_batch.countries.load import operation_names
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.sandbox.sandbox_server import serve
+
+
+@click.command("sandbox", short_help="Run the built-in gateway.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on loopback; 0: any free one.")
+@click.option("--behaviour", type=click.Path(path_type=Path), help="What it answers: a TOML file of rules.")
+@click.pass_obj
+def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> None:
+    """Run the built-in gateway on loopback until it is interrupted.
+
+    It expects what the configuration would send, moves no money, and writes down what it accepted.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(
+        invocation, {("sandbox", "behaviour"): None if behaviour is None else str(behaviour.absolute())}
+    )
+    require_gateway(settings)
+    key = signer_key(settings, os.environ)
+    served = [rules_of(settings, name) for name in operation_names() if not settings.missing_for(name)]
+    config = sandbox_config(settings, served, key, os.environ)
+    records = " and ".join(str(each.record_path) for each in config.served)
+
+    def ready(base_url: str) -> None:
+        screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {records}.")
+        screen.say("To submit to it from another terminal, with the same configuration and a journal of its own:")
+        screen.say(
+            f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_path(settings)))} "
+            "paygw-batch --journal FILE ... submit SHEET"
+        )
+
+    serve(config, port, ready=ready)
+    screen.finish(Summary(ExitCode.DONE, "The sandbox has stopped."))

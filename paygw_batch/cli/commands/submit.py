@@ -1,0 +1,196 @@
+"""`paygw-batch submit`: start the sheet's batch, or continue it."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import (
+    force_option,
+    guard_of,
+    repeats_option,
+    settings_of,
+    stated_totals,
+    strict_option,
+    wait_option,
+    worksheet_option,
+)
+from paygw_batch.cli.runs.run_report import reported
+from paygw_batch.cli.runs.send_batch import default_out
+from paygw_batch.cli.runs.submit_sheet import (
+    Submission,
+    may_repeat,
+    refused,
+    repeat_refused,
+    show_findings,
+    submit_sheet,
+    with_warnings_told,
+)
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.approvals import default_plan
+from paygw_batch.compose.gateway import gateway_of
+from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.compose.parts import (
+    PAYOUT,
+    journal_to_plan_with,
+    minor_units_of,
+    require_complete,
+    rules_of,
+    run_journal,
+    validated_sheet,
+)
+from paygw_batch.compose.planning import planned_submission
+from paygw_batch.core.batch import differences
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.journal import JournalReader
+from paygw_batch.report.preview import preview
+from paygw_batch.report.summary import Summary, of_states
+from paygw_batch.report.totals import books
+from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.model import Validated
+
+_OPTIONS = (
+    click.argument("sheet", type=click.Path(path_type=Path)),
+    worksheet_option,
+    click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx)."),
+    click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
+    click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
+    click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
+    strict_option,
+    repeats_option,
+    click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json."),
+    click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
+    click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most."),
+    click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit."),
+    click.option("--expect-rows", type=click.IntRange(0), help="Refuse the sheet unless it has so many rows."),
+    click.option(
+        "--expect-total",
+        multiple=True,
+        metavar="CUR=AMOUNT",
+        help="Refuse the sheet unless it comes to this. Repeatable.",
+    ),
+    wait_option,
+    force_option,
+)
+
+
+def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the argument and the options of one that runs a sheet: those of `run_sheet`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command("submit", short_help="Pay a sheet.")
+@sheet_options
+@click.pass_obj
+def command(invocation: Invocation, /, **asked: Any) -> None:
+    """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
+    run_sheet(invocation, PAYOUT, "submit", **asked)
+
+
+def run_sheet(
+    invocation: Invocation,
+    operation: str,
+    command_name: str,
+    *,
+    sheet: Path,
+    worksheet: str | None,
+    out: Path | None,
+    reference: str | None,
+    skip_invalid: bool,
+    amend: bool,
+    strict: bool,
+    repeats_meant: bool,
+    plan: Path | None,
+    dry_run: bool,
+    concurrency: int | None,
+    rate_per_s: float | None,
+    expect_rows: int | None,
+    expect_total: tuple[str, ...],
+    wait: bool,
+    force: bool,
+) -> None:
+    """Run a sheet of `operation`, as its command was asked to: start its batch, or continue it."""
+    started_s = time.monotonic()
+    screen = Screen(invocation)
+    stated = stated_totals(expect_rows, expect_total)
+    flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
+    settings = settings_of(invocation, flags)
+    rules = rules_of(settings, operation)
+    guard = guard_of(invocation, settings, force=force)
+    asked_for = Wanted("--out", out, OutputKind.RECONCILIATION)
+    guard.check(asked_for, inputs={"the sheet": sheet, "the plan": plan or default_plan(sheet)}, reporting=not dry_run)
+    require_complete(settings, rules, set())
+
+    def read() -> Validated:
+        validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
+        screen.notes(validated.sheet.notes)
+        if wrong := differences(stated, validated.totals):
+            raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+        require_complete(settings, rules, set(validated.rows.filter("valid")["country"].unique()))
+        return validated
+
+    def submission_of(validated: Validated) -> Submission:
+        place, plan_file = out or default_out(sheet, validated.sheet.name), plan or default_plan(sheet)
+        return Submission(
+            sheet, validated, place, plan_file, guard, out is not None, skip_invalid, amend, strict, repeats_meant
+        )
+
+    if dry_run:
+        with journal_to_plan_with(settings) as reader:
+            summary = _tried(submission_of(read()), settings, reader, rules, screen)
+        screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+    with reported(settings, command_name, screen) as report:
+        submission = submission_of(read())
+        submission.check_outputs()
+        with (
+            gateway_of(settings, rules, os.environ) as connection,
+            run_journal(settings, command_name, screen.say, wait=wait) as journal,
+        ):
+            report.summary = submit_sheet(submission, settings, rules, connection, journal, screen)
+    screen.finish(report.summary)
+
+
+def _tried(asked: Submission, settings: Settings, journal: JournalReader, rules: Rules, screen: Screen) -> Summary:
+    """Show what a submission would send, and return the summary of that."""
+    operation = asked.validated.sheet.operation
+    planned = planned_submission(
+        settings, asked.validated, journal, operation=operation, amend=asked.amend, strict=asked.strict
+    )
+    show_findings(screen, planned)
+    if planned.validated.defects.height and not asked.skip_invalid:
+        return refused(planned, strict=asked.strict)
+    return _previewed(planned, journal, minor_units_of(rules), screen, repeats_meant=asked.repeats_meant)
+
+
+def _previewed(
+    plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, *, repeats_meant: bool
+) -> Summary:
+    counted = books(preview(plan, journal, minor_units), minor_units)
+    screen.books(counted)
+    if not may_repeat(plan, screen, is_meant=repeats_meant, may_ask=False):
+        return repeat_refused(plan)
+    ready = counted.states.get("ready", 0)
+    sums = ", ".join(
+        f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state
+    )
+    summary = Summary(
+        of_states({state: count for state, count in counted.states.items() if state != "ready"}),
+        f"Dry run: {ready:,} rows would be sent ({sums or 'nothing'}). Nothing was sent or written.",
+        batch=plan.validated.batch,
+        sheet=plan.validated.sheet.name,
+        rows=plan.validated.height,
+        states=counted.states,
+        totals=counted.totals,
+        defects=plan.validated.defects["row"].n_unique(),
+        known=plan.known_rows,
+    )
+    return with_warnings_told(summary, plan)

@@ -1,0 +1,43 @@
+"""`paygw-batch template`: an empty sheet with the columns that some countries ask for."""
+
+from pathlib import Path
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import collect_option, guard_of, settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.compose.parts import PAYOUT, rules_of
+from paygw_batch.countries.choice import chosen_countries
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, columns_of
+from paygw_batch.sheet.write.template import write_template
+
+
+@click.command("template", short_help="Write an empty sheet to fill in.")
+@click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The new file (.xlsx or .csv).")
+@collect_option
+@click.pass_obj
+def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
+    """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    guard_of(invocation, settings).check(Wanted("--out", out, OutputKind.NEW))
+    chosen = chosen_countries(countries, rules_of(settings, operation))
+    guides = write_template(chosen, out)
+    missing = [key for rule in chosen for key in rule.missing_terms]
+    if missing:
+        screen.notes([f"Before anything can be sent, the configuration must say {', '.join(missing)}."])
+    if out.suffix.lower() == ".csv":
+        screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
+        screen.notes(["A spreadsheet drops leading zeros of a .csv file; in an .xlsx they stay."])
+    further = "" if operation == PAYOUT else "--collect "
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            f"The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
+            further={"template": str(out), "columns": columns_of(guides)},
+        )
+    )

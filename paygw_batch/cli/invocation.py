@@ -1,0 +1,15 @@
+"""Holds the options that all commands share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What stands before the command: the options that all commands share."""
+
+    config: Path | None
+    journal: Path | None
+    as_json: bool
+    quiet: bool
+    verbose: bool

@@ -1,0 +1,1 @@
+"""Carries out what several commands have in common: a run and its reports."""

@@ -1,0 +1,39 @@
+"""The log: one JSON object a line, for machines. It names runs, batches and orders, and no people."""
+
+import json
+import re
+import secrets
+from pathlib import Path
+
+from paygw_batch.clock import timestamp
+from paygw_batch.compose.parts import utc_now
+from paygw_batch.files import append_line
+
+_LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
+"""All but the last three digits of what could be a phone or an account."""
+
+
+def masked(sentence: str) -> str:
+    """Return a sentence with long numbers cut to their last three digits: phones, accounts, and whatever looks so."""
+    return _LONG_NUMBER.sub("***", sentence)
+
+
+class RunLog:
+    """Writes the log lines of one run, each with its id. What cannot be logged is not worth stopping a payroll for."""
+
+    def __init__(self, path: Path | None, command: str) -> None:
+        self.run = secrets.token_hex(8)
+        self.failure: str | None = None
+        """Why the log could not be written, once that has happened."""
+        self._path = path
+        self._command = command
+
+    def write(self, event: str, **details: object) -> None:
+        """Append one line: `at`, `run`, `command`, `event`, and what belongs to the event."""
+        if self._path is None or self.failure is not None:
+            return
+        line = {"at": timestamp(utc_now()), "run": self.run, "command": self._command, "event": event, **details}
+        try:
+            append_line(self._path, (json.dumps(line) + "\n").encode())
+        except OSError as error:
+            self.failure = f"The log {self._path} cannot be written: {(error.strerror or 'unknown reason').lower()}."

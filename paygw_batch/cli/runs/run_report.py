@@ -1,0 +1,113 @@
+"""What a run tells the house it runs in, beside its exit code: log, metrics, and a hook.
+
+None of it can change what the run came to: a mail that cannot be sent is said on standard error, and that is all.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from paygw_batch.cli.runs.run_log import RunLog, masked
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.signals import interruption
+from paygw_batch.compose.parts import utc_now
+from paygw_batch.errors import OutputError, PaygwError
+from paygw_batch.files import write_whole
+from paygw_batch.processes import child_environment
+from paygw_batch.report.metrics import metrics_text
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.settings.configuration import Settings, secret_variables
+from paygw_batch.settings.tables import ReportingSection
+
+METRICS_MODE = 0o644
+"""The exporter is another user. The figures name nobody."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run came to. `summary` is set by the command before its block ends."""
+
+    summary: Summary
+
+
+@contextmanager
+def reported(settings: Settings, command: str, screen: Screen) -> Iterator[Report]:
+    """Log a run's beginning and end, and tell metrics and hook of its end, also when it ends by an error."""
+    started_s = time.monotonic()
+    log = RunLog(settings.reporting.log, command)
+    log.write("run_started", pid=os.getpid())
+    screen.listener = lambda sentence: log.write("said", sentence=masked(sentence))
+    report = Report(Summary(ExitCode.UNEXPECTED, "The run ended without a summary."))
+    try:
+        yield report
+    except BaseException as error:
+        report.summary = _of_error(error)
+        raise
+    finally:
+        screen.listener = None
+        report.summary = replace(report.summary, seconds=time.monotonic() - started_s)
+        _tell(settings, command, screen, log, report.summary)
+
+
+def _of_error(error: BaseException) -> Summary:
+    if isinstance(error, PaygwError):
+        return Summary(ExitCode(error.exit_code), error.message)
+    if isinstance(error, KeyboardInterrupt):
+        return Summary(ExitCode.INTERRUPTED, interruption.sentence())
+    return Summary(ExitCode.UNEXPECTED, f"Unexpected error ({type(error).__name__}).")
+
+
+def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary: Summary) -> None:
+    log.write(
+        "run_ended",
+        exit_code=int(summary.exit_code),
+        message=masked(summary.message),
+        batch=summary.batch,
+        rows=summary.rows,
+        states=dict(summary.states),
+        totals={currency: dict(sums) for currency, sums in summary.totals.items()},
+        sent_this_run=summary.sent_this_run,
+        seconds=round(summary.seconds, 3),
+    )
+    if settings.reporting.metrics is not None:
+        try:
+            text = metrics_text(command, summary, utc_now())
+            write_whole(settings.reporting.metrics, text.encode(), mode=METRICS_MODE)
+        except OutputError as error:
+            _could_not(screen, log, error.message)
+    if settings.reporting.hook:
+        told = {**summary.as_json(), "command": command, "run": log.run}
+        environ = child_environment(os.environ, secret=secret_variables(settings))
+        if (failure := _call(settings.reporting, told, environ)) is not None:
+            _could_not(screen, log, failure)
+    if log.failure is not None:
+        screen.err.print(f"Note: {log.failure}")
+
+
+def _could_not(screen: Screen, log: RunLog, sentence: str) -> None:
+    screen.err.print(f"Note: {sentence}", soft_wrap=True)
+    log.write("could_not_tell", sentence=masked(sentence))
+
+
+def _call(section: ReportingSection, told: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
+    """Run the hook with the summary on its standard input; return what went wrong with it, or None."""
+    try:
+        done = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
+            section.hook,
+            input=json.dumps(told),
+            text=True,
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=section.hook_timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"The hook was stopped: it took longer than {section.hook_timeout_s:g} seconds."
+    except OSError as error:
+        return f"The hook {section.hook[0]} cannot be run: {(error.strerror or 'unknown reason').lower()}."
+    return None if done.returncode == 0 else f"The hook ended with exit code {done.returncode}."

@@ -1,0 +1,120 @@
+"""Carrying a batch to the gateway and its results back: what submit, resume and retry have in common."""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import polars as pl
+
+from paygw_batch.cli.screen.progress_bar import progress_on
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.signals import AGAIN, interruption, leave
+from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
+from paygw_batch.compose.send import Task, send, standings
+from paygw_batch.countries.rules import Rules
+from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.ports import Progress
+from paygw_batch.files import write_whole
+from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.report.html import report_html
+from paygw_batch.report.summary import Summary
+from paygw_batch.report.totals import Books
+from paygw_batch.report.workbook import workbook_of
+from paygw_batch.sheet.write.table import check_format, write_frame
+
+SHOW_CURSOR = "\x1b[?25h"
+
+
+def default_out(sheet: Path, name: str) -> Path:
+    """Return where the reconciliation of a sheet goes when --out does not say: beside it.
+
+    `name` is `Sheet.name`: two worksheets of one workbook must not write over each other's.
+    """
+    worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
+    safe = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
+    return sheet.with_name(f"{sheet.stem}{safe}.reconciliation.csv")
+
+
+def checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
+    """Return where the reconciliation of a batch goes: `out`, or beside its sheet. Raises `OutputError`."""
+    sheet = Path(record.sheet_path)
+    path = out or default_out(sheet, record.sheet_name)
+    named = "The reconciliation" if out is None else "--out"
+    guard.check(Wanted(named, path, OutputKind.RECONCILIATION), inputs={"the sheet": sheet}, reporting=True)
+    return path
+
+
+def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | None = None) -> Summary:
+    """Send what is due in the batch, write the reconciliation file, and return the summary.
+
+    Raises what made the run impossible to go on.
+    """
+    with progress_on(screen.err) as progress:
+        try:
+            end = send(task, progress, lambda engine: _drain_on_signals(engine, progress))
+        finally:
+            # The event loop has given the signals back to the system.
+            interruption.heed_again()
+    return reconcile(task.journal, task.batch, task.rules, out, screen, end=end, known=task.known, report=report)
+
+
+def _drain_on_signals(engine: Engine, progress: Progress) -> None:
+    """First signal: start no new row and wait for those in flight. Second: leave at once."""
+    signals = 0
+    interruption.has_sent = True
+
+    def heed() -> None:
+        nonlocal signals
+        signals += 1
+        if signals > 1:
+            _leave()
+        progress.note("Stopping: no new row is started; rows in flight are waited for. Again to leave at once.")
+        engine.drain()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, heed)
+    if interruption.came:
+        # It was lost on its way (in a callback of the interpreter): it counts, but not as the first of two.
+        engine.drain()
+
+
+def _leave() -> NoReturn:
+    """End the process now: what is in flight has its intent in the journal, and will be in doubt on the next run."""
+    if sys.stderr.isatty():
+        os.write(2, f"{SHOW_CURSOR}\n".encode())
+    leave("Left at once: rows in flight will be in doubt.", AGAIN)
+
+
+def write_results(frame: pl.DataFrame, counted: Books, batch: BatchRecord, out: Path, report: Path | None) -> None:
+    """Write the reconciliation file (a workbook for people where it ends in .xlsx), and the report if one is asked."""
+    if out.suffix.lower() == ".xlsx":
+        check_format(out)
+        write_whole(out, workbook_of(frame, counted, batch))
+    else:
+        write_frame(frame, out)
+    if report is not None:
+        write_whole(report, report_html(frame, counted, batch).encode())
+
+
+def reconcile(
+    journal: JournalReader,
+    batch: BatchRecord,
+    rules: Rules,
+    out: Path,
+    screen: Screen,
+    *,
+    end: RunEnd,
+    known: int = 0,
+    report: Path | None = None,
+) -> Summary:
+    """Write the reconciliation file of a batch, show its books, and return how its rows stand after a run's `end`."""
+    stand = standings(journal, batch, rules, end, known=known)
+    write_results(stand.frame, stand.books, batch, out, report)
+    screen.books(stand.books)
+    told = f"{stand.summary.message} The reconciliation is in {out}."
+    return replace(stand.summary, message=told, reconciliation=out)

@@ -1,0 +1,134 @@
+"""What plan, approve and resolve share: the policy they need, the key they use, and how a signed document is shown."""
+
+import os
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.approvals import policy_of
+from paygw_batch.compose.parts import PAYIN, utc_now
+from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.run.approval import PlanDocument
+from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
+from paygw_batch.run.people import Person
+from paygw_batch.run.settlement_order import OrderContent, SettlementOrder
+from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, signatures_of
+from paygw_batch.settings.configuration import Settings
+
+SHOWN_FINDINGS = 20
+"""How many findings are listed on a screen."""
+PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
+
+
+def required_policy(settings: Settings) -> ApprovalPolicy:
+    """Return the policy of a configuration that must have one."""
+    policy = policy_of(settings)
+    if policy is None:
+        raise ConfigurationError(
+            "The configuration has no [approval].", hint="It names who may prepare and who may approve, by their keys."
+        )
+    return policy
+
+
+def own_key(path: Path) -> ApprovalKey:
+    """Return the key of whoever runs this command."""
+    passphrase = os.environ.get(PASSPHRASE)
+    return load_approval_key(path, None if passphrase is None else passphrase.encode())
+
+
+def known_maker(key: ApprovalKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
+    """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
+    maker = policy.people.maker_with(key.public)
+    if maker is None:
+        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint=nothing_made)
+    return maker
+
+
+def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
+    """Show what a document would do.
+
+    Raises `ApprovalError` for a document that was changed, or whose maker the policy does not know.
+    """
+    signatures_of(document, policy, utc_now())
+    if isinstance(document, PlanDocument):
+        _show_plan(screen, document)
+    if isinstance(document, SettlementOrder):
+        _show_order(screen, document.content)
+
+
+def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
+    """Show by name who made a document, who approves of it now, and which approvals do not count."""
+    found = signatures_of(document, policy, utc_now())
+    screen.say(f"Prepared by {found.maker.name} at {document.made_at}.")
+    for person, approval in found.valid.items():
+        screen.say(f"Approved by {person.name} at {approval.approved_at}.")
+    for problem in found.wrong:
+        screen.say(f"An approval that does not count: {problem}.")
+
+
+def _show_plan(screen: Screen, document: PlanDocument) -> None:
+    content = document.content
+    left_out = f", {content.invalid:,} of them left out" if content.invalid else ""
+    replacing = f", {content.amended:,} of them replacing earlier payments" if content.amended else ""
+    does = "to collect from customers" if content.operation == PAYIN else "to pay out"
+    place = f"{content.endpoint}, from the journal {content.journal[:8]}"
+    screen.say(f"{content.sheet}: {content.rows:,} rows{left_out}{replacing}, {does} at {place}.")
+    screen.table("", ("currency", "sum"), list(content.totals.items()))
+    if document.findings:
+        screen.say(f"{len(document.findings):,} things to look at:")
+    for finding in document.findings[:SHOWN_FINDINGS]:
+        screen.say(f"- {finding.message}")
+    if len(document.findings) > SHOWN_FINDINGS:
+        screen.say(f"... and {len(document.findings) - SHOWN_FINDINGS:,} more, in the plan.")
+
+
+def _show_order(screen: Screen, content: OrderContent) -> None:
+    """Show every row of an order: who approves it vouches for each."""
+    count = len(content.rows)
+    screen.say(
+        f"An order to settle {count:,} {'row' if count == 1 else 'rows'} of batch {content.batch} ({content.sheet}) at "
+        f"{content.endpoint}, in the journal {content.journal[:8]}."
+    )
+    screen.table(
+        "",
+        ("row", "order id", "attempt", "state", "becomes", "currency", "sum", "evidence"),
+        [
+            (
+                one.row,
+                one.order_id or one.client_orderid,
+                one.attempt,
+                f"{one.state.value}, held" if one.hold else one.state.value,
+                one.resolution.value,
+                one.currency,
+                one.amount,
+                one.evidence,
+            )
+            for one in content.rows
+        ],
+    )
+    sums: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
+    for one in content.rows:
+        sums[one.resolution.value, one.currency].append(Decimal(one.amount))
+    lines = [(becomes, currency, len(all_of), f"{sum(all_of):f}") for (becomes, currency), all_of in sums.items()]
+    screen.table("", ("becomes", "currency", "rows", "sum"), lines)
+
+
+def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
+    """Return what --json tells of a document: what it is, who made it, and who approves of it now."""
+    found = signatures_of(document, policy, utc_now())
+    told: dict[str, object] = {
+        "document": document.noun,
+        "operation": document.content.operation,
+        "journal": document.content.journal,
+        "maker": found.maker.name,
+        "approvals": len(found.valid),
+        "approvers": [person.name for person in found.valid],
+        "needed": policy.needed,
+    }
+    if isinstance(document, PlanDocument):
+        told |= {"plan_sha256": document.digest(), "findings": [one.model_dump() for one in document.findings]}
+    if isinstance(document, SettlementOrder):
+        rows = [one.model_dump(mode="json") for one in document.content.rows]
+        told |= {"order_sha256": document.digest(), "settlements": rows}
+    return told

@@ -1,0 +1,55 @@
+"""Where a batch stands by the journal's own counts: what status, resolve and others tell of it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from paygw_batch.compose.send import end_sentence
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import INVALID, STATES, shown_state
+from paygw_batch.engine.engine import RunEnd
+from paygw_batch.journal import BatchRecord, JournalReader, Tally
+from paygw_batch.report.summary import Summary, of_states
+
+
+def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:
+    """Return the summary of a batch as it stands, without reading its sheet."""
+    return summary_of(journal, record, journal.tallies(record.number), minor_units)
+
+
+def summary_of(
+    journal: JournalReader, record: BatchRecord, tallies: Sequence[Tally], minor_units: Mapping[str, int]
+) -> Summary:
+    """Return the summary of a batch whose `tallies` were read already."""
+    states = states_of(record, tallies)
+    contradictions, waiting = len(journal.contradictions(record.number)), len(journal.evidence_waiting(record.number))
+    return Summary(
+        of_states(states, contradictions=contradictions + waiting),
+        end_sentence(record, states, RunEnd(0, None, interrupted=False), contradictions, waiting),
+        batch=record.batch,
+        sheet=record.sheet_name,
+        rows=record.rows,
+        states=states,
+        totals=totals_of(tallies, minor_units),
+        defects=record.defects,
+    )
+
+
+def states_of(record: BatchRecord, tallies: Sequence[Tally]) -> Mapping[str, int]:
+    """Return how many rows of a batch's sheet stand in each state: those without an instruction are invalid."""
+    counts: Counter[str] = Counter()
+    for tally in tallies:
+        counts[shown_state(tally.state)] += tally.count
+    if left_out := record.rows - counts.total():
+        counts[INVALID] += left_out
+    return {state: counts[state] for state in STATES if counts[state]}
+
+
+def totals_of(tallies: Iterable[Tally], minor_units: Mapping[str, int]) -> Mapping[str, Mapping[str, str]]:
+    """Return currency -> state -> exact sum, as text with the currency's decimals."""
+    sums: dict[str, Counter[str]] = {}
+    for tally in tallies:
+        sums.setdefault(tally.currency, Counter())[shown_state(tally.state)] += tally.minor
+    return {
+        currency: {state: from_minor(minor, minor_units=minor_units[currency]) for state, minor in by_state.items()}
+        for currency, by_state in sorted(sums.items())
+    }

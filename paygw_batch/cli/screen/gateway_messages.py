@@ -1,0 +1,92 @@
+"""What `status` shows of the gateway's messages: those that wait for a person, and how many there are of each kind."""
+
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.core.evidence import Finding
+from paygw_batch.journal import BatchRecord, JournalReader, WaitingEvidence
+
+SHOWN_MESSAGES = 20
+
+
+def show_evidence(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
+    """Show the evidence about a batch; return what waits for a person, as --json tells it."""
+    _show_counts("Messages of the gateway about its rows", journal.evidence_counts(record.number), screen)
+    waiting = journal.evidence_waiting(record.number)
+    if waiting:
+        screen.table(
+            "Messages of the gateway that wait for a person: they changed nothing",
+            ("row", "order id", "state", "said", "why it waits", "at"),
+            [_line(one) for one in waiting[:SHOWN_MESSAGES]],
+        )
+        _show_next(waiting, record, screen)
+    return [
+        {
+            "row": one.row,
+            "client_orderid": one.client_orderid,
+            "state": one.state.value,
+            "finding": one.finding.value,
+            "said": one.said,
+            "source": one.source.value,
+            "taken_at": one.taken_at,
+        }
+        for one in waiting
+    ]
+
+
+def show_all_evidence(journal: JournalReader, screen: Screen) -> Mapping[str, int]:
+    """Show how much evidence the journal holds of each kind, also about orders that are none of its own."""
+    counts = journal.evidence_counts()
+    _show_counts("Messages of the gateway", counts, screen)
+    return dict(counts)
+
+
+def _show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
+    if counts:
+        told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in counts.items())
+        screen.say(f"{what}: {told}.")
+
+
+def _line(one: WaitingEvidence) -> tuple[str | int, ...]:
+    said = one.said or "-"
+    return one.row, one.client_orderid, one.state.value, said, _why(one.finding), one.taken_at
+
+
+def _show_next(waiting: Sequence[WaitingEvidence], record: BatchRecord, screen: Screen) -> None:
+    if len(waiting) > SHOWN_MESSAGES:
+        screen.say(f"... and {len(waiting) - SHOWN_MESSAGES:,} more: --json lists all of them.")
+    screen.say(
+        "Find out at the gateway whether they are true; then "
+        f"`paygw-batch resolve {record.batch} --row N --evidence TEXT --as` what became of the row."
+    )
+
+
+def _why(finding: Finding) -> str:
+    """Return why evidence waits, in plain words."""
+    match finding:
+        case Finding.TO_CONFIRM:
+            return "nothing proves who sent it"
+        case Finding.AMBIGUOUS:
+            return "several attempts or rows go by this order id"
+        case Finding.UNMATCHED:
+            return "it names another amount or currency, or none"
+        case Finding.NOT_FOUND:
+            return "the gateway does not know the order"
+        case (
+            Finding.MOVED
+            | Finding.REPEATED
+            | Finding.LATE
+            | Finding.CONTRADICTING
+            | Finding.SUPERSEDED
+            | Finding.UNLISTED
+            | Finding.FORGED
+            | Finding.UNKNOWN_ORDER
+            | Finding.UNREADABLE
+            | Finding.RESOLVED
+            | Finding.CARRIED_OUT
+            | Finding.CLOCK
+        ):
+            return finding.value.replace("_", " ")
+        case _:
+            assert_never(finding)

@@ -1,0 +1,121 @@
+"""How a run is watched: a bar with counts, rate and remaining time on a terminal, plain lines elsewhere."""
+
+import time
+from collections import Counter
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal import Due
+
+PLAIN_LINE_EVERY_S = 10.0
+"""Where there is no bar, how often a line says how far the run is."""
+
+_WORDS = {
+    OutcomeKind.PAID: "paid",
+    OutcomeKind.ACCEPTED: "accepted",
+    OutcomeKind.REJECTED: "rejected",
+    OutcomeKind.UNKNOWN: "in doubt",
+    OutcomeKind.NOT_SENT: "not sent",
+}
+
+
+class _RateColumn(ProgressColumn):
+    """Rows a second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} rows/s")
+
+
+class _Counts:
+    """What the attempts of a run came to so far."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[OutcomeKind] = Counter()
+
+    @property
+    def concluded(self) -> int:
+        return sum(count for kind, count in self.outcomes.items() if kind is not OutcomeKind.NOT_SENT)
+
+    def sentence(self) -> str:
+        return ", ".join(f"{self.outcomes[kind]:,} {word}" for kind, word in _WORDS.items() if self.outcomes[kind])
+
+
+class BarProgress:
+    """A live bar on the terminal. Use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._counts = _Counts()
+        self._bar = Progress(
+            TextColumn("Sending"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _RateColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[counts]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("Sending", total=None, counts="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def started(self, due: int) -> None:
+        """Show how many rows are due."""
+        self._bar.update(self._task, total=due)
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
+        """Move the bar."""
+        self._counts.outcomes[outcome.kind] += 1
+        self._bar.update(self._task, completed=self._counts.concluded, counts=self._counts.sentence())
+
+    def note(self, sentence: str) -> None:
+        """Print a sentence above the bar."""
+        self._bar.console.print(sentence)
+
+
+class PlainProgress:
+    """Lines for a log: one at the start, one every few seconds, and every note."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._counts = _Counts()
+        self._due = 0
+        self._next_line_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def started(self, due: int) -> None:
+        """Say how many rows are due."""
+        self._due = due
+        self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
+        self.note(f"Sending {due:,} rows.")
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
+        """Say now and then how far the run is."""
+        self._counts.outcomes[outcome.kind] += 1
+        if time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
+            self.note(f"{self._counts.concluded:,} of {self._due:,}: {self._counts.sentence()}.")
+
+    def note(self, sentence: str) -> None:
+        """Print a sentence."""
+        self._console.print(sentence, soft_wrap=True)
+
+
+def progress_on(console: Console) -> BarProgress | PlainProgress:
+    """Return the progress that suits where `console` writes."""
+    return BarProgress(console) if console.is_terminal else PlainProgress(console)

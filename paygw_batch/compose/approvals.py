@@ -1,0 +1,75 @@
+"""Two pairs of eyes: what the configuration asks for, and whether a submission or a settlement has it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paygw_batch.clock import Now
+from paygw_batch.compose.parts import minor_units_of
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ApprovalError
+from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval, read_plan
+from paygw_batch.run.people import people_of
+from paygw_batch.run.resolve import Settlement, needs_second_person, standings_of
+from paygw_batch.run.signed_document import ApprovalPolicy, check_reachable
+from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
+
+
+def policy_of(settings: Settings) -> ApprovalPolicy | None:
+    """Return who may approve and what needs it, or None where the configuration asks for no second pair of eyes.
+
+    Raises `ConfigurationError` when the people are not told apart, or nothing could ever be approved.
+    """
+    section = settings.approval
+    if not section.approvers:
+        return None
+    people = people_of(section.makers, section.approvers)
+    policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people)
+    check_reachable(policy)
+    return policy
+
+
+def needs_order(
+    settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
+) -> Sequence[int]:
+    """Return the rows that no person may settle so alone: where approvals are asked for, whatever the sum."""
+    if policy_of(settings) is None:
+        return []
+    standings = standings_of(journal, batch, {one.row for one in settlements})
+    found = ((one, standings.get(one.row)) for one in settlements)
+    return [one.row for one, row in found if row is not None and needs_second_person(row.state, one.resolution)]
+
+
+def default_plan(sheet: Path) -> Path:
+    """Return where the plan of a sheet is looked for: beside it."""
+    return sheet.with_name(f"{sheet.stem}.plan.json")
+
+
+def require_approval(
+    settings: Settings, rules: Rules, planned: Plan, file: Path, journal: JournalReader, now: Now
+) -> Approved:
+    """Return who prepared and approved what `planned` would open in `journal`, where that needs approval.
+
+    What the journal has already was approved when its batch was opened. Raises `ApprovalError` when the plan in `file`
+    has not enough valid approvals over exactly this, or has opened another batch.
+    """
+    policy = policy_of(settings)
+    if policy is None or planned.existing is not None:
+        return NOT_ASKED_FOR
+    content = content_of(
+        planned,
+        endpoint=settings.endpoint(),
+        journal_id=journal.journal_id,
+        operation=planned.validated.sheet.operation,
+        minor_units=minor_units_of(rules),
+    )
+    if not needs_approval(content, policy):
+        return NOT_ASKED_FOR
+    if not file.exists():
+        raise ApprovalError(
+            f"This needs approval, and there is no plan at {file}.",
+            hint="Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves.",
+        )
+    document = read_plan(file)
+    return check_plan(document, content, policy, now(), used=journal.opened_by_plan(document.digest()))

@@ -1,0 +1,75 @@
+"""Asking after a batch: settings become the parts of a refresh."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from paygw_batch.compose.gateway import Connection
+from paygw_batch.compose.parts import intake_of, minor_units_of, real_world, take_in_waiting, utc_now
+from paygw_batch.compose.send import Task
+from paygw_batch.countries.load import load_enquiry, load_operation
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.address import operation_url
+from paygw_batch.gateway.enquiry import Answer, Enquirer, read_answer
+from paygw_batch.gateway.message import Expected
+from paygw_batch.run.quarantine_clock import DateWatch
+from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
+from paygw_batch.settings.configuration import Settings
+
+
+def require_enquiry(settings: Settings) -> str:
+    """Return the configured profile of status enquiries. Raises `ConfigurationError` where none is."""
+    if settings.status_enquiry.profile is None:
+        raise ConfigurationError(
+            "The configuration does not say status_enquiry.profile: enquiries are off.",
+            hint="The gateway's interface shows no status enquiry. Where the operator's gateway has one, write "
+            '[status_enquiry] profile = "paynet-v4".',
+        )
+    return settings.status_enquiry.profile
+
+
+def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
+    """Ask after the rows of a batch that are accepted or in doubt, in an event loop of its own.
+
+    `watch` is given the refresh inside the loop, before it starts: whoever wants to drain it keeps it.
+    """
+    return asyncio.run(_run(task, tell, watch))
+
+
+async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
+    section = task.settings.status_enquiry
+    intake = intake_of(task.settings)
+    dates = DateWatch(utc_now)
+    async with task.connection.transport:
+        one = Refresh(
+            task.journal,
+            task.batch,
+            _asking(task.settings, task.connection, task.batch.operation, dates),
+            words=task.settings.words(),
+            minor_units=minor_units_of(task.rules),
+            politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
+            clock=Clock(time.monotonic, asyncio.sleep, utc_now),
+            take_in=lambda: take_in_waiting(intake, task.journal, tell, is_quiet=True),
+        )
+        watch(one)
+        refreshed = await one.run()
+    dates.note_in(task.journal)
+    return refreshed
+
+
+def _asking(
+    settings: Settings, connection: Connection, batch_operation: str, dates: DateWatch
+) -> Callable[[Expected], "asyncio.Future[Answer]"]:
+    signer = connection.signing.signer
+    operation = load_enquiry(require_enquiry(settings), load_operation(batch_operation))
+    url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
+    enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
+    world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
+
+    async def ask(expected: Expected) -> Answer:
+        request = enquirer.prepare(expected, nonce=world.nonce(), timestamp_s=int(world.now().timestamp()))
+        came_back = await connection.transport.deliver(request)
+        dates.see(came_back)
+        return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())
+
+    return lambda expected: asyncio.ensure_future(ask(expected))

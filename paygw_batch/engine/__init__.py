@@ -1,0 +1,1 @@
+"""Sends the due instructions of a batch, within limits of concurrency and rate."""

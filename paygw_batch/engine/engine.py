@@ -1,0 +1,314 @@
+"""The engine: takes the due instructions of a batch to the gateway, never more at once than the window allows.
+
+    due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
+
+The order is the promise: the intent of an attempt is on stable storage before the first byte of its request is handed
+to the network, and only rows about to leave get one, so that a crash leaves no more rows in doubt than were in flight.
+A row is sent again within a run only when the transport proved that nothing left.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from paygw_batch.clock import timestamp
+from paygw_batch.core.lifecycle import Concluded, Fact, Intended
+from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.engine.group_commit import Committer
+from paygw_batch.engine.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
+from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
+from paygw_batch.engine.threads import Away
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal import Due, Entry, Journal
+
+PAGE_ROWS = 64
+"""How many due instructions are read from the journal at a time: no more than commits can wait for."""
+SIGN_AT_ONCE = 32
+"""How many requests are prepared at a time."""
+SIGNED_AHEAD = 512
+"""How many signed requests may wait for their turn."""
+SIGNATURE_AGE_S = 30
+"""A signed request that waited longer is signed afresh before it leaves."""
+
+Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
+"""What a reply or a fault means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a run may go, and when it stops by itself."""
+
+    concurrency: int
+    rate_per_s: float = 0.0
+    stop_after_in_doubt: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended. `sent` counts the rows for which a first byte may have left.
+
+    `stop_reason` is the sentence of whatever stopped it early; `failure` is what made going on impossible (a journal
+    that cannot be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came after it.
+    """
+
+    sent: int
+    stop_reason: str | None
+    interrupted: bool
+    failure: Exception | None = None
+    unrecorded: tuple[tuple[str, OutcomeKind], ...] = ()
+
+
+@dataclass(slots=True)
+class _Row:
+    """A due instruction on its way: signed, then launched, and in flight until its last attempt has come to an end."""
+
+    due: Due
+    request: PreparedRequest
+    in_flight: bool = False
+
+
+@dataclass(slots=True)
+class _Tally:
+    sent: int = 0
+    in_flight: int = 0
+    stop_reason: str | None = None
+    stopping: bool = False
+    interrupted: bool = False
+    failure: Exception | None = None
+    unrecorded: list[tuple[str, OutcomeKind]] = field(default_factory=list)
+
+
+class Engine:
+    """Sends one batch. Made for one run; `drain` may be called at any time, from the event loop."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        gateway: Gateway,
+        prepare: Prepare,
+        judge: Judge,
+        pace: Pace,
+        world: World,
+        away: Away,
+        progress: Progress,
+    ) -> None:
+        self._journal = journal
+        self._gateway = gateway
+        self._prepare = prepare
+        self._judge = judge
+        self._world = world
+        self._away = away
+        self._progress = progress
+        self._window = Window(pace.concurrency)
+        self._breaker = Breaker(pace.stop_after_in_doubt)
+        self._rhythm = Rhythm(pace.rate_per_s)
+        self._tally = _Tally()
+        self._batch = 0
+        self._signed: deque[_Row] = deque()
+        self._all_signed = False
+        self._room = asyncio.Event()
+        self._all_launched = asyncio.Event()
+        self._halted = asyncio.Event()
+        self._next_launch: asyncio.TimerHandle | None = None
+        self._senders: set[asyncio.Task[None]] = set()
+        self._committer = Committer(
+            partial(away.append, journal),
+            on_failure=self._give_up,
+            is_pressed=lambda: bool(self._signed),
+            facts_under_pressure=max(16, pace.concurrency // 4),
+        )
+
+    async def run(self, batch: int) -> RunEnd:
+        """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
+        self._batch = batch
+        feeding = asyncio.create_task(self._feed(batch))
+        try:
+            await self._all_launched.wait()
+        finally:
+            feeding.cancel()
+            if self._next_launch is not None:
+                self._next_launch.cancel()
+            await asyncio.gather(feeding, *self._senders, return_exceptions=True)
+        tally = self._tally
+        return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
+
+    def drain(self) -> None:
+        """Start no new row; what is in flight is waited for."""
+        self._tally.interrupted = True
+        self._halt()
+
+    # Feeding: journal pages -> signed requests, no more than SIGNED_AHEAD of them.
+
+    async def _feed(self, batch: int) -> None:
+        signing: set[asyncio.Task[None]] = set()
+        try:
+            after_row = 0
+            while page := await self._away.journal(
+                partial(self._journal.due, batch, after_row=after_row, limit=PAGE_ROWS)
+            ):
+                after_row = page[-1].row
+                for start in range(0, len(page), SIGN_AT_ONCE):
+                    await self._wait_for_room(signing)
+                    signing.add(asyncio.create_task(self._sign(page[start : start + SIGN_AT_ONCE])))
+            await asyncio.gather(*signing)
+        except Exception as error:  # noqa: BLE001 (whatever it is ends the run, in order)
+            self._give_up(error)
+        finally:
+            for task in signing:
+                task.cancel()
+            self._all_signed = True
+            self._launch()
+
+    async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
+        """Wait until another group of requests keeps within SIGNED_AHEAD."""
+        while True:
+            for task in [task for task in signing if task.done()]:
+                signing.remove(task)
+                task.result()
+            if len(self._signed) + len(signing) * SIGN_AT_ONCE < SIGNED_AHEAD:
+                return
+            self._room.clear()
+            await self._room.wait()
+
+    async def _sign(self, page: Sequence[Due]) -> None:
+        try:
+            requests = await self._prepare([self._next_attempt(due) for due in page])
+            self._signed.extend(map(_Row, page, requests))
+        finally:
+            # Also when it failed: the feeder hears of that when it looks for room.
+            self._room.set()
+        self._launch()
+
+    def _next_attempt(self, due: Due) -> Attempt:
+        return Attempt(due.instruction, due.order_id, self._world.nonce(), int(self._world.now().timestamp()))
+
+    # Launching: as many rows in flight as the window, the rhythm and the signed requests allow.
+
+    def _launch(self) -> None:
+        """Start every row that may leave now. Called whenever there may be one more."""
+        tally, loop = self._tally, asyncio.get_running_loop()
+        while self._signed and tally.in_flight < self._window.size and not tally.stopping:
+            if (wait_s := self._rhythm.wait_s(loop.time())) > 0:
+                self._launch_after(loop, wait_s)
+                break
+            self._rhythm.start(loop.time())
+            row = self._signed.popleft()
+            row.in_flight = True
+            tally.in_flight += 1
+            sender = loop.create_task(self._deliver(row))
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+            self._room.set()
+        if tally.stopping or (self._all_signed and not self._signed):
+            self._all_launched.set()
+
+    def _launch_after(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> None:
+        if self._next_launch is not None:
+            self._next_launch.cancel()
+        self._next_launch = loop.call_later(wait_s, self._launch)
+
+    def _land(self, row: _Row) -> None:
+        """Give the row's place in flight to the next one."""
+        if row.in_flight:
+            row.in_flight = False
+            self._tally.in_flight -= 1
+            self._launch()
+
+    # Delivering: one row, from its intent to its outcome.
+
+    async def _deliver(self, row: _Row) -> None:
+        try:
+            await self._try(row)
+        except Exception as error:  # noqa: BLE001 (whatever it is ends the run, in order)
+            self._give_up(error)
+        finally:
+            self._land(row)
+
+    async def _try(self, row: _Row) -> None:
+        due = row.due
+        for number in range(1, TRIES + 1):
+            if number > 1 or self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S:
+                (row.request,) = await self._prepare([self._next_attempt(due)])
+            verdict = await self._attempt(row, due.standing.attempt + number)
+            if not isinstance(verdict.advice, TryAgain):
+                return
+            if number == TRIES:
+                self._stop(f"The gateway cannot be reached ({verdict.outcome.cause}).")
+            elif await self._halted_within(wait_before_try(number + 1, self._world.chance())):
+                return
+
+    async def _attempt(self, row: _Row, attempt: int) -> Verdict:
+        due, request = row.due, row.request
+        intent = Intended(due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
+        if not await self._record(due, attempt, intent):
+            if due.row in await self._away.journal(partial(self._journal.holds, self._batch)):
+                # Evidence came in after the row was read as due: nothing of it leaves, and it waits for a person.
+                return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
+            raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
+        if self._tally.stopping:
+            verdict = Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
+        else:
+            verdict = self._judge(await self._gateway.deliver(request), request.expected)
+        self._heed(verdict)
+        if not isinstance(verdict.advice, TryAgain):
+            # The row that is launched in its place runs, and hands in its intent, only once this one has handed in its
+            # outcome and waits: they share a commit, and no commit shows more rows in flight than there are places.
+            self._land(row)
+        try:
+            await self._record(due, attempt, Concluded(verdict.outcome))
+        except Exception:
+            self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
+            raise
+        self._progress.concluded(due, verdict.outcome)
+        return verdict
+
+    def _heed(self, verdict: Verdict) -> None:
+        """Let what an attempt came to decide how the run goes on."""
+        kind = verdict.outcome.kind
+        if kind is not OutcomeKind.NOT_SENT:
+            self._tally.sent += 1
+        self._window.learn(kind)
+        if self._breaker.learn(kind):
+            self._stop(f"{self._breaker.in_a_row} rows in a row came into doubt.")
+        match verdict.advice:
+            case StopRun(reason):
+                self._stop(reason)
+            case PauseRun(pause_s):
+                self._rhythm.pause(asyncio.get_running_loop().time(), pause_s)
+                self._progress.note(f"The gateway asked for a rest of {pause_s:.0f} seconds.")
+            case GoOn() | TryAgain():
+                pass
+
+    def _record(self, due: Due, attempt: int, fact: Fact) -> asyncio.Future[bool]:
+        """Hand a fact to the next commit; the future is done when it is durable."""
+        return self._committer.submit(Entry(due.number, attempt, fact, timestamp(self._world.now())))
+
+    # Stopping.
+
+    def _stop(self, reason: str) -> None:
+        if self._tally.stop_reason is None:
+            self._tally.stop_reason = reason
+            self._progress.note(f"{reason} No new row is started.")
+        self._halt()
+
+    def _give_up(self, error: Exception) -> None:
+        if self._tally.failure is None:
+            self._tally.failure = error
+        self._halt()
+
+    def _halt(self) -> None:
+        self._tally.stopping = True
+        self._halted.set()
+        self._all_launched.set()
+
+    async def _halted_within(self, wait_s: float) -> bool:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._halted.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,85 @@
+"""Group commit: one journal transaction carries every fact that is waiting, and all wait for it together."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from paygw_batch.journal import Entry
+
+AppendAway = Callable[[Sequence[Entry]], Awaitable[Sequence[bool]]]
+"""Appends to the journal off the event loop, one call at a time."""
+
+
+LONGEST_REST_S = 0.002
+"""At leisure, a commit is followed by a rest as long as itself, but never longer than this."""
+
+
+class Committer:
+    """Collects facts while a commit is under way and makes them durable in the next one.
+
+    A commit costs nearly the same whatever it carries, so at leisure one takes all that waits, and the next one lets
+    more come together. Under pressure, while requests wait for a place in flight, commits are small and follow each
+    other at once: the rows of a large one would leave together, be answered together and wait for each other again.
+
+    Facts are committed in the order they were submitted. After the first failure every further one fails with it: a
+    process whose journal failed once never writes to it again.
+    """
+
+    def __init__(
+        self,
+        append_away: AppendAway,
+        on_failure: Callable[[Exception], None],
+        is_pressed: Callable[[], bool] = lambda: False,
+        facts_under_pressure: int = 16,
+    ) -> None:
+        self._append_away = append_away
+        self._on_failure = on_failure
+        self._is_pressed = is_pressed
+        self._facts_under_pressure = facts_under_pressure
+        self._waiting: list[tuple[Entry, asyncio.Future[bool]]] = []
+        self._commit: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+
+    def submit(self, entry: Entry) -> asyncio.Future[bool]:
+        """Put one fact into the next commit; the future says, once it is durable, whether it moved its instruction."""
+        loop = asyncio.get_running_loop()
+        durable: asyncio.Future[bool] = loop.create_future()
+        if self._failure is not None:
+            durable.set_exception(self._failure)
+            return durable
+        self._waiting.append((entry, durable))
+        if self._commit is None:
+            self._commit = loop.create_task(self._commit_all())
+        return durable
+
+    async def append(self, entry: Entry) -> bool:
+        """Make one fact durable and return whether it moved its instruction."""
+        return await self.submit(entry)
+
+    async def _commit_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                most = self._facts_under_pressure if self._is_pressed() else len(self._waiting)
+                group, self._waiting = self._waiting[:most], self._waiting[most:]
+                started_s = loop.time()
+                await self._commit_group(group)
+                if not self._is_pressed():
+                    await asyncio.sleep(min(loop.time() - started_s, LONGEST_REST_S))
+        finally:
+            self._commit = None
+
+    async def _commit_group(self, group: list[tuple[Entry, asyncio.Future[bool]]]) -> None:
+        if self._failure is None:
+            try:
+                moved = await self._append_away([entry for entry, _ in group])
+            except Exception as error:  # noqa: BLE001 (whatever it is, everyone who waits must hear it)
+                self._failure = error
+                self._on_failure(error)
+        if self._failure is not None:
+            for _, durable in group:
+                if not durable.done():
+                    durable.set_exception(self._failure)
+            return
+        for (_, durable), did_move in zip(group, moved, strict=True):
+            if not durable.done():
+                durable.set_result(did_move)

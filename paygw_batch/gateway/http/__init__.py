@@ -1,0 +1,1 @@
+"""Sends requests over sockets. The first-byte witness is here."""

@@ -1,0 +1,397 @@
+"""One connection to the gateway, and the one exchange on it at a time: where the first-byte witness is."""
+
+import asyncio
+import ssl
+from contextlib import suppress
+from enum import Enum, auto
+from typing import cast
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.http.arrivals import Arrivals
+from paygw_batch.gateway.http.http1 import Broken, ReplyReader
+from paygw_batch.gateway.http.proxy import TunnelReader, connect_request
+from paygw_batch.gateway.http.tls import TlsChannel
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+
+LOOKS_AGAIN_AFTER_S = 0.002
+"""The wait for the rest of something that has begun to arrive on a connection that should be quiet."""
+
+
+class CannotOpen(Exception):
+    """A connection could not be made ready; nothing of a request has left."""
+
+    def __init__(self, kind: FaultKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+_SPOKE_FIRST = (FaultKind.EARLY_REPLY, "the gateway spoke before it was asked")
+
+
+class _Stage(Enum):
+    OPENING = auto()
+    """Tunnel and handshake: no application byte may pass."""
+    QUIET = auto()
+    """Ready for an exchange; any byte that comes now ends the connection."""
+    EXCHANGE = auto()
+    SPENT = auto()
+    """Good for nothing but to be closed."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection: opened (proxy, TLS), used for one exchange after another, closed.
+
+    Bounded by its user while it opens, and by itself during an exchange: with the longest silence and a deadline.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, living: set["Connection"]) -> None:
+        self.quiet_since_s = 0.0
+        self.opening_kind = FaultKind.CONNECT_TIMEOUT
+        """What it is called when opening gets no further than it has got."""
+        self.gone = asyncio.Event()
+        """Set once nothing of the connection is left open."""
+        self._loop = loop
+        self._living = living
+        self._transport: asyncio.Transport | None = None
+        self._stage = _Stage.OPENING
+        self._why_spent = (FaultKind.CONNECT_FAILED, "the connection was closed")
+        self._arrivals: Arrivals | None = None
+        # While opening:
+        self._step: asyncio.Future[CannotOpen | None] | None = None
+        self._tunnel: TunnelReader | None = None
+        self._tunnel_s = 0.0
+        self._tls: TlsChannel | None = None
+        # During an exchange:
+        self._has_served = False
+        self._reader = ReplyReader()
+        self._result: asyncio.Future[RawReply | TransportFault] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._first_byte_left = False
+        self._request_bytes = 0
+        self._bytes_written = 0
+        self._began_early = False
+        """The peer certainly began to speak before it had the whole request."""
+        self._read_timeout_s = 0.0
+        self._silent_since_s = 0.0
+        self._deadline_s = 0.0
+
+    # What the owner calls.
+
+    async def open_tunnel(self, destination: str) -> None:
+        """Have the proxy at the other end connect us to `destination` (host:port). Raises `CannotOpen`."""
+        self.opening_kind = FaultKind.PROXY_FAILED
+        self._tunnel = TunnelReader()
+        began_s = self._loop.time()
+        await self._wait_for_step(connect_request(destination))
+        self._tunnel = None
+        self._tunnel_s = self._loop.time() - began_s
+
+    async def open_tls(self, channel: TlsChannel) -> None:
+        """Speak TLS from here on. Raises `CannotOpen`."""
+        self.opening_kind = FaultKind.TLS_FAILED
+        self._tls = channel
+        try:
+            channel.handshake()
+        except ssl.SSLError as error:
+            raise CannotOpen(FaultKind.TLS_FAILED, _reason(error)) from None
+        await self._wait_for_step(channel.outgoing())
+
+    def round_trip_s(self) -> float:
+        """Return how long a packet takes to the gateway and back, and 0 where the system does not say.
+
+        The proxy has answered once it had reached the gateway, so that its answer took a round trip at least.
+        """
+        return self._tunnel_s or (self._arrivals.round_trip_s() if self._arrivals is not None else 0.0)
+
+    async def listen(self, listening_s: float, until_s: float) -> None:
+        """Let `listening_s` pass in which the peer must be silent; an exchange may follow at once, without a wait.
+
+        Who speaks before he is asked would be taken for one who answers. A ticket of TLS is let in, until `until_s` of
+        the loop's clock. Raises `CannotOpen`.
+        """
+        self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
+        while listening_s or not self.is_fit():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(listening_s or LOOKS_AGAIN_AFTER_S):
+                    await self.gone.wait()
+            listening_s = 0
+            if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
+                raise CannotOpen(*self._why_spent)
+            if self._loop.time() >= until_s and not self.is_fit():
+                raise CannotOpen(FaultKind.EARLY_REPLY, "the gateway did not stop to speak unasked")
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last exchange left the connection as it should be; what came since may not have been seen."""
+        return self._stage is _Stage.QUIET
+
+    def is_fit(self) -> bool:
+        """Whether an exchange may start: no byte and no end has come since the last one, not even unread ones."""
+        if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
+            return False
+        return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
+
+    def exchange(
+        self, request: bytes, *, read_timeout_s: float, deadline_s: float
+    ) -> "asyncio.Future[RawReply | TransportFault]":
+        """Send the bytes of one whole request, once, and return the future of what comes of it.
+
+        The future ends after `read_timeout_s` of silence, and at `deadline_s` of the loop's clock, whatever drips.
+        """
+        result = self._result = self._loop.create_future()
+        transport = self._transport
+        # The last look: what has come up to here came unasked. Nothing may wait between this and the hand-over.
+        if transport is None or not self.is_fit():
+            self._stage = _Stage.SPENT
+            result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"))
+            return result
+        self._stage = _Stage.EXCHANGE
+        if self._has_served:
+            self._reader = ReplyReader(reused_connection=True)
+        self._has_served = True
+        self._began_early = False
+        self._request_bytes = len(request)
+        self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
+        self._silent_since_s = self._loop.time()
+        self._arm()
+        self._hand_over(transport, request)
+        return result
+
+    def _hand_over(self, transport: asyncio.Transport, request: bytes) -> None:
+        # The witness. From here on a byte may have left, and only here: nothing before this line writes any of the
+        # request, and nothing after it can make it unset.
+        self._first_byte_left = True
+        if self._tls is not None:
+            try:
+                self._tls.encrypt(request)
+            except ssl.SSLError as error:
+                self._fail(FaultKind.TLS_FAILED, _reason(error))
+                return
+            transport.write(self._tls.outgoing())
+        else:
+            transport.write(request)
+        if transport.is_closing():
+            self._fail(FaultKind.WRITE_FAILED, "the connection was gone")
+        else:
+            self._bytes_written = max(0, self._request_bytes - transport.get_write_buffer_size())
+
+    def session(self) -> ssl.SSLSession | None:
+        """Return the TLS session that later connections may resume. To read it costs as much as half a handshake."""
+        return self._tls.session if self._tls is not None else None
+
+    def close(self) -> None:
+        """End the connection in good order."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._tls is not None and self._stage is not _Stage.OPENING:
+            transport.write(self._tls.say_goodbye())
+        self._stage = _Stage.SPENT
+        transport.close()
+
+    def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
+        """End the connection at once, and with it whatever is under way on it."""
+        if self._stage is _Stage.EXCHANGE:
+            self._fail(kind, detail)
+            return
+        self._fail_step(kind, detail)
+        self._stage, self._why_spent = _Stage.SPENT, (kind, detail)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The TCP connection stands."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._arrivals = Arrivals(transport.get_extra_info("socket").fileno())
+        # With no slack, `resume_writing` tells the moment the kernel has taken the whole request.
+        self._transport.set_write_buffer_limits(0)
+        self._living.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        match self._stage:
+            case _Stage.OPENING:
+                self._go_on_opening(data)
+            case _Stage.EXCHANGE:
+                if self._tls is None:
+                    self._note_early_bytes()
+                    self._take(data)
+                else:
+                    self._take_encrypted(self._tls, data)
+            case _Stage.QUIET:
+                # TLS has a little of its own to say between exchanges (session tickets); nothing else has.
+                if self._tls is None or self._tls.decrypt(data):
+                    self.abort(*_SPOKE_FIRST)
+                elif self._tls.ended or self._tls.failure:
+                    self.abort(FaultKind.TLS_FAILED, "the connection was closed")
+            case _Stage.SPENT:
+                pass
+
+    def eof_received(self) -> None:
+        """The peer has ended its half. Returning nothing makes asyncio close ours."""
+        if self._stage is _Stage.EXCHANGE:
+            # Under TLS this is a cut: who means to end says so first (close_notify), and that was seen in the data.
+            self._end(cleanly=self._tls is None)
+        elif self._stage is _Stage.OPENING:
+            self._fail_step(self.opening_kind, "the connection was closed")
+        else:
+            self._stage = _Stage.SPENT
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._living.discard(self)
+        self.gone.set()
+        detail = type(exc).__name__ if exc is not None else "closed"
+        if self._stage is _Stage.EXCHANGE:
+            whole = self._bytes_written >= self._request_bytes
+            self._fail(FaultKind.CONNECTION_LOST if whole else FaultKind.WRITE_FAILED, detail)
+        else:
+            self._fail_step(self.opening_kind, detail)
+            self._stage = _Stage.SPENT
+
+    def resume_writing(self) -> None:
+        """The kernel has taken all that was written; now the silence of the reply begins."""
+        if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
+            # What is there already may be older than the last piece, which the event loop wrote without a look.
+            self._began_early = self._began_early or self._has_unread()
+        self._bytes_written = self._request_bytes
+        self._silent_since_s = self._loop.time()
+
+    # Opening.
+
+    async def _wait_for_step(self, first_bytes: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise CannotOpen(self.opening_kind, "the connection was closed")
+        self._step = self._loop.create_future()
+        self._transport.write(first_bytes)
+        if (problem := await self._step) is not None:
+            raise problem
+
+    def _fail_step(self, kind: FaultKind, detail: str) -> None:
+        if self._step is not None and not self._step.done():
+            self._step.set_result(CannotOpen(kind, detail))
+
+    def _go_on_opening(self, data: bytes) -> None:
+        if self._step is None or self._step.done():
+            # Nobody speaks to us before we ask.
+            self.abort(*_SPOKE_FIRST)
+        elif self._tunnel is not None:
+            self._tunnel.feed(data)
+            if self._tunnel.problem:
+                self._fail_step(FaultKind.PROXY_FAILED, self._tunnel.problem)
+            elif self._tunnel.is_open:
+                self._step.set_result(None)
+        elif self._tls is not None:
+            self._go_on_with_handshake(self._tls, data)
+
+    def _go_on_with_handshake(self, tls: TlsChannel, data: bytes) -> None:
+        try:
+            complete = tls.handshake(data)
+        except ssl.SSLCertVerificationError as error:
+            self._fail_step(FaultKind.TLS_UNTRUSTED, error.verify_message)
+        except ssl.SSLError as error:
+            self._fail_step(FaultKind.TLS_FAILED, _reason(error))
+        else:
+            if complete and tls.decrypt(b""):
+                self._fail_step(*_SPOKE_FIRST)
+            elif complete and self._step is not None:
+                self._step.set_result(None)
+        if self._transport is not None:
+            self._transport.write(tls.outgoing())
+
+    # During an exchange.
+
+    def _has_unread(self) -> bool:
+        return self._arrivals is not None and self._arrivals.has_unread()
+
+    def _is_leaving(self, transport: asyncio.Transport) -> bool:
+        """Whether a part of the request is still here, or on its way."""
+        return transport.get_write_buffer_size() > 0 or (
+            self._reader.bytes_read == 0 and self._arrivals is not None and self._arrivals.has_unacknowledged()
+        )
+
+    def _take_encrypted(self, tls: TlsChannel, data: bytes) -> None:
+        self._note_early_bytes()
+        plain = tls.decrypt(data)
+        if plain:
+            self._take(plain)
+        elif not tls.is_inside_record:
+            # What came early was a ticket, whole by now, and no reply.
+            self._began_early = False
+        if self._stage is _Stage.EXCHANGE:
+            if tls.failure is not None:
+                self._fail(FaultKind.TLS_FAILED, _reason(tls.failure))
+            elif tls.ended:
+                self._end(cleanly=True)
+
+    def _note_early_bytes(self) -> None:
+        if self._transport is None:
+            raise InternalError("bytes came from a connection that was never made")
+        if not self._began_early and self._is_leaving(self._transport):
+            self._began_early = True
+
+    def _take(self, data: bytes) -> None:
+        self._silent_since_s = self._loop.time()
+        if self._began_early:
+            self._fail(FaultKind.EARLY_REPLY, "a reply began before the whole request had left")
+            return
+        self._bytes_written = self._request_bytes
+        self._reader.feed(data)
+        self._look_at_reader()
+
+    def _end(self, *, cleanly: bool) -> None:
+        self._reader.end(cleanly=cleanly)
+        self._reader.may_serve_on = False
+        self._look_at_reader()
+
+    def _look_at_reader(self) -> None:
+        match self._reader.result:
+            case RawReply() as reply:
+                self._stage = _Stage.QUIET if self._reader.may_serve_on else _Stage.SPENT
+                self.quiet_since_s = self._silent_since_s
+                self._conclude(reply)
+            case Broken(kind, detail):
+                self._fail(kind, detail)
+            case None:
+                pass
+
+    def _fail(self, kind: FaultKind, detail: str) -> None:
+        """End the exchange without a reply. Its connection can serve for nothing more."""
+        self._stage = _Stage.SPENT
+        self._conclude(
+            TransportFault(kind, self._first_byte_left, self._bytes_written, self._reader.bytes_read, detail)
+        )
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _conclude(self, result: RawReply | TransportFault) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._result is not None and not self._result.done():
+            self._result.set_result(result)
+
+    def _arm(self) -> None:
+        due_s = min(self._silent_since_s + self._read_timeout_s, self._deadline_s)
+        self._timer = self._loop.call_at(due_s, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        """One timer an exchange: it looks whether a bound has passed, and otherwise waits for the next one."""
+        now_s = self._loop.time()
+        is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
+        if now_s >= self._deadline_s:
+            self._fail(FaultKind.TOTAL_TIMEOUT, "the whole request took too long")
+        elif now_s < self._silent_since_s + self._read_timeout_s:
+            self._arm()
+        elif is_writing:
+            self._fail(FaultKind.WRITE_TIMEOUT, "the gateway took nothing more of the request")
+        else:
+            self._fail(FaultKind.READ_TIMEOUT, "the gateway was silent")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """Return the library's own name for what went wrong, which holds nothing that was sent."""
+    return error.reason or type(error).__name__

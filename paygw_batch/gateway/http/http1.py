@@ -1,0 +1,223 @@
+"""HTTP/1.1 as bytes: the head of a request, and the one reply to it. No socket anywhere.
+
+Source: RFC 9112. The grammar is httptools' (llhttp), in its strict mode: it refuses two lengths, a length beside
+chunks, bare line feeds and folded lines. What it lets pass and we must not is checked here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import httptools
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.address import Origin
+from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply
+
+MAX_BODY_BYTES = 64 * 1024
+MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
+"""Everything that is read for one reply: head, interim replies and the framing of chunks included."""
+MAX_INTERIM_REPLIES = 8
+
+_USER_AGENT = "paygw-batch"
+
+
+def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
+    """Return a prepared request as the bytes that go over the wire, head and body.
+
+    The headers are those of section 5 of the gateway's interface. Raises `InternalError` for a request to elsewhere.
+    """
+    start = _payout_head_start(request.url, origin)
+    end = _head_end(len(request.body), close=close)
+    return f"{start}Authorization: {_one_line(request.authorization)}\r\n{end}".encode("latin-1") + request.body
+
+
+@lru_cache(maxsize=8)
+def _payout_head_start(url: str, origin: Origin) -> str:
+    """Return the part of a payout's head that all of them share: up to the Authorization line."""
+    place = str(origin)
+    target = url.removeprefix(place)
+    if len(target) == len(url) or not target.startswith("/"):
+        raise InternalError("a request was signed for another place than the one it would be sent to")
+    return _head_start(target, origin.authority) + "Content-Type: application/json\r\nAccept: application/json\r\n"
+
+
+def _head_start(target: str, host: str) -> str:
+    return (
+        f"POST {_one_line(target)} HTTP/1.1\r\nHost: {_one_line(host)}\r\nUser-Agent: {_USER_AGENT}\r\n"
+        "Accept-Encoding: identity\r\n"
+    )
+
+
+def _head_end(content_length: int, *, close: bool) -> str:
+    return f"Content-Length: {content_length}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
+
+
+def _one_line(text: str) -> str:
+    """Return `text`. Raises `InternalError` for one that would break out of its line."""
+    if "\r" in text or "\n" in text or "\0" in text:
+        raise InternalError("a request would have had a line break inside a header")
+    return text
+
+
+def request_head(
+    target: str, *, host: str, fields: Iterable[tuple[str, str]], content_length: int, close: bool
+) -> bytes:
+    """Return the head of a POST to `target` (the URL's path), blank line included.
+
+    Raises `InternalError` for text that would break out of its line.
+    """
+    lines = "".join([f"{_one_line(name)}: {_one_line(value)}\r\n" for name, value in fields])
+    return (_head_start(target, host) + lines + _head_end(content_length, close=close)).encode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Bytes that are no reply we can trust, and why."""
+
+    kind: FaultKind
+    detail: str
+
+
+class ReplyReader:
+    """Reads the one final reply to one request, fed in pieces of any size.
+
+    `result` is None until the reply is complete by its own framing (a length, chunks, or the end of the stream where
+    it has neither: RFC 9112 section 6.3), or broken. Interim (1xx) replies are skipped, 101 is broken: nobody asked.
+
+    A read that holds more than the reply is broken as well: were the surplus a second reply, no one could tell which
+    of the two speaks of this request.
+    """
+
+    def __init__(self, *, reused_connection: bool = False) -> None:
+        self.result: RawReply | Broken | None = None
+        self.may_serve_on = False
+        """Whether the reply leaves its connection fit for another request."""
+        self.bytes_read = 0
+        self._reused = reused_connection
+        self._parser = httptools.HttpResponseParser(self)
+        self._broken: Broken | None = None
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._status = 0
+        self._interim_replies = 0
+        self._head_read = False
+        self._until_end = False
+        self._complete = False
+        self._is_chunked = False
+        self._last_piece = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream. Nothing may be fed once there is a result."""
+        if self.result is not None:
+            raise InternalError("bytes were fed to a reply that was complete")
+        if self.bytes_read == 0 and data[:1] != b"H":
+            # llhttp would skip blank lines, and take RTSP for HTTP.
+            self._break(FaultKind.PROTOCOL_ERROR, "does not start with HTTP/")
+        self.bytes_read += len(data)
+        if self.bytes_read > MAX_REPLY_BYTES:
+            self._break(FaultKind.REPLY_TOO_LARGE, f"more than {MAX_REPLY_BYTES} bytes")
+        if self._broken is None:
+            try:
+                self._parser.feed_data(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+                # The parser's reason is a fixed text of its own, never a piece of the reply.
+                self._break(FaultKind.PROTOCOL_ERROR, str(error))
+        if self._broken is not None:
+            self._settle(self._broken)
+        elif self._complete:
+            self.may_serve_on = self.may_serve_on and self._ends(data)
+            self._settle(self._reply())
+
+    def end(self, *, cleanly: bool) -> None:
+        """Take note that the stream has ended; `cleanly` when it is certain that its sender meant to end it here."""
+        if self.result is not None:
+            return
+        if self._head_read and self._until_end and cleanly:
+            self._settle(self._reply())
+        else:
+            self._settle(Broken(FaultKind.CONNECTION_LOST, f"ended after {self.bytes_read} bytes"))
+
+    def _ends(self, data: bytes) -> bool:
+        """Whether `data` certainly ends with the reply's own last bytes.
+
+        Blank lines are the one surplus that the parser hides. A reply they follow counts, but ends its connection.
+        """
+        own = b"0\r\n\r\n" if self._is_chunked else self._last_piece
+        return bool(own.strip()) and data.endswith(own)
+
+    def _settle(self, result: RawReply | Broken) -> None:
+        self.result = result
+        # The parser holds our methods and we hold it: let go, so that no garbage collection is needed.
+        del self._parser
+
+    def _break(self, kind: FaultKind, detail: str) -> None:
+        if self._broken is None:
+            self._broken = Broken(kind, detail)
+
+    def _reply(self) -> RawReply:
+        return RawReply(self._status, tuple(self._headers), b"".join(self._body), reused_connection=self._reused)
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        """Another reply begins: the first, one after an interim reply, or one too many."""
+        if self._complete:
+            self._break(FaultKind.PROTOCOL_ERROR, "more bytes than one reply")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; trailers after a chunked body are dropped."""
+        if not self._head_read:
+            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Judge the head."""
+        status = self._parser.get_status_code()
+        if status == 101:  # noqa: PLR2004 (Switching Protocols)
+            self._break(FaultKind.PROTOCOL_ERROR, "switched protocols")
+        elif status < 200:  # noqa: PLR2004 (interim)
+            self._interim_replies += 1
+            self._headers.clear()
+            if self._interim_replies > MAX_INTERIM_REPLIES:
+                self._break(FaultKind.PROTOCOL_ERROR, f"more than {MAX_INTERIM_REPLIES} interim replies")
+        else:
+            self._status = status
+            self._head_read = True
+            self._judge_framing(self._parser.get_http_version())
+
+    def _judge_framing(self, version: str) -> None:
+        transfer = self._values("transfer-encoding")
+        length = self._values("content-length")
+        if version not in {"1.0", "1.1"}:
+            self._break(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
+        elif any(coding not in {"", "identity"} for coding in self._values("content-encoding")):
+            self._break(FaultKind.REPLY_ENCODED, "Content-Encoding")
+        elif transfer and version == "1.0":
+            self._break(FaultKind.PROTOCOL_ERROR, "Transfer-Encoding in HTTP/1.0")
+        elif transfer not in ([], ["chunked"]):
+            self._break(FaultKind.REPLY_ENCODED, "Transfer-Encoding")
+        elif length and int(length[0]) > MAX_BODY_BYTES:
+            self._break(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+        self._until_end = not transfer and not length
+        self._is_chunked = bool(transfer)
+
+    def _values(self, name: str) -> list[str]:
+        """Return the elements of a header that is a list, in lower case."""
+        return [
+            element.strip().lower() for header, value in self._headers if header == name for element in value.split(",")
+        ]
+
+    def on_body(self, piece: bytes) -> None:
+        """Keep a piece of the body."""
+        self._body_bytes += len(piece)
+        if self._body_bytes > MAX_BODY_BYTES:
+            self._break(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+        self._body.append(piece)
+        self._last_piece = piece
+
+    def on_message_complete(self) -> None:
+        """The reply is complete, unless it was an interim one."""
+        if self._head_read:
+            self._complete = True
+            self.may_serve_on = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"

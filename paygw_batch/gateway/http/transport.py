@@ -1,0 +1,279 @@
+"""The way to the gateway: one request, sent at most once, and what became of it.
+
+Nothing is followed, repeated, remembered or taken from the environment. What decides whether a payout may be tried
+again is the first-byte witness in the fault that comes back, never the class of an exception.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import httpx
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.address import Connections, TransportSettings, gateway_origin, proxy_origin
+from paygw_batch.gateway.http.connection import CannotOpen, Connection
+from paygw_batch.gateway.http.http1 import payout_request, request_head
+from paygw_batch.gateway.http.tls import TlsChannel, client_context
+from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
+
+if TYPE_CHECKING:
+    from ssl import SSLSession
+
+MAX_QUIET_S = 1.0
+"""A connection that was idle for longer serves no further payout: servers close such, and the two could cross."""
+
+FIRST_LISTENING_S = 0.05
+"""How long, beyond a round trip, the gateway must be silent on the first connection before it is sent anything."""
+SHORTEST_LISTENING_S = 0.001
+"""A shorter wait is not worth its timer: then the kernel is only asked whether something has come."""
+
+_SET_HERE = frozenset(
+    {"host", "user-agent", "accept-encoding", "content-length", "transfer-encoding", "connection", "cookie"}
+)
+
+
+class DeliveryFault(httpx.TransportError):
+    """There is no complete reply; `fault` is what is known about what left."""
+
+    def __init__(self, fault: TransportFault, request: httpx.Request) -> None:
+        super().__init__(f"{fault.kind.value}: {fault.detail}", request=request)
+        self.fault = fault
+
+
+class PayoutTransport(httpx.AsyncBaseTransport):
+    """Takes requests to one gateway over HTTP/1.1. Belongs to the event loop it is first used on.
+
+    With fresh connections each carries one request and is closed. With reuse, a connection serves on while it was
+    quiet, and idle for less than `MAX_QUIET_S`; the one used last is taken first, and a new one is made only when none
+    is left, so that there are never more than were in flight at once.
+
+    TLS sessions are resumed, which spares the gateway a signature a connection, and TLS 1.2 a round trip; what was
+    verified in the first handshake is not verified again.
+
+    Raises `ConfigurationError` when it is made with settings that cannot be used or are not safe.
+    """
+
+    def __init__(self, settings: TransportSettings) -> None:
+        self._settings = settings
+        self._origin, _ = gateway_origin(settings.base_url)
+        self._proxy = proxy_origin(settings.proxy, gateway=self._origin) if settings.proxy is not None else None
+        self._context = client_context(settings.ca_bundle) if self._origin.is_tls else None
+        self._session: SSLSession | None = None
+        self._reuse = settings.connections is Connections.REUSE
+        self._idle: list[Connection] = []
+        self._living: set[Connection] = set()
+        self._answer_s: float | None = None
+        """How long the gateway took for its latest answer."""
+        self._is_closed = False
+
+    async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+        """Send one payout and wait for its reply. Never raises for a reason of the network.
+
+        When it is cancelled, its connection is cut and `CancelledError` goes on: by then a byte may have left.
+        Raises `InternalError` for a request to another place than the settings name.
+        """
+        return await self._send(payout_request(request, self._origin, close=not self._reuse))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a POST of httpx's, for callers that speak httpx; raise `DeliveryFault` where there is no reply.
+
+        Headers that are this transport's own business are set by it, and cookies are dropped. The settings' time-outs
+        hold, not httpx's.
+        """
+        place = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+        if request.method != "POST" or place != str(self._origin):
+            raise httpx.UnsupportedProtocol(f"Only POST to {self._origin} can be sent here.", request=request)
+        body = await request.aread()
+        fields = [(name, value) for name, value in request.headers.items() if name not in _SET_HERE]
+        head = request_head(
+            request.url.raw_path.decode("ascii"),
+            host=self._origin.authority,
+            fields=fields,
+            content_length=len(body),
+            close=not self._reuse,
+        )
+        result = await self._send(head + body)
+        if isinstance(result, TransportFault):
+            raise DeliveryFault(result, request)
+        return httpx.Response(
+            result.http_status,
+            headers=list(result.headers),
+            stream=httpx.ByteStream(result.body),
+            extensions={"http_version": b"HTTP/1.1", "reused_connection": result.reused_connection},
+            request=request,
+        )
+
+    async def probe(self) -> TransportFault | None:
+        """Make a connection, proxy and TLS included, and close it: is the gateway there? Nothing is sent."""
+        loop = asyncio.get_running_loop()
+        opened = await self._open(loop, loop.time() + self._settings.total_timeout_s)
+        if isinstance(opened, TransportFault):
+            return opened
+        opened.close()
+        return None
+
+    async def aclose(self) -> None:
+        """Cut every connection. An exchange under way ends with the fault CANCELLED and its true witness."""
+        self._is_closed = True
+        self._idle.clear()
+        for connection in list(self._living):
+            connection.abort()
+        for connection in list(self._living):
+            await connection.gone.wait()
+
+    async def _send(self, request: bytes) -> RawReply | TransportFault:
+        """Send the bytes of one request over a connection that may carry it."""
+        if self._is_closed:
+            raise InternalError("a request was sent through a transport that is closed")
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._settings.total_timeout_s
+        connection = self._take_idle(loop.time())
+        if connection is None:
+            opened = await self._open(loop, deadline_s)
+            if isinstance(opened, TransportFault):
+                return opened
+            connection = opened
+        asked_s, served = loop.time(), False
+        try:
+            result = await connection.exchange(
+                request, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
+            )
+            served = isinstance(result, RawReply)
+            self._answer_s = loop.time() - asked_s if served else self._answer_s
+        finally:
+            self._let_go(connection, served=served)
+        return result
+
+    def _take_idle(self, now_s: float) -> Connection | None:
+        """Return the connection used last, if it is still fit; close those that are not."""
+        while self._idle:
+            connection = self._idle.pop()
+            if now_s - connection.quiet_since_s < MAX_QUIET_S and connection.is_fit():
+                return connection
+            connection.close()
+        return None
+
+    def _let_go(self, connection: Connection, *, served: bool) -> None:
+        """Keep a connection that may serve on; end any other."""
+        if not served:
+            connection.abort()
+            return
+        if self._session is None:
+            self._session = connection.session()
+        # Whether it is still fit is asked when it is taken again: only then does the answer count.
+        if self._reuse and connection.is_quiet and not self._is_closed:
+            self._idle.append(connection)
+            self._close_stale(connection.quiet_since_s)
+        else:
+            connection.close()
+
+    def _close_stale(self, now_s: float) -> None:
+        """Close what no one will take any more: the list runs from the longest idle to the latest."""
+        while self._idle and now_s - self._idle[0].quiet_since_s >= MAX_QUIET_S:
+            self._idle.pop(0).close()
+
+    # Opening: name, TCP, proxy, TLS. Nothing of the request is in sight.
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> Connection | TransportFault:
+        connection = Connection(loop, self._living)
+        bound_s = min(loop.time() + self._settings.connect_timeout_s, deadline_s)
+        try:
+            async with asyncio.timeout_at(bound_s):
+                await self._open_step_by_step(loop, connection)
+            await connection.listen(self._listening_s(connection), loop.time() + self._settings.connect_timeout_s)
+        except TimeoutError:
+            connection.abort()
+            is_total = bound_s == deadline_s
+            return _not_sent(FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time")
+        except CannotOpen as error:
+            connection.abort()
+            # Should the session be what the gateway stumbled over, the next try does without it.
+            self._session = None
+            return _not_sent(error.kind, error.detail)
+        except BaseException:
+            connection.abort()
+            raise
+        if self._is_closed:
+            connection.abort()
+            return _not_sent(FaultKind.CANCELLED, "given up")
+        return connection
+
+    def _listening_s(self, connection: Connection) -> float:
+        """Return how long the gateway must be silent on a new connection before it is sent anything.
+
+        The first connection is listened to for long, because a run starts with it alone. Later ones for a round trip,
+        or a tenth of what the gateway last took to answer, if that is less.
+        """
+        if self._answer_s is None:
+            return connection.round_trip_s() + FIRST_LISTENING_S
+        most_s = self._answer_s / 10
+        listening_s = min(connection.round_trip_s(), most_s) if most_s >= SHORTEST_LISTENING_S else 0.0
+        return listening_s if listening_s >= SHORTEST_LISTENING_S else 0.0
+
+    async def _open_step_by_step(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+        if self._proxy is None:
+            await _connect(loop, connection, self._origin.host, self._origin.port)
+        else:
+            try:
+                await _connect(loop, connection, self._proxy.host, self._proxy.port)
+            except CannotOpen as error:
+                raise CannotOpen(FaultKind.PROXY_FAILED, error.detail) from None
+            await connection.open_tunnel(self._origin.host_and_port)
+        if self._context is not None:
+            channel = TlsChannel(self._context, self._origin.host, self._session)
+            await connection.open_tls(channel)
+            if not channel.resumed:
+                # There was no session, or the gateway takes it no more: the next one is read after this exchange.
+                self._session = None
+
+
+def _not_sent(kind: FaultKind, detail: str) -> TransportFault:
+    return TransportFault(kind, first_byte_left=False, detail=detail)
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, connection: Connection, host: str, port: int) -> None:
+    """Connect to the first address of `host` that answers. Raises `CannotOpen` for the last one that does not."""
+    problem = CannotOpen(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
+    for address in await _addresses(loop, host, port):
+        try:
+            await loop.create_connection(lambda: connection, address, port)
+        except OSError as error:
+            problem = CannotOpen(_kind_of(error), error.strerror or type(error).__name__)
+        else:
+            return
+    raise problem
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
+    """Return the addresses of `host`, in the order the system prefers."""
+    if _is_address(host):
+        return [host]
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else None
+        raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@lru_cache(maxsize=16)
+def _is_address(host: str) -> bool:
+    """Whether `host` is an IP address already, so that nothing needs to be looked up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _kind_of(error: OSError) -> FaultKind:
+    match error:
+        case ConnectionRefusedError():
+            return FaultKind.CONNECT_REFUSED
+        case TimeoutError():
+            return FaultKind.CONNECT_TIMEOUT
+        case _:
+            return FaultKind.CONNECT_FAILED

@@ -1,0 +1,1 @@
+"""Holds the private key and makes signatures with it."""

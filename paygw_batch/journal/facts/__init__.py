@@ -1,0 +1,1 @@
+"""Encodes facts, chains them, and computes states from them. Pure: no file, no clock."""

@@ -1,0 +1,113 @@
+"""The chain of facts: what a line of it holds, how its hash comes about, and how facts move instructions.
+
+Pure, and shared by every store.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from paygw_batch.core.lifecycle import IllegalMove
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, canonical, encode, encode_batch
+from paygw_batch.journal.facts.progress import Progress, advance
+from paygw_batch.journal.values import Entry
+
+
+class Line(NamedTuple):
+    """One line of the chain, as it is stored. `contradicts` is the state that the fact did not fit, None if it did."""
+
+    seq: int
+    at: str
+    kind: str
+    batch: int
+    instruction: int | None
+    attempt: int | None
+    contradicts: str | None
+    details: str
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The end of a chain, to which the next line is linked. `at` is the newest time of the chain."""
+
+    seq: int
+    hash: bytes
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which journal this is. `home` is the path of the file when a run last opened it."""
+
+    journal_id: str
+    endpoint: str
+    created_at: str
+    home: str
+
+    @property
+    def start(self) -> Link:
+        """What the first line is linked to: it binds the chain to one journal and one endpoint."""
+        text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at])
+        return Link(0, hashlib.sha256(text.encode()).digest())
+
+
+def linked(
+    end: Link,
+    at: str,
+    kind: str,
+    batch: int,
+    instruction: int | None,
+    attempt: int | None,
+    contradicts: str | None,
+    details: str,
+) -> Line:
+    """Return the line that follows `end`: its hash is SHA-256 over the hash before it and all its other columns.
+
+    The columns stand on lines of their own, details last; none of the others can hold a line break, so that two
+    different facts never have the same bytes.
+    """
+    seq = end.seq + 1
+    text = f"{seq}\n{at}\n{kind}\n{batch}\n{instruction}\n{attempt}\n{contradicts}\n{details}"
+    digest = hashlib.sha256(end.hash + text.encode()).digest()
+    return Line(seq, at, kind, batch, instruction, attempt, contradicts, details, digest)
+
+
+def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
+    """Return the line that opens batch number `batch`."""
+    return linked(end, max(at, end.at), BATCH_OPENED, batch, None, None, None, encode_batch(opened))
+
+
+def follow(end: Link, line: Line) -> Link:
+    """Return the end of the chain with `line`. Raises `JournalCorrupt` unless the line is what `end` leads to."""
+    if line.seq != end.seq + 1:
+        raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
+    if linked(end, *line[1:-1]).hash != line.hash:
+        raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
+    return Link(line.seq, line.hash, line.at)
+
+
+def fold(
+    entries: Iterable[Entry], end: Link, progress: MutableMapping[int, Progress], batches: Mapping[int, int]
+) -> list[Line]:
+    """Return the lines that `entries` become, and move the instructions in `progress` (by number) as they say.
+
+    `batches` maps an instruction to the number of its batch. A fact that does not fit moves nothing. The times of a
+    chain never go back: a fact of a clock that was set back has the time of the fact before it.
+    """
+    lines = []
+    for entry in entries:
+        number, at = entry.instruction, max(entry.at, end.at)
+        after = advance(progress[number], entry.fact, entry.attempt, at)
+        contradicts = None
+        if isinstance(after, IllegalMove):
+            contradicts = after.state
+        else:
+            progress[number] = after
+        kind, details = encode(entry.fact)
+        line = linked(end, at, kind, batches[number], number, entry.attempt, contradicts, details)
+        lines.append(line)
+        end = Link(line.seq, line.hash, at)
+    return lines

@@ -1,0 +1,122 @@
+"""Digests of the rows that a batch brings, by which a later change to any of them is found."""
+
+import hashlib
+
+from paygw_batch.errors import InternalError
+from paygw_batch.journal.facts.codec import BatchOpened
+from paygw_batch.journal.values import Known, NewBatch, NewInstruction
+
+_ROWS_AT_ONCE = 1_000
+
+
+class RowDigest:
+    """SHA-256 over rows of so many values in order, in hex.
+
+    Values are written as text, each closed by NUL; no value may hold one, so that different rows never have the same
+    bytes. Rows are hashed some at a time: a batch has a million of them.
+    """
+
+    def __init__(self, values: int) -> None:
+        self.count = 0
+        self._values = values
+        self._waiting: list[str] = []
+        self._sha256 = hashlib.sha256()
+
+    def add(self, row: str) -> None:
+        """Take one row in: its values as text, NUL between them.
+
+        Raises `InternalError`, now or at a later row, when a value holds NUL: validated text never does.
+        """
+        self.count += 1
+        self._waiting.append(row)
+        if len(self._waiting) == _ROWS_AT_ONCE:
+            self._hash()
+
+    def hexdigest(self) -> str:
+        """Return the digest of what was taken in so far. Raises `InternalError` when a value holds NUL."""
+        self._hash()
+        return self._sha256.hexdigest()
+
+    def _hash(self) -> None:
+        text = "".join([f"{row}\0" for row in self._waiting])
+        if text.count("\0") != len(self._waiting) * self._values:
+            raise InternalError("a validated value holds a NUL character")
+        self._sha256.update(text.encode())
+        self._waiting.clear()
+
+
+class PageDigest:
+    """SHA-256 over pages in order, each with its length before it, in hex."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sha256 = hashlib.sha256()
+
+    def add(self, page: bytes) -> None:
+        """Take one page in."""
+        self.count += 1
+        self._sha256.update(len(page).to_bytes(8, "big"))
+        self._sha256.update(page)
+
+    def hexdigest(self) -> str:
+        """Return the digest of what was taken in so far."""
+        return self._sha256.hexdigest()
+
+
+class Intake:
+    """Watches what a batch brings go by, and comes to what is written down of it."""
+
+    def __init__(self, batch: NewBatch, first_instruction: int) -> None:
+        self._batch = batch
+        self.first_instruction = first_instruction
+        self._pages = PageDigest()
+        self._instructions = RowDigest(values=12)
+        self._known = RowDigest(values=2)
+        self._totals: dict[str, tuple[int, int]] = {}
+
+    @property
+    def pages(self) -> int:
+        """How many pages were taken in so far."""
+        return self._pages.count
+
+    def page(self, page: bytes) -> None:
+        """Take in the next page of the sheet."""
+        self._pages.add(page)
+
+    def instruction(self, number: int, new: NewInstruction, replaces: int | None) -> None:
+        """Take in the next new instruction."""
+        row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
+        self._instructions.add(
+            f"{number}\0{row}\0{client_orderid}\0{country}\0{currency}\0{minor}\0{replaces}\0{amount}\0{form}\0{fields}\0"
+            f"{payee}\0{content}"
+        )
+        count, total = self._totals.get(currency, (0, 0))
+        self._totals[currency] = (count + 1, total + minor)
+
+    def known(self, known: Known) -> None:
+        """Take in the next row that another batch already has."""
+        self._known.add(f"{known.row}\0{known.instruction}")
+
+    def opened(self) -> BatchOpened:
+        """Return what was taken in, digests and totals."""
+        batch = self._batch
+        return BatchOpened(
+            batch=batch.batch,
+            operation=batch.operation,
+            sheet_name=batch.sheet_name,
+            sheet_path=batch.sheet_path,
+            sheet_sha256=batch.sheet_sha256,
+            rows=batch.rows,
+            defects=batch.defects,
+            first_instruction=self.first_instruction,
+            instructions=self._instructions.count,
+            instructions_sha256=self._instructions.hexdigest(),
+            known=self._known.count,
+            known_sha256=self._known.hexdigest(),
+            pages=self._pages.count,
+            pages_sha256=self._pages.hexdigest(),
+            totals=self._totals,
+            by=batch.by,
+            approvals=batch.approvals,
+            plan_sha256=batch.plan_sha256,
+        )

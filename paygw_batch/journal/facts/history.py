@@ -1,0 +1,54 @@
+"""What people did, read back from the facts of the journal."""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from paygw_batch.core.lifecycle import (
+    Concluded,
+    FactKind,
+    Intended,
+    Interrupted,
+    Released,
+    Replaced,
+    Resolved,
+    Returned,
+)
+from paygw_batch.journal.facts.codec import BATCH_OPENED, decode, decode_batch
+from paygw_batch.journal.values import Deed
+
+DEED_KINDS = tuple(
+    kind.value
+    for kind in (
+        FactKind.RESOLVED_PAID,
+        FactKind.RESOLVED_REJECTED,
+        FactKind.RESOLVED_NOT_RECEIVED,
+        FactKind.RELEASED,
+        FactKind.RETURNED,
+        FactKind.REPLACED,
+    )
+)
+"""The kinds of facts about an instruction that come from a person."""
+
+
+def deeds_of(seq: int, at: str, kind: str, details: str, *, row: int | None, attempt: int | None) -> Iterator[Deed]:
+    """Yield what one fact says that people did; nothing for the facts of a run."""
+    if kind == BATCH_OPENED:
+        opened = decode_batch(details)
+        yield Deed(seq, at, "opened", None, None, opened.by, f"{opened.rows} rows of {opened.sheet_name}")
+        for sentence in opened.approvals:
+            yield Deed(seq, at, "approved", None, None, "", sentence)
+        return
+    fact = decode(kind, details)
+    match fact:
+        case Resolved():
+            yield Deed(seq, at, kind, row, attempt, fact.by, fact.evidence)
+        case Released():
+            yield Deed(seq, at, kind, row, attempt, fact.by, f"next attempt as {fact.order_id}")
+        case Returned():
+            yield Deed(seq, at, kind, row, attempt, "", fact.evidence)
+        case Replaced():
+            yield Deed(seq, at, kind, row, attempt, "", f"by row {fact.row} of batch {fact.batch}")
+        case Intended() | Concluded() | Interrupted():
+            return
+        case _:
+            assert_never(fact)

@@ -1,0 +1,1 @@
+"""Guards a journal file: its lock, its witness, its location."""

@@ -1,0 +1,176 @@
+"""The lock that lets one run at a time write a journal: the operating system's, so that it ends when its holder does.
+
+`flock` and not POSIX record locks: those are lost when any descriptor of the file is closed anywhere in the process,
+and do not keep a second opening in the same process out. The lock is on a file of its own beside the journal, because
+no one but SQLite may open and close the database file while it is in use.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
+from paygw_batch.journal.guards.location import open_private
+
+_HOLDER_BYTES = 4096
+_held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """How long a lock is waited for that another process keeps although the run that took it has ended.
+
+    A run that is killed while it starts a process can leave the lock with that process for a moment: a new process has
+    all files of the old one open until it begins its own program. `is_any_holder` waits for living holders as well.
+    """
+
+    limit_s: float = 5.0
+    every_s: float = 0.05
+    is_any_holder: bool = False
+    monotonic_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class WriteLock(Protocol):
+    """What a writer asks of its lock: held until `close`."""
+
+    def close(self) -> None:
+        """Let another run have the journal."""
+        ...
+
+
+class RunLock:
+    """The right to write one journal, held from construction to `close` or the end of the process.
+
+    `kind` and `command` say who holds it: the one for programs, the other for people. Raises `held`, naming the holder,
+    when another process has it. A living holder is not waited for, unless `wait` says so.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: str,
+        command: str,
+        kind: HolderKind = HolderKind.RUN,
+        held: type[JournalHeld] = JournalHeld,
+        wait: LockWait | None = None,
+    ) -> None:
+        self._fd: int | None = None
+        fd = _lock(path, held, wait or LockWait())
+        host = socket.gethostname()
+        holder = {"pid": os.getpid(), "host": host, "since": now, "command": command, "kind": kind.value}
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(holder).encode(), 0)
+        except OSError as error:
+            os.close(fd)
+            raise JournalError(
+                f"The journal's lock {path} cannot be written: {error.strerror}.",
+                hint="Free some room, run again.",
+            ) from None
+        self._fd = fd
+        _held.add(self)
+
+    def close(self) -> None:
+        """Let another run have the journal."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
+    """Return a descriptor that holds the lock on the file that stands at `path` now."""
+    give_up_s = wait.monotonic_s() + wait.limit_s
+    while True:
+        fd = open_private(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(fd)
+            os.close(fd)
+            if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= give_up_s:
+                raise _held_by(holder, held) from None
+            wait.sleep(wait.every_s)
+            continue
+        if _is_same_file(fd, path):
+            return fd
+        os.close(fd)  # someone removed the file between opening and locking it: a lock on it would keep no one out
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who took the lock, as far as it has said: `pid` is 0 while it has not."""
+
+    pid: int = 0
+    host: str = ""
+    since: str = ""
+    command: str = ""
+    kind: HolderKind = HolderKind.STARTING
+
+    def has_ended(self) -> bool:
+        """Whether the process that took the lock is known to be dead, so that only a process it started can have it."""
+        if self.pid <= 0 or self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # it lives, and belongs to someone else
+            return False
+        return _is_zombie(self.pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended and its parent has not taken note of it yet. Such a one has no file open."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+
+
+def _holder(fd: int) -> _Holder:
+    try:
+        told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
+        # Earlier versions did not write the kind. What is not known is not waited for.
+        kind = HolderKind.LISTENER if told.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
+        return _Holder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
+    except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
+        return _Holder()
+
+
+def _held_by(holder: _Holder, held: type[JournalHeld]) -> JournalHeld:
+    if not holder.pid:
+        told = "it has just started"
+    else:
+        told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
+    message = f"{held().message.removesuffix('.')}: {told}."
+    if holder.has_ended():
+        message += " That process has ended, and a process that it started still has the lock."
+    refusal = held(message)
+    refusal.holder = holder.kind
+    return refusal
+
+
+def _let_go_in_child() -> None:
+    """Close the descriptors a forked child inherits, which would keep the lock alive after its parent has ended."""
+    for lock in list(_held):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

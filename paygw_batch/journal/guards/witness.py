@@ -1,0 +1,189 @@
+"""The witness: the chain's head, kept a second time in a small file elsewhere.
+
+A journal that was restored from a backup, copied or replaced is sound in itself, and would have rows paid again. It is
+found because the witness has seen more. Two slots in sectors of their own are written in turn, each with a checksum:
+whatever moment a machine stops at, the other slot is whole.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from paygw_batch.errors import JournalError, JournalWentBack
+from paygw_batch.journal.guards.location import check_file, open_private, sync_directory
+
+_SLOT_OFFSETS = (0, 4096)
+_SLOT_BYTES = 512
+_WORD = "paygw-witness-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a witness knows: the journal with this id once reached fact `seq` with this hash (hex).
+
+    `seq` is 0 when the journal was made and no fact was written yet.
+    """
+
+    journal_id: str
+    seq: int
+    hash: str
+
+
+def witness_path(witness_dir: Path, journal: Path) -> Path:
+    """Return where the witness of the journal at this settled path stands."""
+    digest = hashlib.sha256(os.fsencode(journal)).hexdigest()
+    return witness_dir / f"{digest[:32]}.witness"
+
+
+def read_witness(path: Path) -> Seen | None:
+    """Return the newest that the witness has seen; None when there is no witness.
+
+    Raises `JournalError` when the file stands and nothing in it can be read.
+    """
+    if not check_file(path):
+        return None
+    content = path.read_bytes()
+    slots = [_read_slot(content[offset : offset + _SLOT_BYTES]) for offset in _SLOT_OFFSETS]
+    seen = [slot for slot in slots if slot is not None]
+    if not seen:
+        raise JournalError(
+            f"The journal's witness {path} is damaged.",
+            hint="If you know that the journal is the newest one, remove the witness file and say so with "
+            "`paygw-batch journal adopt`.",
+        )
+    return max(seen, key=lambda slot: slot.seq)
+
+
+def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, Seen]]:
+    """Yield what any witness in `witness_dir` knows of a journal, whatever place it was kept for."""
+    for path in sorted(witness_dir.glob("*.witness")):
+        seen = read_witness(path)
+        if seen is not None and seen.journal_id == journal_id:
+            yield path, seen
+
+
+def retire(path: Path, seen: Seen) -> None:
+    """Keep the witness of a journal that is lost under the journal's own name, where another takes its place."""
+    path.rename(path.with_name(f"{seen.journal_id}.witness"))
+    sync_directory(path.parent)
+
+
+class HeadWitness(Protocol):
+    """What a writer asks of a witness."""
+
+    def note(self, seen: Seen) -> None:
+        """Make `seen` durable. Raises `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Witness:
+    """The witness of a journal that a run writes. Made for its owner alone if it is missing."""
+
+    def __init__(self, path: Path, seen: Seen) -> None:
+        self.path = path
+        if not check_file(path):
+            make_witness(path, seen)
+        self._fd = open_private(path)
+        slots = [_read_slot(os.pread(self._fd, _SLOT_BYTES, offset)) for offset in _SLOT_OFFSETS]
+        newest = max((0, 1), key=lambda n: -1 if (slot := slots[n]) is None else slot.seq)
+        self._next_slot = 1 - newest
+        if slots[newest] != seen:
+            self.note(seen)
+
+    def note(self, seen: Seen) -> None:
+        """Make `seen` durable. Raises `OSError`."""
+        os.pwrite(self._fd, _slot(seen), _SLOT_OFFSETS[self._next_slot])
+        _sync_data(self._fd)
+        self._next_slot = 1 - self._next_slot
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
+def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]) -> None:
+    """Raise `JournalWentBack` unless a journal with this id, that ends at `seq`, continues what was seen.
+
+    A journal that is ahead of its witness is fine: a run may end between writing the one and the other. A witness of
+    another journal that never had a fact says nothing.
+    """
+    if seen.journal_id != journal_id and seen.seq == 0:
+        return
+    if seen.journal_id != journal_id:
+        raise JournalWentBack(
+            "Another journal stands where this machine knows one that rows were sent from.", hint=_mend(path)
+        )
+    if seq < seen.seq:
+        raise JournalWentBack(
+            f"The journal ends at fact {seq}, but fact {seen.seq} was already written: this is an older copy.",
+            hint=_mend(path),
+        )
+    if hash_at(seen.seq) != seen.hash:
+        raise JournalWentBack(
+            f"Fact {seen.seq} of the journal is not the one that was written first: this copy went its own way.",
+            hint=_mend(path),
+        )
+
+
+def missing_journal(journal: Path, seen: Seen) -> JournalWentBack:
+    """Return the error for a journal that is gone although its witness knows it."""
+    return JournalWentBack(
+        f"The journal {journal} ({seen.journal_id}) is gone, and rows were already sent from it.",
+        hint="Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good "
+        "and you have checked with the gateway what was paid, make another one with "
+        f"`paygw-batch journal new --beside {seen.journal_id}`.",
+    )
+
+
+def _mend(path: Path) -> str:
+    return (
+        "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good and "
+        f"you have checked with the gateway what was paid since, remove {path} and say with "
+        "`paygw-batch journal adopt` that this one is the newest now."
+    )
+
+
+def _slot(seen: Seen) -> bytes:
+    text = f"{_WORD} {seen.journal_id} {seen.seq} {seen.hash}"
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text} {checksum}".encode().ljust(_SLOT_BYTES - 1) + b"\n"
+
+
+def _read_slot(content: bytes) -> Seen | None:
+    """Return what a slot says, None when it is empty, torn or damaged."""
+    try:
+        _, journal_id, seq, head_hash, _ = content.decode("ascii").split()
+        seen = Seen(journal_id, int(seq), head_hash)
+    except ValueError:
+        return None
+    return seen if _slot(seen) == content else None
+
+
+def make_witness(path: Path, seen: Seen) -> None:
+    """Make a witness that knows `seen`, in the place of any before: under another name first, then under its own."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        for offset in _SLOT_OFFSETS:
+            os.pwrite(fd, _slot(seen), offset)
+        os.fsync(fd)
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+    sync_directory(path.parent)
+
+
+def _sync_data(fd: int) -> None:
+    """Flush the data of a file whose size does not change; macOS has no call for just that."""
+    getattr(os, "fdatasync", os.fsync)(fd)

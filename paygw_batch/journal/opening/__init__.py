@@ -1,0 +1,1 @@
+"""Opens a journal: examines it, creates it, registers it, adopts a copy."""

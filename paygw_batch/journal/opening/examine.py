@@ -1,0 +1,147 @@
+"""What is found out about a journal before anything is done with it: what it is, and whether it is the newest."""
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
+from paygw_batch.journal.facts.chain import Identity, Link
+from paygw_batch.journal.guards.location import check_directory, check_file
+from paygw_batch.journal.guards.witness import Seen, hold_against, read_witness, witness_path
+from paygw_batch.journal.sqlite.about import names_of
+from paygw_batch.journal.sqlite.connect import connect
+from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, migrations, version_of
+from paygw_batch.journal.sqlite.verify import check_tail
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A journal that was looked at, and is sound as far as a quick look tells."""
+
+    version: int
+    identity: Identity
+    end: Link
+    names: tuple[EndpointIdentity, ...]
+    """Every name under which it knows its endpoint."""
+
+    @property
+    def seen(self) -> Seen:
+        """What a witness of it knows that has seen all of it."""
+        return Seen(self.identity.journal_id, self.end.seq, self.end.hash.hex())
+
+
+def check_place(path: Path) -> bool:
+    """Return whether a journal stands at `path`.
+
+    Raises `JournalError` unless it is plain, private and on this machine, like the files that SQLite keeps beside it.
+    """
+    check_directory(path.parent)
+    for ending in ("-wal", "-shm"):
+        check_file(path.with_name(path.name + ending))
+    return check_file(path)
+
+
+def look_at(
+    connection: apsw.Connection,
+    path: Path,
+    *,
+    endpoint: EndpointIdentity,
+    seen: Seen | None,
+    witness: Path,
+    is_any_name_fine: bool = False,
+) -> Found | None:
+    """Find out what the database at `path` is, without changing it; None for an empty file.
+
+    A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person says it first.
+    Raises `JournalError` when it is no journal, one of another endpoint or of a newer version, `JournalCorrupt` when it
+    is damaged, and `JournalWentBack` when the witness has `seen` more than it holds.
+    """
+    try:
+        version = version_of(connection, path)
+        if version == 0:
+            return None
+        found = Found(version, identity_of(connection), end_of(connection), names_of(connection, version))
+        _check_endpoint(found, path, endpoint, is_any_name_fine=is_any_name_fine)
+        if version == len(migrations()):
+            check_tables(connection, path)
+        if seen is not None:
+            hold(connection, found, seen, witness)
+        check_tail(connection)
+    except apsw.NotADBError:
+        raise JournalError(f"{path} is not a journal, or its first page is damaged.") from None
+    except apsw.CorruptError as error:
+        raise JournalCorrupt(f"The journal {path} is damaged: {error}.") from None
+    except apsw.Error as error:
+        raise JournalError(f"The journal {path} cannot be read: {error}.") from None
+    return found
+
+
+def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_any_name_fine: bool) -> None:
+    if any(name.is_reached_like(endpoint) for name in found.names):
+        return
+    if not endpoint.is_one_of(found.names):
+        raise JournalError(
+            f"The journal {path} belongs to another endpoint.",
+            hint="Name a journal of its own for each endpoint: [journal] path, or --journal.",
+        )
+    if not is_any_name_fine:
+        raise JournalError(
+            f"The journal {path} is that of the same endpoint and consumer key under another name: it knows "
+            f"{found.names[0].host}, and the configuration says {endpoint.host}.",
+            hint="If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct "
+            "gateway.base_url, or name a journal of its own: [journal] path, or --journal.",
+        )
+
+
+def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:
+    """Return the witness of the place this journal was moved from, None when it stands where it always did.
+
+    Raises `JournalWentBack` when the journal it was copied from still stands, or went on after the copy was made.
+    """
+    home = Path(found.identity.home)
+    if home == path or _is_same_file(home, path):
+        return None
+    if stands_at(home, found.identity.journal_id):
+        raise JournalWentBack(
+            f"This is a copy of the journal {home}, which still stands: sending from both could pay rows twice.",
+            hint=f"Use {home}. To move a journal, move the file and leave none behind.",
+        )
+    former = witness_path(witness_dir, home)
+    seen = read_witness(former)
+    if seen is None or seen.journal_id != found.identity.journal_id:
+        return None
+    hold(connection, found, seen, former)
+    return former
+
+
+def hold(connection: apsw.Connection, found: Found, seen: Seen, witness: Path) -> None:
+    """Raise `JournalWentBack` unless a journal continues what the witness at `witness` has seen."""
+    hold_against(
+        seen,
+        witness,
+        journal_id=found.identity.journal_id,
+        seq=found.end.seq,
+        hash_at=lambda seq: hash_at(connection, seq).hex(),
+    )
+
+
+def _is_same_file(home: Path, path: Path) -> bool:
+    try:
+        return os.path.samestat(home.lstat(), path.lstat())
+    except OSError:
+        return False
+
+
+def stands_at(home: Path, journal_id: str) -> bool:
+    """Whether the journal with this id stands at `home`. What cannot be read there is taken for it."""
+    if not os.path.lexists(home):
+        return False
+    try:
+        with closing(connect(home, write=False)) as connection:
+            return identity_of(connection).journal_id == journal_id
+    except (apsw.Error, JournalError):
+        return True

@@ -1,0 +1,150 @@
+"""The registry: which journals pay which endpoint, as far as this user's state directory remembers.
+
+A file for each journal, `JOURNAL_ID.json`, written whole or not at all. An entry is there before its journal is, as an
+intention, so that no moment exists at which a journal can be opened and is not remembered. Who writes an entry holds
+the registry's lock from its first look to its last write.
+"""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import apsw
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import JournalError, PaygwError
+from paygw_batch.journal.guards.location import check_directory, check_file, make_directory, sync_directory
+from paygw_batch.journal.guards.lock import LockWait, RunLock
+from paygw_batch.journal.sqlite.connect import connect
+from paygw_batch.journal.sqlite.schema import identity_of
+
+_ENTRY = re.compile(r"[0-9a-f]{32}\.json")
+_LOCK = "journals.lock"
+_WAIT = LockWait(limit_s=30.0, is_any_holder=True)
+"""The registry is held for moments, so that a second command waits for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One journal that is remembered: which endpoint it pays, under all its names, and where it is.
+
+    `is_intended` says that its making was begun and is not known to have ended.
+    """
+
+    journal_id: str
+    names: tuple[EndpointIdentity, ...]
+    path: str
+    created_at: str
+    is_intended: bool = False
+
+    def pays(self, names: Sequence[EndpointIdentity]) -> bool:
+        """Whether it pays the endpoint that has any of `names`."""
+        return any(ours.is_same_as(other) for ours in self.names for other in names)
+
+
+class JournalRegistry:
+    """The registry in `directory`. Nothing is made there before something is written."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @contextmanager
+    def held(self, now: str) -> Iterator[None]:
+        """Keep every other process from writing. Raises `JournalHeld` when another one does not end."""
+        make_directory(self._directory)
+        check_directory(self._directory)
+        lock = RunLock(self._directory / _LOCK, now=now, command="the registry of journals", wait=_WAIT)
+        try:
+            yield
+        finally:
+            lock.close()
+
+    def entries(self) -> Sequence[Registered]:
+        """Return every journal that is remembered, oldest first. Raises `JournalError` for an entry that is damaged."""
+        try:
+            found = [path for path in self._directory.iterdir() if _ENTRY.fullmatch(path.name)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise JournalError(f"{self._directory} cannot be read: {error.strerror}.") from None
+        return sorted((_read(path) for path in found), key=lambda entry: (entry.created_at, entry.journal_id))
+
+    def entry(self, journal_id: str) -> Registered | None:
+        """Return what is remembered of one journal."""
+        path = self._path(journal_id)
+        return _read(path) if check_file(path) else None
+
+    def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[Registered]:
+        """Return the journals of an endpoint, oldest first, without the one whose id is `but`.
+
+        Journals that an older version made at their default places are among them, whether a run has opened them since
+        or not.
+        """
+        entries = {entry.journal_id: entry for entry in (*self._of_older_versions(), *self.entries())}
+        found = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
+        return sorted(found, key=lambda entry: (entry.created_at, entry.journal_id))
+
+    def write(self, entry: Registered) -> None:
+        """Make an entry durable, in the place of the one before. The lock is held."""
+        path = self._path(entry.journal_id)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, (json.dumps(asdict(entry), indent=1) + "\n").encode())
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.rename(path)
+            sync_directory(self._directory)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise JournalError(
+                f"{path} cannot be written: {error.strerror}.", hint="Free some room, run again."
+            ) from None
+
+    def forget(self, entry: Registered) -> None:
+        """Remove an entry whose journal never came to be. The lock is held."""
+        self._path(entry.journal_id).unlink(missing_ok=True)
+        sync_directory(self._directory)
+
+    def _path(self, journal_id: str) -> Path:
+        return self._directory / f"{journal_id}.json"
+
+    def _of_older_versions(self) -> Iterator[Registered]:
+        """Yield the journals at default places, which are beside the registry, but for those that cannot be read."""
+        for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
+            with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
+                identity = identity_of(connection)
+                names = (EndpointIdentity.from_name(identity.endpoint),)
+                yield Registered(identity.journal_id, names, str(path), identity.created_at)
+
+
+def _read(path: Path) -> Registered:
+    check_file(path)
+    try:
+        told = json.loads(path.read_bytes())
+        names = tuple(EndpointIdentity(**name) for name in told.pop("names"))
+        return Registered(names=names, **told)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise JournalError(
+            f"{path} is damaged: it says which endpoint a journal pays.",
+            hint="Put the file back from a backup. If there is none, move it away and run the next command with that "
+            "journal: it is then written again.",
+        ) from None
+    except OSError as error:
+        raise JournalError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def told(entries: Sequence[Registered]) -> str:
+    """Return a sentence that names journals by id and path; nothing for none. It begins with a blank."""
+    if not entries:
+        return ""
+    listed = ", ".join(f"{entry.journal_id} at {entry.path}" for entry in entries)
+    many = "other journals of the same endpoint" if len(entries) > 1 else "another journal of the same endpoint"
+    return f" This user's state directory remembers {many}: {listed}."

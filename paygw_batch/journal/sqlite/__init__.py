@@ -1,0 +1,1 @@
+"""Stores the journal in SQLite."""

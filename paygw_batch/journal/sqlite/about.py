@@ -1,0 +1,66 @@
+"""What the journal keeps about itself: the names of its endpoint, and people's word that it is the newest copy.
+
+Each is a chain of its own, like the facts: the hash of a line is SHA-256 over the hash before it and all its columns.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.facts.chain import Link
+from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.sqlite.schema import identity_of
+
+_FIRST_VERSION = 4
+"""The first version of the tables that holds any of this."""
+_NAMES = "endpoint_name"
+_ADOPTIONS = "adoption"
+
+
+def names_of(connection: apsw.Connection, version: int) -> tuple[EndpointIdentity, ...]:
+    """Return every name under which a journal with tables of this version knows its endpoint, the first one first."""
+    first = EndpointIdentity.from_name(identity_of(connection).endpoint)
+    if version < _FIRST_VERSION:
+        return (first,)
+    noted = fetch(connection, "SELECT host, consumer_key_sha256 FROM endpoint_name ORDER BY number")
+    return (first, *(EndpointIdentity(host, first.endpoint_id, key) for host, key in noted))
+
+
+def note_name(connection: apsw.Connection, endpoint: EndpointIdentity, *, at: str, by: str) -> None:
+    """Keep a name of the endpoint, inside the transaction that the caller holds; nothing for one that is kept."""
+    name = (endpoint.host, endpoint.consumer_key_sha256)
+    kept = fetch(connection, "SELECT 1 FROM endpoint_name WHERE (host, consumer_key_sha256) = (?, ?)", name)
+    if not kept:
+        _add(connection, _NAMES, (*name, at, by))
+
+
+def note_adoption(connection: apsw.Connection, end: Link, *, at: str, by: str, path: str) -> None:
+    """Keep a person's word, inside the transaction that the caller holds. `end` is what they took for the newest."""
+    _add(connection, _ADOPTIONS, (at, by, path, end.seq, end.hash.hex()))
+
+
+def check_about(connection: apsw.Connection) -> None:
+    """Raise `JournalCorrupt` unless names and adoptions are as they were written."""
+    for table in (_NAMES, _ADOPTIONS):
+        before = identity_of(connection).start.hash
+        lines = fetch(connection, f"SELECT * FROM {table} ORDER BY number")  # noqa: S608 - one of two names of ours
+        for number, (found, *columns, digest) in enumerate(lines, start=1):
+            before = _linked(before, number, columns)
+            if found != number or digest != before:
+                raise JournalCorrupt(f"Line {number} of table {table} was changed, or one before it is missing.")
+
+
+def _add(connection: apsw.Connection, table: str, columns: Sequence[Any]) -> None:
+    found = fetch(connection, f"SELECT number, hash FROM {table} ORDER BY number DESC LIMIT 1")  # noqa: S608 - as above
+    number, before = found[0] if found else (0, identity_of(connection).start.hash)
+    line = (number + 1, *columns, _linked(before, number + 1, columns))
+    fetch(connection, f"INSERT INTO {table} VALUES ({', '.join('?' * len(line))})", line)  # noqa: S608 - as above
+
+
+def _linked(before: bytes, number: int, columns: Sequence[Any]) -> bytes:
+    return hashlib.sha256(before + canonical([number, *columns]).encode()).digest()

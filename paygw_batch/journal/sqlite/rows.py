@@ -1,0 +1,123 @@
+"""How values become lines of the tables, and lines values."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from paygw_batch.core.lifecycle import Standing, State
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.facts.digest import Intake
+from paygw_batch.journal.facts.progress import Progress
+from paygw_batch.journal.values import Known, NewInstruction
+
+
+class _States(dict[str, State]):
+    """The states by their words; a CHECK in the table would say the same, at 3 us a write."""
+
+    def __missing__(self, word: str) -> State:
+        """Refuse a word that we never write."""
+        raise JournalCorrupt(f"An instruction stands in a state that there is not: {word[:20]!r}.")
+
+
+STATES: Mapping[str, State] = _States({state.value: state for state in State})
+
+PROGRESS = """order_id, state, attempt, generation, possible_duplicate_of, inherited_attempts, sent_orderid, purpose,
+    gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at"""
+"""The columns of the view `progress` that `progress_of` reads, in its order."""
+
+SAVE_PROGRESS = """
+    INSERT INTO standing
+    SELECT column1, column2, column3, column4, column5, column6, column7, column8, column9, column10, column11,
+        column12, column13, column14, column15, column16, column17
+    FROM ({lines}) LEFT JOIN standing before ON before.instruction = column1
+    WHERE before.instruction IS NULL OR (before.state = column18 AND before.attempt = column19)
+    ON CONFLICT (instruction) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+        generation = excluded.generation, possible_duplicate_of = excluded.possible_duplicate_of,
+        inherited_attempts = excluded.inherited_attempts, order_id = excluded.order_id,
+        sent_orderid = excluded.sent_orderid, purpose = excluded.purpose, gateway_status = excluded.gateway_status,
+        gateway_reference = excluded.gateway_reference, http_status = excluded.http_status,
+        error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
+        first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at"""
+"""Compare-and-set: a line is written where there is none, or where it is still what it was when it was read."""
+
+
+_WITH_FIELDS = "\x1f"
+CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
+"""An instruction's content, in SQL: see `_stored_content`."""
+
+
+def progress_of(columns: Sequence[Any]) -> Progress:
+    """Return the progress that the columns `PROGRESS` hold."""
+    return Progress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
+
+
+def page_lines(batch: int, pages: Iterable[bytes], intake: Intake) -> Iterator[tuple[object, ...]]:
+    """Yield the pages of a batch as they are stored, taken in by `intake`."""
+    for number, content in enumerate(pages):
+        intake.page(content)
+        yield batch, number, content
+
+
+def instruction_lines(
+    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], intake: Intake
+) -> Iterator[tuple[object, ...]]:
+    """Yield the new instructions of a batch as they are stored, taken in by `intake`."""
+    for number, new in enumerate(instructions, start=intake.first_instruction):
+        row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
+        old = replaced.get(row)
+        intake.instruction(number, new, old)
+        stored = _stored_content(content, fields)
+        yield number, batch, row, client_orderid, country, currency, minor, old, amount, form, fields, payee, stored
+
+
+def _stored_content(content: str, fields: str) -> str:
+    """Return a content as it is stored: most end with the fields that stand beside them, and those are kept once.
+
+    A control character in front, which no content has, tells the two apart.
+    """
+    if content.startswith(_WITH_FIELDS):
+        raise InternalError("a content starts with a control character")
+    return f"{_WITH_FIELDS}{content.removesuffix(fields)}" if content.endswith(fields) else content
+
+
+def known_lines(batch: int, known: Iterable[Known], intake: Intake) -> Iterator[tuple[object, ...]]:
+    """Yield the known rows of a batch as they are stored, taken in by `intake`."""
+    for line in sorted(known, key=attrgetter("row")):
+        intake.known(line)
+        yield batch, line.row, line.instruction
+
+
+def progress_line(number: int, after: Progress, before: Progress) -> tuple[object, ...]:
+    """Return an instruction's progress as it is stored, and after it the state and attempt it must have come from."""
+    standing = after.standing
+    return (
+        number,
+        standing.state,
+        standing.attempt,
+        standing.generation,
+        standing.possible_duplicate_of,
+        after.inherited_attempts,
+        after.order_id,
+        after.sent_orderid,
+        after.purpose,
+        after.gateway_status,
+        after.gateway_reference,
+        after.http_status,
+        after.error_code,
+        after.message,
+        after.intended_at,
+        after.first_sent_at,
+        after.updated_at,
+        before.standing.state,
+        before.standing.attempt,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Instructions about to move, by number: their order ids, batches and progress before."""
+
+    client_orderids: Mapping[int, str]
+    batches: Mapping[int, int]
+    progress: Mapping[int, Progress]

@@ -1,0 +1,110 @@
+"""The tables of the journal, and the way from each version to the next."""
+
+from contextlib import closing
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal.facts.chain import Identity, Link
+from paygw_batch.journal.sqlite import spellings
+from paygw_batch.journal.sqlite.connect import fetch
+
+APPLICATION_ID = 0x70617967
+"""`payg`: marks the file as a journal (SQLite's application_id)."""
+_SPELLINGS_SINCE = 4
+"""The first version that has tables of spellings and references."""
+
+
+@cache
+def migrations() -> tuple[str, ...]:
+    """Return the scripts that lead from each version to the next; the first leads from an empty file to version 1."""
+    scripts = resources.files(__package__)
+    return tuple(
+        scripts.joinpath(name).read_text(encoding="utf-8")
+        for name in ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql")
+    )
+
+
+def versions() -> list[int]:
+    """Return the numbers of all versions up to the newest."""
+    return list(range(1, len(migrations()) + 1))
+
+
+def version_of(connection: apsw.Connection, path: Path) -> int:
+    """Return the version of the tables, 0 for an empty file.
+
+    Raises `JournalError` for a file that is no journal, and for one of a newer version of this program.
+    """
+    application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
+    if application_id == 0 and version == 0 and not _tables(connection):
+        return 0
+    if application_id != APPLICATION_ID:
+        raise JournalError(f"{path} is not a journal: another program made it.")
+    if version > len(migrations()):
+        raise JournalError(
+            f"The journal {path} was written by a newer version of this program.",
+            hint="Install that version, or a later one.",
+        )
+    return int(version)
+
+
+def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
+    """Lead the tables from `version` to the newest, inside the transaction that the caller holds."""
+    if version == len(migrations()):
+        return
+    for number, script in enumerate(migrations()[version:], start=version + 1):
+        connection.execute(script)
+        connection.execute("INSERT INTO migration VALUES (?, ?)", (number, now))
+    if version < _SPELLINGS_SINCE:
+        spellings.fill(connection)
+    connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", len(migrations()))
+
+
+def check_tables(connection: apsw.Connection, path: Path) -> None:
+    """Raise `JournalCorrupt` unless the tables, indexes and triggers are exactly those of the newest version."""
+    found, wanted = _tables(connection), _expected()
+    if found != wanted:
+        names = sorted({name for name, _ in found ^ wanted})
+        raise JournalCorrupt(f"The journal {path} is not as it was made: {', '.join(names)[:200]} differs.")
+
+
+def identity_of(connection: apsw.Connection) -> Identity:
+    """Return which journal this is."""
+    found = fetch(connection, "SELECT journal_id, endpoint, created_at, home FROM identity")
+    if not found:
+        raise JournalCorrupt("The journal does not say which one it is.")
+    return Identity(*found[0])
+
+
+def end_of(connection: apsw.Connection) -> Link:
+    """Return the end of the chain."""
+    found = fetch(connection, "SELECT seq, hash, at FROM fact ORDER BY seq DESC LIMIT 1")
+    return Link(*found[0]) if found else identity_of(connection).start
+
+
+def hash_at(connection: apsw.Connection, seq: int) -> bytes:
+    """Return the hash of fact `seq`; of what the first one is linked to for 0."""
+    if seq == 0:
+        return identity_of(connection).start.hash
+    found = fetch(connection, "SELECT hash FROM fact WHERE seq = ?", (seq,))
+    if not found:
+        raise JournalCorrupt(f"Fact {seq} is missing from the journal.")
+    digest: bytes = found[0][0]
+    return digest
+
+
+def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
+    query = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+    return frozenset((name, sql) for name, sql in fetch(connection, query))
+
+
+@cache
+def _expected() -> frozenset[tuple[str, str]]:
+    with closing(apsw.Connection(":memory:")) as empty:
+        for script in migrations():
+            empty.execute(script)
+        return _tables(empty)

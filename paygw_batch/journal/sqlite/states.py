@@ -1,0 +1,225 @@
+"""The rows of a batch on disk by where they stand: counted, and found, without reading all of them.
+
+Most rows of a batch stand in one state. What the batch comes to in all was written down when it was opened, so the rows
+of every other state are added up, found by their states' index, and what is left is the sum of the most common one.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+import apsw
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.facts.progress import row_standing
+from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.sqlite.messages import UNANSWERED
+from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
+from paygw_batch.journal.values import RowStanding, Tally
+
+_BILLION = 1_000_000_000
+_AT_ONCE = 10_000
+_READY = State.READY.value
+
+_Sums = dict[tuple[str, str], tuple[int, int]]
+"""Count and sum in minor units, by country and currency."""
+
+_SUMMED = """SELECT country, currency, count(*), sum(minor / 1000000000), sum(minor % 1000000000)
+    FROM ({rows}) GROUP BY 1, 2"""
+_IN_STATES = """SELECT i.row, i.number, i.country, i.currency, i.minor FROM standing s INDEXED BY standing_by_state
+        CROSS JOIN instruction i ON i.number = s.instruction WHERE i.batch = ?1 AND {wanted}
+    UNION ALL
+    SELECT k.row, i.number, i.country, i.currency, i.minor FROM standing s INDEXED BY standing_by_state
+        CROSS JOIN known k ON k.batch = ?1 AND k.instruction = s.instruction
+        CROSS JOIN instruction i ON i.number = s.instruction WHERE {wanted}"""
+_UNTOUCHED = """SELECT i.country, i.currency, i.minor
+    FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
+    WHERE c.batch = ?1 AND c.instruction > ?2
+        AND NOT EXISTS (SELECT 1 FROM standing s WHERE s.instruction = c.instruction)"""
+_HELD = f"""SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN progress p ON p.number = e.instruction
+    WHERE {UNANSWERED} AND p.state = 'ready' AND (p.batch = ?1 OR EXISTS (
+        SELECT 1 FROM known k WHERE k.batch = ?1 AND k.instruction = p.number
+    )) GROUP BY p.number"""  # noqa: S608 - a constant of ours
+"""Each once, however often the gateway contradicted it."""
+
+
+_LINES = """SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0), s.sent_orderid,
+        s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
+        CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
+            ELSE coalesce(s.message || ' [', '') || 'possible duplicate of attempt ' || s.possible_duplicate_of
+                || iif(s.message IS NULL, '', ']') END,
+        coalesce(s.first_sent_at, iif(s.state = 'in_flight', s.intended_at, NULL)), s.updated_at, i.minor
+    FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
+        LEFT JOIN standing s ON s.instruction = c.instruction
+    WHERE c.batch = ? AND c.row > ? ORDER BY c.row LIMIT ?"""
+"""`LINE_COLUMNS` as `row_standing` has them."""
+
+
+def standing_lines(connection: apsw.Connection, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
+    """Yield how the rows of a batch stand as plain lines (see the port)."""
+    row = -1
+    while lines := fetch(connection, _LINES, (batch, row, _AT_ONCE)):
+        for word in {line[1] for line in lines}:
+            STATES[word]  # raises for one that there is not
+        row = lines[-1][0]
+        yield lines
+
+
+def tallies(connection: apsw.Connection, batch: int) -> list[Tally]:
+    """Return counts and sums of a batch, ordered by country, currency and state.
+
+    Raises `JournalCorrupt` where the states' rows come to more than the batch.
+    """
+    left, bounds = _total(connection, batch)
+    if bounds is None:
+        return []
+    (most, _), *others = _counts(connection, bounds).most_common()
+    sums = {state: _of_state(connection, batch, state, bounds) for state, _ in others}
+    for of_state in sums.values():
+        for key, (count, minor) in of_state.items():
+            rows, total = left.get(key, (0, 0))
+            left[key] = rows - count, total - minor
+    if any(count < 0 or minor < 0 for count, minor in left.values()):
+        raise JournalCorrupt(f"The rows of batch number {batch} come to more than the batch did when it was opened.")
+    sums[most] = {key: found for key, found in left.items() if found[0]}
+    return sorted(
+        (Tally(*key, STATES[state], *found) for state, of_state in sums.items() for key, found in of_state.items()),
+        key=lambda tally: (tally.country, tally.currency, tally.state),
+    )
+
+
+def due_counts(connection: apsw.Connection, batch: int) -> dict[str, int]:
+    """Return how many rows of each country may be sent: those that are ready and not held by evidence."""
+    due: Counter[str] = Counter()
+    for tally in tallies(connection, batch):
+        if tally.state is State.READY:
+            due[tally.country] += tally.count
+    for country, _, held, *_ in fetch(connection, _SUMMED.format(rows=_HELD), (batch,)):
+        due[country] -= held
+    return {country: count for country, count in due.items() if count}
+
+
+def count_in(
+    connection: apsw.Connection, batch: int, states: Collection[State], *, accepted_until: str | None = None
+) -> int:
+    """Return how many rows of a batch stand in `states` (see `standings_in`)."""
+    found = _selected(connection, batch, states, accepted_until)
+    if found is None:
+        return 0
+    query, bindings = found
+    ((count,),) = fetch(connection, f"SELECT count(*) FROM ({query})", bindings)  # noqa: S608 - ours
+    return int(count)
+
+
+def standings_in(
+    connection: apsw.Connection,
+    batch: int,
+    states: Collection[State],
+    *,
+    accepted_until: str | None = None,
+    limit: int | None = None,
+) -> Iterator[RowStanding]:
+    """Yield the first `limit` rows of a batch that stand in `states`, in the sheet's order (see the port)."""
+    found = _selected(connection, batch, states, accepted_until)
+    if found is None:
+        return
+    query, bindings = found
+    ordered = f"SELECT row, number FROM ({query}) ORDER BY row LIMIT ?5"  # noqa: S608 - ours
+    rows, numbers = array("q"), array("q")
+    for row, number in connection.execute(ordered, (*bindings, -1 if limit is None else limit)):
+        rows.append(row)
+        numbers.append(number)
+    details = f"""SELECT p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
+        FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value"""  # noqa: S608 - a constant of ours
+    for start in range(0, len(rows), _AT_ONCE):
+        group = apsw.carray(numbers[start : start + _AT_ONCE])
+        lines = zip(rows[start : start + _AT_ONCE], fetch(connection, details, (group,)), strict=True)
+        for row, (client_orderid, country, currency, minor, *columns) in lines:
+            yield row_standing(row, client_orderid, country, currency, minor, progress_of(columns))
+
+
+def _selected(
+    connection: apsw.Connection, batch: int, states: Collection[State], accepted_until: str | None
+) -> tuple[str, tuple[int | str | None, ...]] | None:
+    """Return the query for rows of a batch in `states`, and what is bound to it; None where there can be none."""
+    if State.READY in states:
+        raise InternalError("rows that are ready are read as those that are due")
+    _, bounds = _total(connection, batch)
+    if bounds is None:
+        return None
+    if accepted_until is not None and State.ACCEPTED in states:
+        # A batch's own rows left after it was opened: mostly this says at once that none of them is old enough.
+        query = "SELECT opened_at <= ?2 OR EXISTS (SELECT 1 FROM known WHERE batch = ?1) FROM batch WHERE number = ?1"
+        if fetch(connection, query, (batch, accepted_until)) == [(0,)]:
+            states = set(states) - {State.ACCEPTED}
+    old_enough = f" AND (s.state <> '{State.ACCEPTED.value}' OR ?4 IS NULL OR s.intended_at <= ?4)"
+    return _rows_in(states, old_enough), (batch, *bounds, accepted_until)
+
+
+def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, int] | None]:
+    """Return what a batch comes to in all, and the bounds of its instructions' numbers (None: it has none)."""
+    query = "SELECT country, currency, rows, billions, rest, first, last FROM batch_total WHERE batch = ?"
+    lines = fetch(connection, query, (batch,))
+    total = {
+        (country, currency): (rows, billions * _BILLION + rest) for country, currency, rows, billions, rest, *_ in lines
+    }
+    return total, (min(line[5] for line in lines), max(line[6] for line in lines)) if lines else None
+
+
+def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
+    """Return how many instructions within `bounds` stand in each state, of whatever batch they are.
+
+    It decides what is added up and what is left, and names every state that a row of the batch may stand in.
+    """
+    counts = _touched(connection, bounds)
+    counts[_READY] += bounds[1] - bounds[0] + 1 - counts.total()
+    return +counts
+
+
+def _touched(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
+    """Return how many instructions within `bounds` stand in each state, of those to which anything happened."""
+    query = """SELECT count(*) FROM standing INDEXED BY standing_by_state
+        WHERE state = ? AND instruction BETWEEN ? AND ?"""
+    return Counter({state: fetch(connection, query, (state, *bounds))[0][0] for state in _words(connection)})
+
+
+def _words(connection: apsw.Connection) -> list[str]:
+    """Return the states that lines of `standing` are in, one look into the index for each."""
+    query = """WITH RECURSIVE word (state) AS (
+            SELECT min(state) FROM standing
+            UNION ALL
+            SELECT (SELECT min(state) FROM standing WHERE state > word.state) FROM word WHERE word.state IS NOT NULL
+        ) SELECT state FROM word WHERE state IS NOT NULL"""
+    return [STATES[word].value for (word,) in fetch(connection, query)]
+
+
+def _of_state(connection: apsw.Connection, batch: int, state: str, bounds: tuple[int, int]) -> _Sums:
+    """Return counts and sums of the rows of a batch that stand in one state."""
+    found = fetch(connection, _SUMMED.format(rows=_rows_in({State(state)})), (batch, *bounds))
+    if state == _READY:
+        found += fetch(connection, _SUMMED.format(rows=_UNTOUCHED), (batch, _touched_until(connection, bounds)))
+    sums: _Sums = {}
+    for country, currency, count, billions, rest in found:
+        rows, minor = sums.get((country, currency), (0, 0))
+        sums[country, currency] = rows + count, minor + billions * _BILLION + rest
+    return sums
+
+
+def _touched_until(connection: apsw.Connection, bounds: tuple[int, int]) -> int:
+    """Return a number up to which something has happened to every instruction of a batch.
+
+    A run sends in the sheet's order, so that this is mostly the number it has come to.
+    """
+    query = "SELECT max(instruction) FROM standing WHERE instruction BETWEEN ? AND ?"
+    ((highest,),) = fetch(connection, query, bounds)
+    first = bounds[0]
+    if highest is None or _touched(connection, (first, highest)).total() < highest - first + 1:
+        return first - 1
+    return int(highest)
+
+
+def _rows_in(states: Collection[State], condition: str = "") -> str:
+    """Return the query for rows of batch ?1 in `states`; ?2 and ?3 are the bounds of its instructions' numbers."""
+    words = ", ".join(f"'{state.value}'" for state in states)
+    return _IN_STATES.format(wanted=f"s.state IN ({words}) AND s.instruction BETWEEN ?2 AND ?3{condition}")

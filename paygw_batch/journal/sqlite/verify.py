@@ -1,0 +1,259 @@
+"""Checking the journal: the whole of it by replaying every fact, and its end each time it is opened.
+
+Three streams are read side by side in the order of instructions (what they are, their facts, their order ids), so that
+memory does not grow with the journal.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby, zip_longest
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from paygw_batch.core.lifecycle import TRANSITIONS, IllegalMove, Released, Replaced, State
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.facts.chain import Line, Link, follow
+from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
+from paygw_batch.journal.facts.digest import Intake
+from paygw_batch.journal.facts.progress import Progress, advance, succeed
+from paygw_batch.journal.sqlite import messages, spellings
+from paygw_batch.journal.sqlite.about import check_about
+from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, progress_of
+from paygw_batch.journal.sqlite.schema import check_tables, hash_at, identity_of, versions
+from paygw_batch.journal.values import Known, NewBatch, NewInstruction
+
+_TAIL_FACTS = 256
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+_LINE = "seq, at, kind, batch, instruction, attempt, contradicts, details, hash"
+_LEADS_TO: Mapping[str, str] = {kind.value: state.value for (_, kind), state in TRANSITIONS.items()}
+"""Every kind of fact leads to one state, wherever it is legal."""
+
+
+def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
+    """Replay the whole journal and return what was counted: facts, batches, pages, order ids, states.
+
+    Raises `JournalCorrupt`, naming the first wrong place; `apsw.Error` where SQLite cannot read.
+    """
+    _check_database(connection, path)
+    batches = dict(_replay_chain(connection))
+    _check_batches(connection, batches)
+    _check_totals(connection)
+    check_about(connection)
+    spellings.check(connection)
+    counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
+    counts["batches"] = len(batches)
+    counts["pages"] = sum(opened.pages for opened in batches.values())
+    _Replay(connection, batches, counts).run()
+    counts["evidence"] = messages.check(connection)
+    counts["facts"] = fetch(connection, "SELECT count(*) FROM fact")[0][0]
+    return dict(counts)
+
+
+def check_tail(connection: apsw.Connection) -> None:
+    """Raise `JournalCorrupt` unless the last facts are chained, and their instructions stand where they lead."""
+    found = fetch(connection, f"SELECT {_LINE} FROM fact ORDER BY seq DESC LIMIT ?", (_TAIL_FACTS,))  # noqa: S608 - ours
+    if not found:
+        return
+    lines = [Line(*line) for line in reversed(found)]
+    end = Link(lines[0].seq - 1, hash_at(connection, lines[0].seq - 1))
+    latest: dict[int, Line] = {}
+    for line in lines:
+        end = follow(end, line)
+        if line.instruction is not None and line.contradicts is None:
+            latest[line.instruction] = line
+    for number, line in latest.items():
+        stands = fetch(connection, "SELECT state, attempt FROM standing WHERE instruction = ?", (number,))
+        if stands != [(_LEADS_TO.get(line.kind), line.attempt)]:
+            raise JournalCorrupt(f"Instruction {number} does not stand where fact {line.seq} leads.")
+
+
+def _check_database(connection: apsw.Connection, path: Path) -> None:
+    ((verdict,), *_) = fetch(connection, "PRAGMA integrity_check(1)")
+    if verdict != "ok":
+        raise JournalCorrupt(f"The journal {path} is damaged: {verdict}.")
+    check_tables(connection, path)
+    created_at = identity_of(connection).created_at
+    applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
+    if not applied or applied[0] != (1, created_at):
+        raise JournalCorrupt(f"The journal {path} does not say when it was made.")
+    if not all(_TIME.fullmatch(when) for _, when in applied) or [one for one, _ in applied] != versions():
+        raise JournalCorrupt(f"The journal {path} does not say when it was brought up.")
+    if broken := fetch(connection, "PRAGMA foreign_key_check"):
+        raise JournalCorrupt(f"A line of table {broken[0][0]} speaks of what the journal does not have.")
+
+
+def _replay_chain(connection: apsw.Connection) -> Iterator[tuple[int, BatchOpened]]:
+    """Follow the chain from its start, and yield the openings of batches with their numbers and times."""
+    end = identity_of(connection).start
+    for columns in connection.execute(f"SELECT {_LINE} FROM fact ORDER BY seq"):  # noqa: S608 - a constant of ours
+        line = Line(*columns)
+        end = follow(end, line)
+        if line.kind == BATCH_OPENED:
+            yield line.batch, decode_batch(line.details)
+
+
+def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpened]) -> None:
+    """Hold every batch, with its pages, instructions and known rows, against the fact that opened it."""
+    stored = fetch(connection, "SELECT number FROM batch ORDER BY number")
+    if [number for (number,) in stored] != sorted(batches):
+        raise JournalCorrupt("The batches of the journal are not those that its facts opened.")
+    opened_at = dict(fetch(connection, "SELECT batch, at FROM fact WHERE kind = ?", (BATCH_OPENED,)))
+    for number, opened in batches.items():
+        columns = "batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path"
+        ((at, *row),) = fetch(connection, f"SELECT opened_at, {columns} FROM batch WHERE number = ?", (number,))  # noqa: S608 - ours
+        # Who opened and approved it stands in the fact alone.
+        batch = replace(NewBatch(*row), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
+        found = _digested(connection, number, Intake(batch, opened.first_instruction))
+        for part in BatchOpened.__dataclass_fields__:
+            if getattr(found, part) != getattr(opened, part):
+                raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: {part} differs.")
+        if at != opened_at[number]:
+            raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: opened_at differs.")
+
+
+def _check_totals(connection: apsw.Connection) -> None:
+    """Hold what each batch is noted to come to against the rows it covers."""
+    counted = """SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / 1000000000), sum(i.minor % 1000000000),
+            min(i.number), max(i.number)
+        FROM covered c JOIN instruction i ON i.number = c.instruction GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+    noted = "SELECT * FROM batch_total ORDER BY batch, country, currency"
+    for line, also in zip_longest(connection.execute(counted), connection.execute(noted)):
+        if line != also:
+            raise JournalCorrupt(f"Batch number {(line or also)[0]} does not come to what is noted of it.")
+
+
+def _digested(connection: apsw.Connection, number: int, intake: Intake) -> BatchOpened:
+    for page_number, content in connection.execute(
+        "SELECT number, content FROM page WHERE batch = ? ORDER BY number", (number,)
+    ):
+        if page_number != intake.pages:
+            raise JournalCorrupt(f"A page of batch number {number} is missing.")
+        intake.page(content)
+    query = f"""SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee,
+        {CONTENT} FROM instruction WHERE batch = ? ORDER BY number"""  # noqa: S608 - a constant of ours
+    for row, instruction in connection.execute(
+        "SELECT row, instruction FROM known WHERE batch = ? ORDER BY row", (number,)
+    ):
+        intake.known(Known(row, instruction, State.READY))
+    try:
+        for instruction, replaces, *columns in connection.execute(query, (number,)):
+            intake.instruction(instruction, NewInstruction._make(columns), replaces)
+        return intake.opened()
+    except InternalError:
+        raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
+
+
+class _Groups:
+    """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
+
+    def __init__(self, lines: Iterable[tuple[Any, ...]], what: str) -> None:
+        self._groups = groupby(lines, key=itemgetter(0))
+        self._next = next(self._groups, None)
+        self._what = what
+
+    def of(self, number: int) -> list[tuple[Any, ...]]:
+        """Return the lines of instruction `number`."""
+        if self._next is None or self._next[0] > number:
+            return []
+        if self._next[0] < number:
+            raise JournalCorrupt(
+                f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have."
+            )
+        group = list(self._next[1])
+        self._next = next(self._groups, None)
+        return group
+
+
+@dataclass(slots=True)
+class _Handover:
+    """What an instruction that was replaced left to its successor."""
+
+    progress: Progress
+    order_ids: set[str]
+    batch: str
+    row: int
+
+
+@dataclass(slots=True)
+class _Replay:
+    """Replays every instruction's facts, in the order of their numbers, and holds the result against what is stored."""
+
+    connection: apsw.Connection
+    batches: Mapping[int, BatchOpened]
+    counts: Counter[str]
+    handovers: dict[int, _Handover] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Raise `JournalCorrupt` at the first instruction that does not stand where its facts lead."""
+        facts = _Groups(self._facts(), "A fact")
+        order_ids = _Groups(
+            self.connection.execute("SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3"),
+            "An order id",
+        )
+        query = f"SELECT number, batch, row, client_orderid, replaces, {PROGRESS} FROM progress ORDER BY number"  # noqa: S608 - ours
+        for number, batch, row, client_orderid, replaces, *stored in self.connection.execute(query):
+            opened = self.batches[batch]
+            start = self._start(client_orderid, replaces, opened.batch, row)
+            progress, used = self._replayed(number, client_orderid, start, facts.of(number))
+            if progress != progress_of(stored):
+                raise JournalCorrupt(
+                    f"Instruction {number} (row {row} of batch {opened.batch}) is not as its facts say."
+                )
+            owned = {(opened.operation, order_id) for order_id in used}
+            if {(operation, order_id) for _, operation, order_id in order_ids.of(number)} != owned:
+                raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
+            self.counts["instructions"] += 1
+            self.counts["order_ids"] += len(owned)
+            self.counts[progress.standing.state.value] += 1
+
+    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[Progress, set[str]]:
+        """Return what an instruction starts with: progress, and the order ids that are its own."""
+        if replaces is None:
+            return Progress(client_orderid), {client_orderid}
+        handover = self.handovers.pop(replaces, None)
+        if handover is None or (handover.batch, handover.row) != (batch, row):
+            raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
+        return succeed(handover.progress), handover.order_ids
+
+    def _replayed(
+        self, number: int, client_orderid: str, start: tuple[Progress, set[str]], facts: list[tuple[Any, ...]]
+    ) -> tuple[Progress, set[str]]:
+        progress, order_ids = start
+        for _, seq, at, kind, attempt, contradicts, details in facts:
+            try:
+                fact = decode(kind, details)
+            except JournalCorrupt as error:
+                raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
+            after = advance(progress, fact, attempt, at)
+            if isinstance(after, IllegalMove):
+                if contradicts != after.state.value:
+                    raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
+                self.counts["contradictions"] += 1
+                continue
+            if contradicts is not None:
+                raise JournalCorrupt(
+                    f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
+                )
+            if isinstance(fact, Released):
+                order_ids.add(fact.order_id)
+            if isinstance(fact, Replaced):
+                moved = {client_orderid, progress.order_id}
+                order_ids -= moved
+                self.handovers[number] = _Handover(progress, moved, fact.batch, fact.row)
+            progress = after
+        return progress, order_ids
+
+    def _facts(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the facts of instructions, by instruction and then in order; only two numbers of each are sorted."""
+        in_order = self.connection.execute(
+            "SELECT seq FROM fact WHERE instruction IS NOT NULL ORDER BY instruction, seq"
+        )
+        columns = "instruction, seq, at, kind, attempt, contradicts, details"
+        for found in in_order:
+            yield from self.connection.execute(f"SELECT {columns} FROM fact WHERE seq = ?", found)  # noqa: S608 - ours

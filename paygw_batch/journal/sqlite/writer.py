@@ -1,0 +1,397 @@
+"""Writing the journal on disk.
+
+Every write is one transaction, made durable before its call returns, and the witness is told of it before anything may
+be sent on it. The chain is a second guard beside the lock: the next fact has a number, and only one writer can use it.
+"""
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from paygw_batch.core.evidence import Evidence, Finding
+from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.journal.facts.chain import Line, Link, fold, opening_line
+from paygw_batch.journal.facts.digest import Intake
+from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock_evidence
+from paygw_batch.journal.facts.progress import Progress, amendable, next_order_id, storable, succeed
+from paygw_batch.journal.guards.lock import WriteLock
+from paygw_batch.journal.guards.witness import HeadWitness, Seen
+from paygw_batch.journal.sqlite import messages, spellings
+from paygw_batch.journal.sqlite.bulk import fetch_lines, write_lines
+from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
+from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.rows import (
+    PROGRESS,
+    SAVE_PROGRESS,
+    _Loaded,
+    instruction_lines,
+    known_lines,
+    page_lines,
+    progress_line,
+    progress_of,
+)
+from paygw_batch.journal.values import (
+    Amendment,
+    BatchRecord,
+    CarriedOut,
+    ClockSeen,
+    Entry,
+    Known,
+    NewBatch,
+    NewInstruction,
+)
+
+_AT_ONCE = 10_000
+"""How many instructions a long change (a release, an interruption) moves at a time."""
+
+_INSERT_FACTS = "INSERT INTO fact {lines}"
+
+
+class SqliteJournal(SqliteReader):
+    """A journal on disk, held by a run (see `open_journal`). After the first failed write it only reads.
+
+    Called from one thread at a time, and only from the process that opened it.
+    """
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: Path,
+        *,
+        journal_id: str,
+        end: Link,
+        witness: HeadWitness,
+        lock: WriteLock,
+        notes: tuple[str, ...],
+    ) -> None:
+        super().__init__(connection, path, notes)
+        self._journal_id = journal_id
+        self._end = end
+        self._witness = witness
+        self._lock = lock
+        self._process = os.getpid()
+        self._failure: str | None = None
+        self._seen = end.seq
+        self._took_in = False
+
+    def open_batch(
+        self,
+        batch: NewBatch,
+        *,
+        pages: Iterable[bytes],
+        instructions: Iterable[NewInstruction],
+        known: Iterable[Known],
+        amendments: Iterable[Amendment],
+        at: str,
+    ) -> BatchRecord:
+        """Make a whole batch durable in one transaction, or nothing of it (see the port)."""
+        batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
+        if batch.plan_sha256 and self.opened_by_plan(batch.plan_sha256):
+            raise InternalError("a plan that has opened a batch was about to open another")
+        amended = {amendment.row: amendment for amendment in amendments}
+        replaced = {row: amendment.instruction for row, amendment in amended.items()}
+        with self._writing():
+            at = max(at, self._end.at)
+            number = self._next_number("batch")
+            intake = Intake(batch, self._next_number("instruction"))
+            record = BatchRecord(
+                number,
+                batch.batch,
+                batch.operation,
+                batch.sheet_name,
+                batch.sheet_sha256,
+                batch.rows,
+                batch.defects,
+                at,
+                batch.sheet_path,
+            )
+            with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
+                self._store_batch(record, intake, pages, instructions, known, replaced)
+            opened = intake.opened()
+            self._add([opening_line(self._end, at, number, opened)])
+            self._amend(record, amended, at)
+        return record
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Make facts durable in one transaction, and move their instructions (see the port).
+
+        Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
+        `open_batch`.
+        """
+        return self.stage(entries)()
+
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
+        """Do all of `append` but the commit, and return the call that commits (see the port)."""
+        if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
+            raise InternalError("a release or a replacement cannot be appended by itself")
+        if not entries:
+            return list
+        self._require_writable()
+        before = self._end
+        with self._whole(before):
+            self._begin()
+            # What was held before was never due, and has no intent: only what came in since is looked for.
+            refused = messages.refused(self._connection, entries) if self._took_in else [False] * len(entries)
+            lines = iter(self._record([entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]))
+            moved = [not is_held and next(lines).contradicts is None for is_held in refused]
+
+        def commit() -> Sequence[bool]:
+            with self._whole(before):
+                self._commit()
+            return moved
+
+        return commit
+
+    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
+        """Make people's words about rows durable in one transaction, or none; they lift holds (see the port)."""
+        with self._writing():
+            messages.settle(self._connection, entries, self._record)
+            if carried_out is not None:
+                messages.note(self._connection, *carried_out_evidence(carried_out), at=self._not_before(carried_out.at))
+
+    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
+        """Keep how far our clock is from the gateway's."""
+        with self._writing():
+            messages.note(self._connection, *clock_evidence(seen), at=self._not_before(at))
+
+    def interrupt(self, at: str) -> int:
+        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+        found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
+        self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
+        return len(found)
+
+    def release(
+        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+    ) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt (see the port)."""
+        wanted = None if rows is None else set(rows)
+        released, row = 0, -1
+        with self._writing():
+            while found := self._fetch(
+                f"""SELECT c.row, p.number, p.client_orderid, b.operation, {PROGRESS}
+                FROM covered c JOIN progress p ON p.number = c.instruction JOIN batch b ON b.number = p.batch
+                WHERE c.batch = ? AND c.row > ? AND p.state = 'rejected' ORDER BY c.row LIMIT ?""",  # noqa: S608 - ours
+                (batch, row, _AT_ONCE),
+            ):
+                row = found[-1][0]
+                entries = [
+                    self._release_entry(number, client_orderid, operation, progress, suffix, by, at)
+                    for sheet_row, number, client_orderid, operation, *columns in found
+                    if (wanted is None or sheet_row in wanted)
+                    and not is_in_quarantine(
+                        (progress := progress_of(columns)).standing, progress.intended_at, left_until
+                    )
+                ]
+                self._record(entries)
+                released += len(entries)
+        return released
+
+    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+        """Keep evidence in order, and move what it proves, all in one transaction (see the port)."""
+        self._took_in = True
+        with self._writing():
+            return messages.take_in(self._connection, evidence, words, self._record, self._not_before(at))
+
+    def close(self) -> None:
+        """Let go of the journal. It can be opened again."""
+        try:
+            super().close()
+            self._witness.close()
+        finally:
+            self._lock.close()
+
+    def _store_batch(
+        self,
+        record: BatchRecord,
+        intake: Intake,
+        pages: Iterable[bytes],
+        instructions: Iterable[NewInstruction],
+        known: Iterable[Known],
+        replaced: Mapping[int, int],
+    ) -> None:
+        number = record.number
+        self._run("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record))
+        self._run_each("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, intake))
+        self._run_each(
+            "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            instruction_lines(number, instructions, replaced, intake),
+        )
+        self._run_each("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, intake))
+        # Sorted, because inserting a million ids in no order would touch every page of the tree again and again.
+        self._run(
+            """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
+            WHERE batch = ? AND replaces IS NULL ORDER BY client_orderid""",
+            (record.operation, number),
+        )
+        spellings.add_batch(self._connection, record.operation, number)
+        twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
+        if self._run(twice, (number,)):
+            raise InternalError("a row of a batch is both new and known")
+
+    def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
+        """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
+        new_numbers = dict(
+            self._run("SELECT row, number FROM instruction WHERE batch = ? AND replaces IS NOT NULL", (record.number,))
+        )
+        if len(new_numbers) != len(amended):
+            raise InternalError("an amendment is of no row of its batch")
+        before = self._load([*(one.instruction for one in amended.values()), *new_numbers.values()])
+        progress = dict(before.progress)
+        entries = []
+        for row, amendment in amended.items():
+            old, new = amendment.instruction, new_numbers[row]
+            standing, order_id = progress[old].standing, before.client_orderids[old]
+            if (
+                not amendable(standing)
+                or is_in_quarantine(standing, progress[old].intended_at, amendment.left_until)
+                or messages.held_among(self._connection, (old,))
+                or before.client_orderids[new] != order_id
+            ):
+                raise InternalError("an amendment replaces what may not be replaced")
+            progress[new] = succeed(progress[old])
+            move = "UPDATE order_id SET instruction = ? WHERE operation = ? AND order_id IN (?, ?)"
+            self._run(move, (new, record.operation, order_id, progress[old].order_id))
+            entries.append(Entry(old, standing.attempt, Replaced(record.batch, row), at))
+            if standing.state is State.REJECTED:
+                entries.append(
+                    self._release_entry(new, order_id, record.operation, progress[new], True, "an amended sheet", at)
+                )
+        self._record(entries, replace(before, progress=progress))
+
+    def _release_entry(
+        self, number: int, client_orderid: str, operation: str, progress: Progress, suffix: bool, by: str, at: str
+    ) -> Entry:
+        """Return the fact that releases a rejected instruction, its next order id claimed."""
+
+        def is_used(order_id: str) -> bool:
+            return spellings.is_used(self._connection, operation, order_id)
+
+        order_id = next_order_id(client_orderid, progress, suffix=suffix, is_used=is_used)
+        if suffix:
+            self._run("INSERT INTO order_id VALUES (?, ?, ?)", (operation, order_id, number))
+            spellings.add_order_id(self._connection, operation, order_id)
+        return Entry(number, progress.standing.attempt, Released(order_id, by), at)
+
+    def _record(self, entries: Sequence[Entry], loaded: _Loaded | None = None) -> Sequence[Line]:
+        """Add facts to the chain and save what they make of their instructions, inside the open transaction."""
+        before = loaded or self._load([entry.instruction for entry in entries])
+        progress = dict(before.progress)
+        lines = fold(entries, self._end, progress, before.batches)
+        self._add(lines)
+        moved = {
+            number: after
+            for number, after in progress.items()
+            if loaded is not None or after is not before.progress[number]
+        }
+        already = self._connection.total_changes()
+        saved = [progress_line(number, after, before.progress[number]) for number, after in moved.items()]
+        write_lines(self._connection, SAVE_PROGRESS, saved)
+        if self._connection.total_changes() - already != len(moved):
+            raise InternalError("an instruction is no longer where it stood when it was read")
+        return lines
+
+    def _load(self, numbers: Sequence[int]) -> _Loaded:
+        if not numbers:
+            return _Loaded({}, {}, {})
+        found = fetch_lines(
+            self._connection,
+            f"p.number, p.client_orderid, p.batch, {PROGRESS}",
+            "carray(?) wanted JOIN progress p ON p.number = wanted.value",
+            (apsw.carray(array("q", set(numbers))),),
+        )
+        if len(found) != len(set(numbers)):
+            raise InternalError("a fact speaks of an instruction that the journal does not have")
+        return _Loaded(
+            {line[0]: line[1] for line in found},
+            {line[0]: line[2] for line in found},
+            {line[0]: progress_of(line[3:]) for line in found},
+        )
+
+    def _add(self, lines: Sequence[Line]) -> None:
+        if lines:
+            write_lines(self._connection, _INSERT_FACTS, lines)
+            self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
+
+    def _not_before(self, at: str) -> str:
+        """Return `at`, or the newest time of the journal where the clock was set back."""
+        return max(at, self.newest_time())
+
+    def _next_number(self, table: str) -> int:
+        ((highest,),) = self._run(f"SELECT max(number) FROM {table}")  # noqa: S608 - one of two names of ours
+        return (highest or 0) + 1
+
+    def _run(self, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return fetch(self._connection, statement, bindings)
+
+    def _run_each(self, statement: str, lines: Iterable[Sequence[Any]]) -> None:
+        self._connection.executemany(statement, lines)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction: durable, and known to the witness, when the block is left; or nothing of it."""
+        self._require_writable()
+        with self._whole(self._end):
+            self._begin()
+            yield
+            self._commit()
+
+    def _begin(self) -> None:
+        self._run("BEGIN IMMEDIATE")
+
+    def _commit(self) -> None:
+        self._run("COMMIT")
+        self._tell_witness()
+
+    @contextmanager
+    def _whole(self, before: Link) -> Iterator[None]:
+        """See to it that nothing remains of a transaction that a step of failed; `before` is the chain's end then."""
+        try:
+            yield
+        except apsw.Error as error:
+            self._roll_back()
+            raise self._give_up(reason_of(error)) from None
+        except BaseException:
+            if self._connection.in_transaction:
+                self._roll_back()
+                self._end = before
+            else:  # it is durable, but the witness was not told
+                self._give_up("a write was broken off")
+            raise
+
+    def _tell_witness(self) -> None:
+        if self._end.seq == self._seen:
+            return
+        try:
+            self._witness.note(Seen(self._journal_id, self._end.seq, self._end.hash.hex()))
+        except OSError as error:
+            raise self._give_up(f"its witness: {error.strerror}") from None
+        self._seen = self._end.seq
+
+    def _roll_back(self) -> None:
+        """Forget the open transaction, if SQLite has not done so itself; this writes nothing."""
+        try:
+            if self._connection.in_transaction:
+                self._run("ROLLBACK")
+        except apsw.Error as error:
+            self._give_up(reason_of(error))
+
+    def _give_up(self, reason: str) -> JournalUnwritable:
+        """See to it that this process never writes the journal again, and return the error that says so."""
+        if self._failure is None:
+            self._failure = f"The journal {self.path} can no longer be written ({reason}); nothing more was sent."
+            leave_untouched(self._connection)
+        return JournalUnwritable(self._failure)
+
+    def _require_writable(self) -> None:
+        if self._failure is not None:
+            raise JournalUnwritable(self._failure)
+        if os.getpid() != self._process:
+            raise InternalError("a journal was written from a process that did not open it")

@@ -1,0 +1,183 @@
+"""The listener as a plain ASGI callable: count, read, keep, and only then answer.
+
+A notification is answered with 200 once it is durable, whatever it says: an unknown order, a word that is not listed, a
+hash that is wrong. It is kept, and what comes of it is the journal's to decide; the one who sent it learns nothing.
+"""
+
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from paygw_batch.core.evidence import Claim
+from paygw_batch.errors import SpoolUnwritable
+from paygw_batch.gateway.notification import Received
+from paygw_batch.journal import Notice, encode_notice
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+MAX_DISCARDED_BYTES = 32 * 1024 * 1024
+"""How much of a body that is too long is read and thrown away, so that its sender hears why it was refused."""
+KEPT_UNREADABLE_BYTES = 4096
+"""How much is kept of what cannot be read."""
+MAX_UNREADABLE = 1000
+"""How many that cannot be read are kept in the life of a listener; later ones are counted."""
+BURST_S = 10
+"""How many seconds' worth of notifications may come at once."""
+
+_log = logging.getLogger(__name__)
+_METHODS = frozenset({"GET", "POST"})
+_ANSWERS = {
+    200: b"OK",
+    400: b"This cannot be read.",
+    404: b"There is nothing here.",
+    405: b"GET or POST.",
+    413: b"The body is too long.",
+    429: b"Too many at once.",
+    503: b"This cannot be kept now.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one listener takes. `rate_per_s` holds on average; ten seconds' worth may come at once."""
+
+    max_body_bytes: int
+    rate_per_s: float
+
+
+class ListenerApp:
+    """The ASGI callable. `path` is the one path that is listened on, its secret token included.
+
+    `read` tells what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
+    `SpoolUnwritable`. `counts` says what happened so far, by words of ours.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        read: Callable[[Received], Claim | str],
+        keep: Callable[[str], Awaitable[None]],
+        limits: Limits,
+        now: Callable[[], str],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._path = path.encode()
+        self._read = read
+        self._keep = keep
+        self._limits = limits
+        self._now = now
+        self._monotonic_s = monotonic_s
+        self._allowance = limits.rate_per_s * BURST_S
+        self._counted_at_s = monotonic_s()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. What never arrived whole is not looked at."""
+        try:
+            status = await self._serve(scope, receive)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it was not kept: the sender must hear that)
+            # Without the error's own text, which could quote the request.
+            _log.error("The listener failed on a request: %s.", type(error).__name__)
+            status = 503
+        if status is not None:
+            self.counts[str(status)] += 1
+            await _answer(send, status)
+
+    async def _serve(self, scope: Scope, receive: Receive) -> int | None:
+        if not hmac.compare_digest(scope["raw_path"], self._path):
+            return 404
+        if scope["method"] not in _METHODS:
+            return 405
+        body, length = await _read_body(receive, self._limits.max_body_bytes)
+        if body is None:
+            return None
+        if length > self._limits.max_body_bytes:
+            return 413
+        if not self._is_allowed():
+            return 429
+        headers = dict(scope["headers"])
+        received = Received(
+            scope["method"],
+            headers.get(b"content-type", b"").decode("latin-1"),
+            scope["query_string"].decode("latin-1"),
+            body,
+        )
+        return await self._kept(received)
+
+    async def _kept(self, received: Received) -> int:
+        """Make a notification durable; return what to answer."""
+        said = self._read(received)
+        if isinstance(said, str):
+            self.counts["unreadable"] += 1
+            if self.counts["unreadable"] > MAX_UNREADABLE:
+                return 400
+        try:
+            await self._keep(encode_notice(self._notice(received, said)))
+        except SpoolUnwritable:
+            return 503
+        self.counts["kept"] += 1
+        return 400 if isinstance(said, str) else 200
+
+    def _notice(self, received: Received, said: Claim | str) -> Notice:
+        is_read = isinstance(said, Claim)
+        shown = self._limits.max_body_bytes if is_read else KEPT_UNREADABLE_BYTES
+        return Notice(
+            received_at=self._now(),
+            method=received.method,
+            content_type=received.content_type[:KEPT_UNREADABLE_BYTES],
+            query=received.query[:shown],
+            body=received.body[:shown],
+            length=len(received.body),
+            problem="" if isinstance(said, Claim) else said,
+            claim=said if isinstance(said, Claim) else Claim(None),
+        )
+
+    def _is_allowed(self) -> bool:
+        """Take one from the allowance, which grows with time up to its bound."""
+        now_s = self._monotonic_s()
+        rate = self._limits.rate_per_s
+        self._allowance = min(self._allowance + (now_s - self._counted_at_s) * rate, rate * BURST_S)
+        self._counted_at_s = now_s
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+
+async def _read_body(receive: Receive, limit: int) -> tuple[bytes | None, int]:
+    """Return the body and its length, None when the client left before it was whole.
+
+    Of one that is longer than `limit` the rest is read and thrown away, up to a bound.
+    """
+    body, length = b"", 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None, length
+        piece = bytes(message.get("body", b""))
+        length += len(piece)
+        if length <= limit:
+            body += piece
+        if not message.get("more_body", False) or length > MAX_DISCARDED_BYTES:
+            return body, length
+
+
+async def _answer(send: Send, status: int) -> None:
+    body = _ANSWERS[status]
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        *({405: [(b"allow", b"GET, POST")], 429: [(b"retry-after", b"1")], 503: [(b"retry-after", b"30")]}).get(
+            status, []
+        ),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

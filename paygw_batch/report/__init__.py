@@ -1,0 +1,1 @@
+"""Shows results to people: reconciliation, totals, summary, next steps, pages, metrics."""

@@ -1,0 +1,136 @@
+"""Reconciliation: the sheet as received, joined with where every row stands. A pure function of sheet and journal."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+
+import polars as pl
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.shown_states import INVALID, shown_state
+from paygw_batch.errors import InternalError
+from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
+from paygw_batch.sheet.amounts import readable_amount
+from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
+from paygw_batch.sheet.instructions.pages import from_pages
+
+
+def _ours(name: str) -> str:
+    """Return what a column of the journal's is called beside those of a sheet: no sheet has such a name."""
+    return name if name == "row" else f"\0{name}"
+
+
+_NUMBERS: Mapping[str, type[pl.DataType]] = {
+    "row": pl.UInt32,
+    "attempts": pl.Int64,
+    "http_status": pl.Int64,
+    "minor": pl.Int64,
+}
+_LINE_SCHEMA = {_ours(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
+_SHOWN = {state.value: str(shown_state(state)) for state in State}
+_URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
+
+
+def held_sentence(hold: Hold) -> str:
+    """Return why a row is held, in plain words."""
+    said = "is paid" if hold.said == OutcomeKind.PAID else "is with the gateway"
+    return f"Held: by {hold.source.value} of {hold.taken_at} it {said} (evidence {hold.number}), and no run sends it."
+
+
+def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
+    """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
+
+    `minor_units` says how many decimals each currency has. Raises `InternalError` when rows or amounts do not tie with
+    the journal's own: such a file is not written.
+    """
+    holds = journal.holds(batch.number)
+    columns = RECONCILED_OF[batch.operation]
+    frame = _with_holds(pl.concat(_pieces(journal, batch, minor_units)), holds)
+    _check_rows(batch, frame)
+    if CUSTOMER_URL in columns:
+        frame = frame.join(_customer_urls(journal, batch), on="row", how="left", maintain_order="left")
+    unknown = [name for name in frame.columns if name not in (*columns, "valid")]
+    return frame.select(*columns, *unknown)
+
+
+def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield the pages of the sheet with where their rows stand, so that no more than a page is held twice."""
+    standings = _standings(journal.standing_lines(batch.number))
+    ahead = next(standings)
+    for page in journal.pages(batch.number):
+        rows = from_pages([page])
+        while rows.height and (ahead.is_empty() or ahead["row"][-1] < rows["row"][-1]):
+            if (more := next(standings, None)) is None:
+                break
+            ahead = pl.concat([ahead, more])
+        joined = rows.join(ahead, on="row", how="left", maintain_order="left")
+        _check_states(batch, joined)
+        _check_amounts(joined.filter("valid"), minor_units)
+        yield _shown(joined)
+        ahead = ahead.join(rows, on="row", how="anti")
+    if ahead.height or next(standings, None) is not None:
+        raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
+
+
+def _shown(joined: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns that a person is shown, and `valid`, of rows joined with where they stand."""
+    own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
+    shown = joined.with_columns(
+        **{
+            **own,
+            "state": pl.when("valid").then(own["state"]).otherwise(pl.lit(INVALID)),
+            "attempts": own["attempts"].fill_null(0),
+            "purpose": pl.coalesce(own["purpose"], "purpose"),
+            "error_code": pl.coalesce("error_code", own["error_code"]),
+            "message": pl.coalesce("message", own["message"]),
+        }
+    )
+    return shown.drop(name for name in _LINE_SCHEMA if name != "row")
+
+
+def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
+    found = journal.customer_urls(batch.number)
+    return pl.DataFrame({"row": list(found), CUSTOMER_URL: list(found.values())}, schema=_URL_SCHEMA)
+
+
+def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Iterator[pl.DataFrame]:
+    yield pl.DataFrame(schema=_LINE_SCHEMA)
+    for some in lines:
+        frame = pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
+        yield frame.with_columns(pl.col(_ours("state")).replace(_SHOWN))
+
+
+def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
+    """Return the rows with what holds them at the end of their messages."""
+    if not holds:
+        return frame
+    told = pl.DataFrame(
+        {"row": list(holds), "\0held": [held_sentence(hold) for hold in holds.values()]},
+        schema={"row": pl.UInt32, "\0held": pl.String},
+    )
+    message = pl.concat_str("message", "\0held", separator=" ", ignore_nulls=True)
+    shown = frame.join(told, on="row", how="left", maintain_order="left").with_columns(
+        message=pl.when(pl.col("\0held").is_null()).then("message").otherwise(message)
+    )
+    return shown.drop("\0held")
+
+
+def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
+    """Hold the invariant that every row of the sheet stands exactly once."""
+    if joined.height != batch.rows or joined["row"].n_unique() != batch.rows:
+        raise InternalError(f"the reconciliation of batch {batch.batch} has {joined.height} rows, not {batch.rows}")
+
+
+def _check_states(batch: BatchRecord, joined: pl.DataFrame) -> None:
+    """Hold the invariant that the journal pays the rows that were found valid, and no others."""
+    if not joined.select((pl.col("valid") == pl.col(_ours("state")).is_not_null()).all()).item():
+        raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
+
+
+def _check_amounts(paid_for: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
+    """Hold the invariant that every amount shown is the amount the journal pays, and with that every sum."""
+    factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
+    shown = readable_amount("amount") * pl.col("currency").replace_strict(factors, return_dtype=pl.Decimal(10, 0))
+    off = paid_for.filter(shown.ne_missing(pl.col(_ours("minor")).cast(pl.Decimal(38, 0))))
+    if off.height:
+        raise InternalError(f"row {off['row'][0]}: the amount shown is not the journal's")

@@ -1,0 +1,66 @@
+"""The books: how the rows of a sheet stand, counted and summed exactly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+import polars as pl
+
+from paygw_batch.core.shown_states import INVALID, STATES
+from paygw_batch.sheet.amounts import readable_amount
+
+_KEYS = ("country", "currency", "state")
+_ROWS_AT_ONCE = 100_000
+"""How many rows are counted at a time, so that exact decimals of a large sheet need little memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """How the rows of a sheet stand, counted and summed. `lines`: country, currency, state, count, sum as text."""
+
+    states: Mapping[str, int]
+    totals: Mapping[str, Mapping[str, str]]
+    lines: tuple[tuple[str, str, str, int, str], ...]
+
+
+def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+    """Count and sum a frame with the columns `country, currency, amount, state`, exactly.
+
+    Every row is counted; an amount that is no plain amount (of an invalid row) adds nothing to a sum.
+    """
+    parts = (
+        piece.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+        for piece in frame.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
+    )
+    return _books(pl.concat(parts), minor_units)
+
+
+def books_of_sheet(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+    """Return the books of a sheet that was only looked at, by its `Validated.counts`."""
+    state = pl.when("valid").then(pl.lit("ready")).otherwise(pl.lit(INVALID))
+    return _books(counts.select("country", "currency", "count", "sum", state=state), minor_units)
+
+
+def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+    groups = parts.group_by(_KEYS).sum().sort(_KEYS, nulls_last=True)
+    states = dict.fromkeys(STATES, 0)
+    sums: dict[str, dict[str, Decimal]] = {}
+    lines = []
+    for country, currency, state, count, amount in groups.iter_rows():
+        states[state] += count
+        if currency:
+            of_currency = sums.setdefault(currency, {})
+            of_currency[state] = of_currency.get(state, Decimal(0)) + amount
+        lines.append((country or "", currency or "", state, count, money_text(amount, minor_units.get(currency))))
+    totals = {
+        currency: {state: money_text(amount, minor_units.get(currency)) for state, amount in by_state.items()}
+        for currency, by_state in sorted(sums.items())
+    }
+    return Books({state: count for state, count in states.items() if count}, totals, tuple(lines))
+
+
+def money_text(amount: Decimal, minor_units: int | None) -> str:
+    """Return an amount with the currency's decimals, and with more only where it really has more."""
+    if minor_units is not None and amount == (rounded := round(amount, minor_units)):
+        return format(rounded, "f")
+    return format(amount.normalize(), "f")

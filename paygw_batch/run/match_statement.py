@@ -1,0 +1,371 @@
+"""Holding a statement against a batch: what it settles, where it agrees, and every line that does not fit.
+
+A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
+those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
+
+An order id may have served several attempts. A line settles a row only where it can speak of the latest one: there is
+no other, or the line carries a time that says so (`statement_attempt.py`).
+
+A line that says the gateway has an order which the journal would send, or may send after a release, settles nothing. It
+is evidence that holds the row: `contrary` has it, in whichever batch the row is.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from paygw_batch.clock import Now
+from paygw_batch.core.evidence import (
+    HAS_IT,
+    HOLDING,
+    Candidate,
+    Claim,
+    Evidence,
+    Meant,
+    Proof,
+    Ruling,
+    Source,
+    fitting,
+    is_sole,
+    meant_attempt,
+    rule,
+)
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.shown_states import shown_state
+from paygw_batch.journal import BatchRecord, Clash, JournalReader, RowStanding, canonical
+from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence
+from paygw_batch.run.resolve import Settlement, quarantine_sentence
+from paygw_batch.statement.read import Statement, StatementLine
+from paygw_batch.statement.stated_time import TimeSpan
+
+_UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
+
+_SAYS: Mapping[str, Resolution] = {resolution.value: resolution for resolution in Resolution}
+_OF_WORD: Mapping[OutcomeKind, Resolution] = {
+    OutcomeKind.PAID: Resolution.PAID,
+    OutcomeKind.REJECTED: Resolution.REJECTED,
+}
+_AGREES: Mapping[State, frozenset[Resolution]] = {
+    State.PAID: frozenset({Resolution.PAID}),
+    State.RETURNED: frozenset({Resolution.PAID, Resolution.REJECTED}),
+    State.REJECTED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+    State.READY: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+    State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+}
+"""What a statement may say of a row that is settled already without contradicting the journal."""
+_OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+_MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
+"""The states from which a run sends a row, by itself or after a person's word."""
+_EARLIER_TOO = "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
+_DO_NOT_SEND = "The payee may have the money: do not send it again, and ask the gateway."
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A line of the statement that does not fit the journal, and why."""
+
+    line: int
+    order_id: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What a statement comes to for one batch.
+
+    `settlements` may be made as they are; `agreeing` lines say what the journal knows; `elsewhere` lines speak of
+    orders of other batches; `waiting` rows are still being worked on, by the gateway's own word. `silent` are rows in
+    doubt that the statement does not settle. `contrary` are the lines, all of them differences too, that must keep
+    their orders from being sent: evidence for the journal.
+    """
+
+    settlements: Sequence[Settlement]
+    differences: Sequence[Difference]
+    agreeing: int
+    elsewhere: int
+    waiting: int
+    silent: Sequence[RowStanding]
+    contrary: Sequence[StatementLine]
+
+
+@dataclass(frozen=True, slots=True)
+class _Agrees:
+    """The journal knows this already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """The order belongs to another batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """The gateway has not decided yet, or has not answered yet."""
+
+
+_Reading = Settlement | Difference | _Agrees | _Elsewhere | _Waits
+
+
+class StatementReader:
+    """Reads the lines of one statement against one batch of a journal.
+
+    `words` are the gateway's status words and what each means; `minor_units` how many decimals each currency has;
+    `as_of` is when the whole statement was true, where a person said so.
+    """
+
+    def __init__(
+        self,
+        journal: JournalReader,
+        batch: BatchRecord,
+        *,
+        words: Mapping[str, OutcomeKind],
+        minor_units: Mapping[str, int],
+        quarantine_h: float,
+        now: Now,
+        as_of: TimeSpan | None = None,
+    ) -> None:
+        self._journal = journal
+        self._batch = batch
+        self._words = words
+        self._minor_units = minor_units
+        self._quarantine_h = quarantine_h
+        self._now = now
+        self._as_of = as_of
+
+    def match(self, statement: Statement) -> Matched:
+        """Return what the statement settles, and every line that does not fit."""
+        times = Counter(line.order_id for line in statement.lines)
+        rows, doubtful = self._rows(times)
+        earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
+        shared = self._shared(times)
+        contrary = self._contrary(statement)
+        evidence = f"Statement {statement.name} (SHA-256 {statement.sha256[:16]})"
+        readings: list[_Reading] = []
+        for line in statement.lines:
+            if not line.order_id:
+                readings.append(Difference(line.line, "", "The line names no order."))
+            elif times[line.order_id] > 1:
+                said = f"The statement names {line.order_id} {times[line.order_id]} times: which line holds?"
+                readings.append(Difference(line.line, line.order_id, said))
+            elif line.order_id in shared and len(self._fitting(line)) > 1:
+                said = f"{line.order_id} is a payout and a collection of the same amount: which of them is meant?"
+                readings.append(Difference(line.line, line.order_id, f"{said} Settle the row by --row."))
+            elif (row := rows.get(line.order_id)) is not None:
+                readings.append(self._read(line, row, evidence))
+            elif line.order_id in earlier:
+                readings.append(self._read_earlier(line, earlier[line.order_id]))
+            elif line.order_id in contrary:
+                clash = elsewhere[line.order_id]
+                state = shown_state(clash.state).replace("_", " ")
+                said = f"Row {clash.sheet_row} of batch {clash.batch} is {state} in the journal."
+                readings.append(Difference(line.line, line.order_id, f"{said} {_DO_NOT_SEND}"))
+            elif line.order_id in elsewhere:
+                readings.append(_Elsewhere())
+            else:
+                said = f"The journal has no order {line.order_id}: it was not sent from here."
+                readings.append(Difference(line.line, line.order_id, said))
+        settlements = [reading for reading in readings if isinstance(reading, Settlement)]
+        settled = {settlement.row for settlement in settlements}
+        return Matched(
+            settlements=settlements,
+            differences=[reading for reading in readings if isinstance(reading, Difference)],
+            agreeing=sum(isinstance(reading, _Agrees) for reading in readings),
+            elsewhere=sum(isinstance(reading, _Elsewhere) for reading in readings),
+            waiting=sum(isinstance(reading, _Waits) for reading in readings),
+            silent=[row for row in doubtful if row.row not in settled],
+            contrary=list(contrary.values()),
+        )
+
+    def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
+        """Return the lines that must keep their orders from being sent, as evidence that `by` vouches for."""
+        of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
+        found = []
+        for line in contrary:
+            said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
+            times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
+            content = canonical(of_file | said | times | {"word": _word(line)})
+            found.append(Evidence(Source.STATEMENT, self._claim(line), content))
+        return found
+
+    def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
+        """Return what the words of a statement mean, those of a person's answers included."""
+        found = {_word(line): self._meaning(line) for line in statement.lines}
+        return {word: meaning for word, meaning in found.items() if meaning is not None}
+
+    def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
+        """Return, by order id, the lines by which the gateway has an order that the journal would send, or may send."""
+        with_it = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) in HAS_IT}
+        found: dict[str, StatementLine] = {}
+        for operation in self._operations():
+            _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in with_it))
+            suspects = (with_it[one.client_orderid] for one in clashes if one.state in _MAY_BE_SENT)
+            found |= {line.order_id: line for line in suspects if self._is_contrary(line)}
+        return found
+
+    def _is_contrary(self, line: StatementLine) -> bool:
+        meaning = self._meaning(line)
+        if meaning is None:
+            return False
+        ruling = rule(self._claim(line), self._journal.candidates(line.order_id), {_word(line): meaning}, note="")
+        return isinstance(ruling, Ruling) and ruling.finding in HOLDING
+
+    def _meaning(self, line: StatementLine) -> OutcomeKind | None:
+        if line.status is not None:
+            return self._words.get(line.status)
+        return _OF_ANSWER.get(line.answer or "")
+
+    def _operations(self) -> Sequence[str]:
+        return sorted({record.operation for record in self._journal.batches()})
+
+    def _shared(self, order_ids: Iterable[str]) -> frozenset[str]:
+        """Return which order ids another operation than the batch's uses too."""
+        found: set[str] = set()
+        for operation in self._operations():
+            if operation != self._batch.operation:
+                _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
+                found |= {clash.client_orderid for clash in used}
+        return frozenset(found)
+
+    def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
+        return fitting(self._claim(line), self._journal.candidates(line.order_id))
+
+    def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowStanding], Sequence[RowStanding]]:
+        """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
+        named: dict[str, RowStanding] = {}
+        doubtful = []
+        for row in self._journal.standings(self._batch.number):
+            if row.sent_orderid is not None and row.sent_orderid in order_ids:
+                named[row.sent_orderid] = row
+            if row.state in {State.IN_DOUBT, State.IN_FLIGHT}:
+                doubtful.append(row)
+        return named, doubtful
+
+    def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
+        """Return which ids belong to this batch, though to no latest attempt of it, and which to other batches."""
+        own: dict[str, Clash] = {}
+        other: dict[str, Clash] = {}
+        for operation in self._operations():
+            _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
+            for clash in used:
+                (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
+        return own, other
+
+    def _read(self, line: StatementLine, row: RowStanding, evidence: str) -> _Reading:
+        if (sentence := self._other_money(line, row)) is not None:
+            return Difference(line.line, line.order_id, sentence)
+        if line.answer == "":
+            return _Waits()
+        said, time = self._said(line), self._time(line)
+        if isinstance(said, Difference):
+            return said
+        if time.wrong is not None:
+            return Difference(line.line, line.order_id, time.wrong)
+        if row.state in _UNSETTLED:
+            return self._read_unsettled(line, row, said, time, evidence)
+        return self._read_settled(line, row, said, time)
+
+    def _read_unsettled(
+        self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime, evidence: str
+    ) -> _Reading:
+        """Read a line about a row that waits for a word: it must be about the latest attempt."""
+        is_only = all(map(is_sole, self._fitting(line)))
+        if (sentence := other_attempt_sentence(line, row, time, is_sole=is_only)) is not None:
+            return Difference(line.line, line.order_id, sentence)
+        if said is None:  # the gateway is still working on it
+            return _Waits()
+        if said is Resolution.NOT_RECEIVED:
+            if row.state is State.ACCEPTED:
+                return self._contradiction(line, row, "not received")
+            if (sentence := quarantine_sentence(row, self._quarantine_h, self._now())) is not None:
+                return Difference(line.line, line.order_id, sentence)
+        is_gateways = line.status is not None and meant_attempt(time.own, row.intended_at) is Meant.LATEST
+        basis = Basis.GATEWAY if is_gateways else Basis.PERSON
+        at = f" at {line.time}" if line.time else ""
+        return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
+
+    def _read_settled(self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime) -> _Reading:
+        """Read a line about a row that needs no word: it agrees, or contradicts the journal."""
+        if said is None:
+            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, "still being worked on")
+        is_before = meant_attempt(time.times, row.intended_at) is Meant.EARLIER
+        is_of_another = is_before and not all(map(is_sole, self._fitting(line)))
+        if is_of_another and said is not Resolution.PAID:
+            return _Agrees()
+        found = self._contradiction(line, row, said.value.replace("-", " "))
+        if is_of_another:
+            return replace(found, sentence=f"{found.sentence} {_EARLIER_TOO}")
+        return _Agrees() if said in _AGREES[row.state] else found
+
+    def _time(self, line: StatementLine) -> LineTime:
+        return line_time(line, self._as_of, self._now())
+
+    def _claim(self, line: StatementLine) -> Claim:
+        """Return what a line says. Who gives a statement to `resolve` vouches for it by name."""
+        amount = None if line.amount is None else f"{line.amount:f}"
+        return Claim(
+            line.order_id,
+            amount,
+            line.currency,
+            _word(line),
+            proof=Proof.PROVEN,
+            is_current=True,
+            times=self._time(line).times,
+        )
+
+    def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
+        """Read a line about an attempt that was rejected and released since, or about a row that was never sent."""
+        said = self._said(line)
+        if isinstance(said, Difference):
+            return said
+        if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
+            return _Agrees()
+        if not any(one.sent_order_id for one in self._journal.candidates(line.order_id)):
+            sentence = f"Row {clash.sheet_row} was never sent from here; the statement says otherwise. {_DO_NOT_SEND}"
+            return Difference(line.line, line.order_id, sentence)
+        sentence = (
+            f"{line.order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee "
+            "may be paid twice: stop, and ask the gateway."
+        )
+        return Difference(line.line, line.order_id, sentence)
+
+    def _said(self, line: StatementLine) -> Resolution | Difference | None:
+        """Return what a line says became of its order; None: it is still being worked on."""
+        if line.status is None:
+            resolution = _SAYS.get(line.answer or "")
+            if resolution is None and line.answer:
+                sentence = f"The answer {line.answer!r} is none of {', '.join(_SAYS)}."
+                return Difference(line.line, line.order_id, sentence)
+            return resolution
+        meaning = self._words.get(line.status)
+        if meaning is None:
+            sentence = f"The status {line.status!r} is not listed under [outcomes]: nobody has said what it means."
+            return Difference(line.line, line.order_id, sentence)
+        return _OF_WORD.get(meaning)
+
+    def _other_money(self, line: StatementLine, row: RowStanding) -> str | None:
+        """Return a sentence when a line is about other money than the row's."""
+        ours = from_minor(row.minor, minor_units=self._minor_units[row.currency])
+        if line.currency != row.currency:
+            return (
+                f"The statement has {line.order_id} in {line.currency or 'no currency'}; it was sent in {row.currency}."
+            )
+        if line.amount is None:
+            return f"The amount {line.amount_text!r} of {line.order_id} is no plain amount, such as {ours}."
+        if line.amount != Decimal(ours):
+            stated = f"{row.currency} {line.amount_text}"
+            return f"The statement has {line.order_id} with {stated}; it was sent with {row.currency} {ours}."
+        return None
+
+    def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> Difference:
+        state = shown_state(row.state).replace("_", " ")
+        sentence = f"Row {row.row} is {state} in the journal, and {said} in the statement."
+        if row.state in {State.READY, State.REJECTED, State.REPLACED}:
+            sentence += f" {_DO_NOT_SEND}"
+        return Difference(line.line, line.order_id, sentence)
+
+
+def _word(line: StatementLine) -> str:
+    return line.status if line.status is not None else line.answer or ""

@@ -1,0 +1,42 @@
+"""Taking notifications from the spool into the journal: by whoever holds it, and each of them once."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from paygw_batch.clock import Now, timestamp
+from paygw_batch.core.evidence import Evidence, Finding, Source
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal import Journal, SpoolEnd, SpoolReader, decode_notice, spool_path
+
+AT_ONCE = 200
+"""How many notifications one transaction takes in."""
+
+
+class Intake:
+    """Takes in what waits in the spool of the journal at `journal_path`. `words` is the operator's `[outcomes]`."""
+
+    def __init__(self, journal_path: Path, words: Mapping[str, OutcomeKind], now: Now) -> None:
+        self._reader = SpoolReader(spool_path(journal_path))
+        self._words = words
+        self._now = now
+
+    def take(self, journal: Journal, *, at_most: int | None = None) -> Counter[Finding]:
+        """Take in all that waits (or so many), up to the first about a row in flight; return what came of them.
+
+        Raises `SpoolDamaged`; what was taken in by then is in the journal.
+        """
+        findings: Counter[Finding] = Counter()
+        while at_most is None or findings.total() < at_most:
+            waiting = self._reader.after(SpoolEnd(*journal.spool_end()), limit=AT_ONCE)
+            evidence = [
+                Evidence(Source.NOTIFICATION, decode_notice(one.content).claim, one.content, one.number, one.hash)
+                for one in waiting
+            ]
+            if not evidence:
+                break
+            taken = journal.take_in(evidence, self._words, at=timestamp(self._now()))
+            findings.update(taken)
+            if len(taken) < len(evidence):
+                break
+        return findings

@@ -1,0 +1,1 @@
+"""Reads the configuration file and the environment into frozen values."""

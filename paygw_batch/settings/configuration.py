@@ -1,0 +1,306 @@
+"""Settings: the configuration file and the environment, as frozen values.
+
+Precedence: command-line flag, then environment `PAYGW_<KEY>`, then the TOML file, then the default. Unknown keys are
+refused by name. Secrets are never in the file: it names files and environment variables. What the gateway's interface
+leaves open (`signature_profile`, `[outcomes]`, `purpose`) has no default; `missing_to_send` says what is still absent.
+"""
+
+import difflib
+import hashlib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit
+
+import platformdirs
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.data import reason_of
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.processes import HANDED_ON
+from paygw_batch.settings.sections import (
+    NotificationsSection,
+    PayinSection,
+    Section,
+    StatusEnquirySection,
+)
+from paygw_batch.settings.tables import (
+    ApprovalSection,
+    CountrySection,
+    GatewaySection,
+    JournalSection,
+    LimitsSection,
+    ReportingSection,
+    RetrySection,
+    SandboxSection,
+    SheetSection,
+    StatementSection,
+    SubmissionSection,
+)
+from paygw_batch.trusted_files import Others, read_with_mode
+
+SANDBOX = "sandbox"
+"""The `base_url` that starts the built-in gateway for the duration of a run."""
+
+
+class Settings(Section):
+    """Everything a run is told. Paths are absolute."""
+
+    gateway: GatewaySection = GatewaySection()
+    submission: SubmissionSection = SubmissionSection()
+    journal: JournalSection = JournalSection()
+    outcomes: Mapping[str, Literal["paid", "accepted", "rejected"]] = Field(default_factory=dict)
+    retry: RetrySection = RetrySection()
+    limits: LimitsSection = LimitsSection()
+    sheet: SheetSection = SheetSection()
+    columns: Mapping[str, str] = Field(default_factory=dict)
+    countries: Mapping[str, CountrySection] = Field(default_factory=dict)
+    statement: StatementSection = StatementSection()
+    approval: ApprovalSection = ApprovalSection()
+    reporting: ReportingSection = ReportingSection()
+    notifications: NotificationsSection = NotificationsSection()
+    status_enquiry: StatusEnquirySection = StatusEnquirySection()
+    sandbox: SandboxSection = SandboxSection()
+    payin: PayinSection = PayinSection()
+
+    @model_validator(mode="after")
+    def _secret(self) -> "Settings":
+        if handed_on := sorted(secret_variables(self) & HANDED_ON):
+            raise ValueError(f"a secret cannot be in the variable {handed_on[0]}, which other programs are given")
+        return self
+
+    @property
+    def uses_sandbox(self) -> bool:
+        """Whether the built-in gateway stands in for the real one."""
+        return self.gateway.base_url == SANDBOX
+
+    def words(self) -> Mapping[str, OutcomeKind]:
+        """Return the gateway's status words, and what each means."""
+        return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
+
+    def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
+        """Return what the operator's configuration adds to each country, for an operation."""
+        sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
+        return {code: OperatorTerms(**terms.model_dump()) for code, terms in sections.items() if terms is not None}
+
+    def urls(self) -> Mapping[str, str | None]:
+        """Return the operator's own addresses, by the name of the field that carries them."""
+        return {
+            "server_callback_url": self.gateway.server_callback_url,
+            "site_url": self.payin.site_url,
+            "redirect_url": self.payin.redirect_url,
+        }
+
+    def missing_for(self, operation: str) -> list[str]:
+        """Return the keys that an operation needs beside those of the gateway and of its countries."""
+        return self.payin.missing() if operation == "payin" else []
+
+    def endpoint(self) -> str:
+        """Return the name of the endpoint whose order ids a journal keeps unique: the gateway's host, and our id there.
+
+        Not the port: a gateway that moves to another one is still the same gateway.
+        """
+        place = SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
+        return f"{place}/{self.gateway.endpoint_id or 'unset'}"
+
+    def endpoint_identity(self) -> EndpointIdentity:
+        """Return which endpoint journals are kept for, recognised however its host is written."""
+        gateway = self.gateway
+        host = SANDBOX if self.uses_sandbox else urlsplit(gateway.base_url or "").hostname or "unset"
+        return EndpointIdentity.of(host, gateway.endpoint_id or "unset", gateway.consumer_key)
+
+    def registry_directory(self) -> Path | None:
+        """Return where journals are remembered; None for the sandbox, whose journals are thrown away."""
+        return None if self.uses_sandbox else state_directory() / "journals"
+
+    def journal_path(self) -> Path:
+        """Return the journal's path: the configured one, or one per endpoint under the user's state directory."""
+        if self.journal.path is not None:
+            return self.journal.path
+        endpoint = self.endpoint()
+        readable = "".join(c if c.isalnum() or c in ".-" else "_" for c in endpoint)
+        folder = f"{readable}-{hashlib.sha256(endpoint.encode()).hexdigest()[:8]}"
+        return state_directory() / folder / "journal.sqlite3"
+
+    def witness_directory(self) -> Path:
+        """Return where the journal's witness is kept: never beside the journal.
+
+        A sandbox moves no money, and all that belongs to it lives in one throw-away directory.
+        """
+        if self.uses_sandbox:
+            return self.journal_path().parent / "witness"
+        return state_directory() / "witness"
+
+    def missing_to_send(self) -> list[str]:
+        """Return the keys without which nothing can be sent, whatever the sheet."""
+        gateway = self.gateway
+        needed: dict[str, object] = {
+            "gateway.base_url": gateway.base_url,
+            "gateway.endpoint_id": gateway.endpoint_id,
+            "gateway.consumer_key": gateway.consumer_key,
+            "gateway.private_key": gateway.private_key or self.uses_sandbox,
+            "gateway.server_callback_url": gateway.server_callback_url,
+            "gateway.signature_profile": gateway.signature_profile,
+            "outcomes": self.outcomes,
+        }
+        return [key for key, value in needed.items() if not value]
+
+
+def state_directory() -> Path:
+    """Return the directory for what must outlive a run: XDG_STATE_HOME, or the platform's equivalent."""
+    return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
+
+
+_ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
+    "gateway": GatewaySection,
+    "submission": SubmissionSection,
+    "retry": RetrySection,
+    "limits": LimitsSection,
+    "sheet": SheetSection,
+}
+_FILE_ONLY = ("submission", "quarantine_h")
+"""What guards against a second payment is not for whoever starts the program to lower."""
+_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_APPROVAL_PASSPHRASE")
+
+
+def environment_keys() -> Mapping[str, tuple[str, str]]:
+    """Return every environment variable that sets a key, with the section and key it sets."""
+    keys = {
+        f"PAYGW_{key.upper()}": (section, key)
+        for section, model in _ENVIRONMENT_SECTIONS.items()
+        for key in model.model_fields
+        if (section, key) not in {("retry", "order_id"), _FILE_ONLY}
+    }
+    keys["PAYGW_RETRY_ORDER_ID"] = ("retry", "order_id")
+    return keys
+
+
+def load_settings(
+    file: Path | None,
+    *,
+    environ: Mapping[str, str],
+    flags: Mapping[tuple[str, str], object] | None = None,
+    distrusts: list[ConfigurationError] | None = None,
+) -> Settings:
+    """Return the settings from `file`, overlaid with the environment and then with the command line's `flags`.
+
+    Raises `ConfigurationError` naming every wrong key at once, and for a file that others may write: its writer decides
+    where money goes. With the built-in gateway none does. Where `distrusts` is given, that is noted there, not raised.
+    """
+    read = None if file is None else read_with_mode(file, str(file), Others.MAY_READ, most_bytes=1 << 20)
+    tables = {} if file is None or read is None else _tables(file, read.content)
+    base = file.resolve().parent if file is not None else Path.cwd()
+    for (section, key), value in {**_from_environment(environ), **(flags or {})}.items():
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigurationError(f"{file}: [{section}] must be a table.")
+        table[key] = value
+    try:
+        settings = Settings.model_validate(tables)
+    except ValidationError as error:
+        where = f"{file}: " if file is not None else ""
+        raise ConfigurationError(where + " ".join(_sentences(error))) from None
+    if read is not None and read.distrust is not None and not settings.uses_sandbox:
+        if distrusts is None:
+            raise read.distrust
+        distrusts.append(read.distrust)
+    return _with_absolute_paths(settings, base)
+
+
+def _tables(file: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not TOML: {error}.", hint="Mend the named line.") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
+    found: dict[tuple[str, str], object] = {}
+    if "PAYGW_QUARANTINE_H" in environ:
+        raise ConfigurationError(
+            "PAYGW_QUARANTINE_H is set, and no environment variable sets quarantine_h.",
+            hint="Unset it. The configuration file alone says [submission] quarantine_h.",
+        )
+    for name, (section, key) in environment_keys().items():
+        text = environ.get(name)
+        if text is None:
+            continue
+        annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
+        found[section, key] = _from_text(name, text, annotation)
+    if path := environ.get("PAYGW_JOURNAL"):
+        found["journal", "path"] = str(Path(path).absolute())
+    return found
+
+
+def _from_text(name: str, text: str, annotation: Any) -> object:
+    """Return the value an environment variable states, of the type the key has."""
+    options = set(get_args(annotation)) or {annotation}
+    try:
+        if int in options:
+            return int(text)
+        if float in options:
+            return float(text)
+    except ValueError:
+        raise ConfigurationError(f"{name} is {text!r}, which is not a number.") from None
+    if Path in options or any(get_origin(option) is Path for option in options):
+        return str(Path(text).absolute())
+    return text
+
+
+def secret_variables(settings: Settings) -> frozenset[str]:
+    """Return the names of the environment variables that hold a secret, as far as the configuration names them."""
+    named = {
+        settings.gateway.private_key_passphrase_env,
+        settings.notifications.token_env,
+        settings.notifications.secret_env,
+        settings.payin.control_secret_env,
+    }
+    return frozenset(name for name in named if name is not None)
+
+
+def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
+    """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
+    known = {*environment_keys(), *_NOT_SETTINGS, *secret_variables(settings)}
+    return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
+
+
+def _sentences(error: ValidationError) -> Iterable[str]:
+    for problem in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(problem["loc"][:-1])
+            nearest = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.0)
+            yield f"{key} is not a known key; the nearest is {nearest[0] if nearest else 'none'}."
+        else:
+            yield f"{key}: {reason_of(problem)}."
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in location:
+        if model is Settings and part == "countries":
+            model = CountrySection
+        elif isinstance(part, str) and part in model.model_fields:
+            annotation = model.model_fields[part].annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                model = annotation
+    return list(model.model_fields)
+
+
+def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
+    """Return the settings with every path taken from the configuration file's own directory."""
+    changed: dict[str, Section] = {}
+    for name in Settings.model_fields:
+        section = getattr(settings, name)
+        if not isinstance(section, Section):
+            continue
+        # Without following links: whether one stands there is the business of whoever opens the file.
+        paths = {key: Path(os.path.abspath(base / value)) for key, value in section if isinstance(value, Path)}  # noqa: PTH100 (Path.resolve would follow them)
+        if paths:
+            changed[name] = section.model_copy(update=paths)
+    return settings.model_copy(update=changed)

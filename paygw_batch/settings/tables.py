@@ -1,0 +1,142 @@
+"""Defines the tables of the configuration file."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paygw_batch.core.batch import REPEAT_DAYS
+from paygw_batch.settings.sections import (
+    AmountText,
+    FilePath,
+    PayinTermsSection,
+    PayoutTermsSection,
+    Seconds,
+    Section,
+)
+
+MIN_READ_TIMEOUT_S = 60
+"""Section 8 of the gateway's interface: mobile-money providers can take this long."""
+
+
+class GatewaySection(Section):
+    """`[gateway]`: who we are, where the gateway is, and how we speak with it."""
+
+    base_url: str | None = None
+    endpoint_id: str | None = None
+    consumer_key: str | None = None
+    private_key: FilePath | None = None
+    private_key_passphrase_env: str | None = None
+    private_key_passphrase_file: FilePath | None = None
+    server_callback_url: str | None = None
+    signature_profile: Literal["json-params", "raw-body"] | None = None
+    connect_timeout_s: Seconds = 30
+    read_timeout_s: Annotated[float, Field(le=3600)] = 60
+    total_timeout_s: Seconds = 120
+    ca_bundle: FilePath | None = None
+    proxy: str | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "GatewaySection":
+        if self.read_timeout_s < MIN_READ_TIMEOUT_S:
+            raise ValueError(
+                f"read_timeout_s is {self.read_timeout_s:g}; providers can need {MIN_READ_TIMEOUT_S} seconds to "
+                "answer, and giving up sooner would leave paid rows in doubt"
+            )
+        if self.total_timeout_s < self.read_timeout_s:
+            raise ValueError("total_timeout_s must not be below read_timeout_s")
+        return self
+
+
+class SubmissionSection(Section):
+    """`[submission]`: how fast, and when to stop."""
+
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
+    rate_per_s: Annotated[float, Field(ge=0)] = 0
+    stop_after_in_doubt: Annotated[int, Field(ge=0)] = 5
+    connections: Literal["fresh", "reuse"] = "fresh"
+    quarantine_h: Annotated[float, Field(ge=0, le=87_600)] = 24
+
+
+class JournalSection(Section):
+    """`[journal]`: where the journal is."""
+
+    path: FilePath | None = None
+
+
+class RetrySection(Section):
+    """`[retry]`: under which order id a released row is sent again."""
+
+    order_id: Literal["suffix", "same"] = "suffix"
+
+
+class LimitsSection(Section):
+    """`[limits]`: how large a sheet may be."""
+
+    max_rows: Annotated[int, Field(ge=1)] = 1_000_000
+    max_sheet_mib: Annotated[int, Field(ge=1)] = 1024
+
+
+class SheetSection(Section):
+    """`[sheet]`: how sheets are written here. `column_profile` names a file of config/columns/."""
+
+    code_page: str | None = None
+    column_profile: str | None = None
+    repeat_days: Annotated[int, Field(ge=0, le=366)] = REPEAT_DAYS
+
+
+class StatementSection(Section):
+    """`[statement]`: how the gateway writes its statements. `columns` maps its headings to ours."""
+
+    columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer", "time"]] = Field(
+        default_factory=dict
+    )
+
+
+Keys = str | Annotated[list[str], Field(min_length=1)]
+"""A person's public key, or several."""
+
+
+class ApprovalSection(Section):
+    """`[approval]`: what needs a second pair of eyes, and whose. A name maps to an Ed25519 public key, or to several.
+
+    Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
+    """
+
+    needed: Annotated[int, Field(ge=1)] = 1
+    from_amount: Mapping[str, AmountText] = Field(default_factory=dict)
+    expires_h: Annotated[float, Field(gt=0)] = 72
+    changed_share: Annotated[float, Field(ge=0)] = 0.25
+    makers: Mapping[str, Keys] = Field(default_factory=dict)
+    approvers: Mapping[str, Keys] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _peopled(self) -> "ApprovalSection":
+        if self.model_fields_set and not (self.makers and self.approvers):
+            raise ValueError("name at least one key under makers and one under approvers")
+        return self
+
+
+class ReportingSection(Section):
+    """`[reporting]`: whom a run tells of itself: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
+
+    `hook` is a command without a shell; it gets the summary on its standard input.
+    """
+
+    log: FilePath | None = None
+    metrics: FilePath | None = None
+    hook: list[str] = Field(default_factory=list)
+    hook_timeout_s: Seconds = 60
+
+
+class SandboxSection(Section):
+    """`[sandbox]`: what the built-in gateway answers."""
+
+    behaviour: FilePath | None = None
+
+
+class CountrySection(Section):
+    """`[countries.XX]`."""
+
+    payout: PayoutTermsSection = PayoutTermsSection()
+    payin: PayinTermsSection = PayinTermsSection()

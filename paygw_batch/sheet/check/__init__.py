@@ -1,0 +1,1 @@
+"""Finds the defects and warnings of rows."""

@@ -1,0 +1,258 @@
+"""Judging a piece of a sheet, country by country: which rows are sound, and what is wrong with the others."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from paygw_batch.countries.rules import CountryRule, Rules
+from paygw_batch.errors import InternalError
+from paygw_batch.sheet.check.checks import Check, ColumnChecks, checks_of, checks_without_country, shown
+from paygw_batch.sheet.check.warnings import warnings_of
+from paygw_batch.sheet.clean import cleaned_codes, prepared
+from paygw_batch.sheet.columns import COLUMNS_OF
+from paygw_batch.sheet.instructions.wire import (
+    WIRE_COLUMNS,
+    ShownColumn,
+    instructions_of,
+    shown_as_written,
+    shown_columns,
+    wire_columns,
+)
+from paygw_batch.sheet.model import LINE_COLUMNS, no_defects
+from paygw_batch.sheet.read.frame import rows_of
+
+_WIRE_SCHEMA = {
+    "row": pl.UInt32(),
+    **dict.fromkeys(WIRE_COLUMNS, pl.String()),
+    "minor": pl.Int64(),
+}
+
+NO_COUNTRY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What some rows come to.
+
+    `lines` with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `unsound` and `doubtful`
+    wait for `explained` to become sentences.
+    """
+
+    lines: pl.DataFrame
+    unsound: Sequence["Unsound"]
+    doubtful: Sequence["Unsound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsound:
+    """Rows of one country that are not sound in one column: no more of them than the column's checks look at."""
+
+    country: str
+    column: ColumnChecks
+    rows: pl.DataFrame
+
+
+def explained(unsound: Iterable[Unsound]) -> pl.DataFrame:
+    """Return the defects of unsound rows, in no order. Every row must have one: raises `InternalError` otherwise.
+
+    Rows of all pieces together: the same few checks asked of many small frames would cost more than all the rest.
+    """
+    found = [no_defects()]
+    groups: dict[tuple[str, str], list[Unsound]] = defaultdict(list)
+    for one in unsound:
+        groups[one.country, one.column.column].append(one)
+    for (_, name), group in groups.items():
+        rows = pl.concat([one.rows for one in group]).rechunk()
+        defects = pl.concat([no_defects(), *_defects(rows, name, group[0].column.checks)])
+        if defects["row"].n_unique() != rows.height:
+            raise InternalError(f"{rows.height} rows are wrong in {name}, and not all of them have a defect")
+        found.append(defects)
+    return pl.concat(found)
+
+
+def _defects(rows: pl.DataFrame, name: str, checks: Sequence[Check]) -> Iterator[pl.DataFrame]:
+    fails = rows.select(check.fails.alias(check.code) for check in checks)
+    for check in checks:
+        if fails[check.code].any():
+            told = {"column": pl.lit(name), "value": shown(name), "code": pl.lit(check.code), "message": check.message}
+            yield rows_of(rows, fails[check.code]).select("row", **told)
+
+
+class Judge:
+    """The rules of `operation` made ready. With `derive`, order ids are not looked at."""
+
+    def __init__(self, operation: str, rules: Rules, *, derive: bool) -> None:
+        self._columns = COLUMNS_OF[operation]
+        self._rules = rules
+        self._derive = derive
+        self._countries: dict[str, _CountryJudge] = {}
+
+    def piece(self, raw: pl.DataFrame, refused: pl.Series) -> Judged:
+        """Judge some rows of a sheet's frame; those that are `refused` have a defect already."""
+        grouped = self._grouped(raw)
+        frame = prepared(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(refused.implode()))
+        judged = [country.judge(frame.slice(start, height)) for country, start, height in grouped.parts]
+        made = pl.concat([part.lines for part in judged], rechunk=True)
+        if made.height != raw.height:
+            raise InternalError(f"{raw.height} rows were judged, and {made.height} came back")
+        texts = [made[name] if name in made.columns else frame[name] for name in LINE_COLUMNS]
+        return Judged(
+            pl.DataFrame([grouped.put_back(text, raw) for text in texts]),
+            [found for part in judged for found in part.unsound],
+            [found for part in judged for found in part.doubtful],
+        )
+
+    def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+        """Return the instructions (as in `Validated`) of some rows of a sheet's frame that `piece` made `lines` of."""
+        good = self._grouped(raw if lines["valid"].all() else rows_of(raw, lines["valid"]))
+        frame = prepared(good.rows, self._columns)
+        wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
+        for country, start, height in good.parts:
+            if not country.wire:
+                raise InternalError("a row without a country or a form was taken for valid")
+            part = frame.slice(start, height)
+            wire.append(part.lazy().select(country.wire).collect())  # lazily: what the columns share is done once
+        return instructions_of(lines, pl.concat(wire).sort("row"))
+
+    def _grouped(self, raw: pl.DataFrame) -> "_Grouped":
+        """Return the rows country by country: each country is then a slice, and no copy of its own."""
+        codes = sorted(self._rules)
+        country = cleaned_codes(raw["country"]).cast(pl.Enum(codes), strict=False).to_physical()
+        country = country.cast(pl.UInt32).fill_null(len(codes))
+        order = None if country.is_sorted() else country.arg_sort()
+        runs = (country if order is None else country[order]).rle().struct.unnest()
+        starts = runs["len"].cum_sum() - runs["len"]
+        parts = [
+            (self._country(codes[place] if place < len(codes) else NO_COUNTRY), start, height)
+            for place, start, height in zip(runs["value"], starts, runs["len"], strict=True)
+        ]
+        rows = raw.select("row", *(name for name in self._columns if name in raw.columns))
+        if order is None:
+            return _Grouped(rows, parts, None)
+        places = pl.zeros(order.len(), pl.UInt32, eager=True)
+        places = places.scatter(order, pl.int_range(order.len(), dtype=pl.UInt32, eager=True))
+        return _Grouped(rows[order], parts, places)
+
+    def _country(self, code: str) -> "_CountryJudge":
+        if code not in self._countries:
+            self._countries[code] = _CountryJudge.of(code, self._rules, derive=self._derive)
+        return self._countries[code]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """Rows of a sheet, country by country: `parts` says where each one's start, and how many they are.
+
+    `places` says where each row of the sheet is now, or None where they have not been moved.
+    """
+
+    rows: pl.DataFrame
+    parts: Sequence[tuple["_CountryJudge", int, int]]
+    places: pl.Series | None
+
+    def put_back(self, column: pl.Series, raw: pl.DataFrame) -> pl.Series:
+        """Return a column of the grouped rows in the order of `raw`; one that is as in `raw` shares its memory."""
+        if column.name in self.rows.columns and column.equals(self.rows[column.name], null_equal=True):
+            return raw[column.name]
+        return column if self.places is None else column[self.places]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the rows of one country come to, in their order: those of their `lines` that the country decides about."""
+
+    lines: pl.DataFrame
+    unsound: Sequence[Unsound]
+    doubtful: Sequence[Unsound]
+
+
+def _roots(expressions: Iterable[pl.Expr]) -> set[str]:
+    return {name for expression in expressions for name in expression.meta.root_names()}
+
+
+@dataclass(frozen=True, slots=True)
+class _CountryJudge:
+    """One country's checks and warnings; `rule` is None for rows of no country."""
+
+    code: str
+    rule: CountryRule | None
+    columns: tuple[ColumnChecks, ...]
+    warnings: tuple[ColumnChecks, ...]
+    shown: tuple[ShownColumn, ...]
+    wire: tuple[pl.Expr, ...]
+
+    @classmethod
+    def of(cls, code: str, rules: Rules, *, derive: bool) -> "_CountryJudge":
+        rule = rules.get(code)
+        checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
+        used = tuple(column for column in checks if not (derive and column.column == "client_orderid"))
+        warnings = () if rule is None else warnings_of(rule)
+        if rule is None or rule.form is None:
+            return cls(code, rule, used, warnings, (), ())
+        shown, wire = shown_columns(rule, rule.form), wire_columns(rule, rule.form)
+        return cls(code, rule, used, warnings, tuple(shown), tuple(wire))
+
+    def judge(self, part: pl.DataFrame) -> _Part:
+        """Judge prepared rows that are all of this country."""
+        sound, unsound = self._asked(part, self.columns)
+        valid = (sound & ~part["refused"]).alias("valid")
+        if not valid.any():
+            return _Part(part.select(*self._as_written, "purpose", self._currency).with_columns(valid), unsound, [])
+        if self.rule is None or not self.shown:
+            raise InternalError("a row without a country or a form was taken for valid")
+        texts = self._as_sent(part, valid)
+        if not valid.all():
+            at = (~valid).arg_true()
+            as_written = [*self._as_written, pl.col("purpose")]
+            for text in part.select(_roots(as_written))[at].select(as_written):
+                texts[text.name] = texts[text.name].scatter(at, text)
+        return _Part(pl.DataFrame([*texts.values(), valid]), unsound, self._asked(part, self.warnings, among=valid)[1])
+
+    @property
+    def _as_written(self) -> list[pl.Expr]:
+        return shown_as_written(self.rule)
+
+    @property
+    def _currency(self) -> pl.Expr:
+        """Where it is left out, the country's."""
+        own = self.rule.currency if self.rule is not None else None
+        return pl.coalesce("currency", pl.lit(own, pl.String)).alias("currency")
+
+    def _as_sent(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
+        """Return `SHOWN_COLUMNS`, purpose and currency of valid rows; elsewhere they mean nothing."""
+        purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String).alias("purpose")
+        texts = [column.text.alias(column.name) for column in self.shown]
+        plain = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
+        made = {text.name: text for text in part.select(*texts, *plain, purpose, self._currency)}
+        for column in self.shown:
+            if column.is_plain is None or column.other is None:
+                continue
+            is_other = valid & ~made.pop(f"{column.name}:plain")
+            if is_other.any():
+                at = is_other.arg_true()
+                others = part.select(_roots([column.other]))[at].select(column.other).to_series()
+                made[column.name] = made[column.name].scatter(at, others)
+        return made
+
+    def _asked(
+        self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...], *, among: pl.Series | None = None
+    ) -> tuple[pl.Series, list[Unsound]]:
+        """Return which rows are sound in all columns, and column by column those `among` them that are not."""
+        every = pl.Series([True]).new_from_index(0, part.height)
+        unsound = []
+        for column, asked in zip(columns, part.select(c.asked_first.alias(c.column) for c in columns), strict=True):
+            sound = asked if among is None else asked | ~among
+            if sound.all():
+                continue
+            at = (~sound).arg_true()
+            rows = part.select(column.needs)[at]
+            if column.plainly_sound is not None:
+                is_sound = rows.select(column.sound).to_series()
+                sound = sound.scatter(at, is_sound)
+                rows = rows if not is_sound.any() else rows_of(rows, ~is_sound)
+            if rows.height:
+                unsound.append(Unsound(self.code, column, rows))
+                every &= sound
+        return every, unsound

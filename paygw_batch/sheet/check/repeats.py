@@ -1,0 +1,120 @@
+"""Rows that repeat each other: order ids that stand twice, payments that look alike."""
+
+import polars as pl
+
+from paygw_batch.sheet.amounts import readable_amount
+from paygw_batch.sheet.model import DEFECT_SCHEMA, no_defects
+
+_ROWS_NAMED = 6
+
+
+def standing_twice(hashes: pl.DataFrame) -> pl.Series:
+    """Return the `row` of each `hash` that stands twice: of all rows that repeat each other, and of hardly any other.
+
+    Sorting 64-bit hashes and comparing neighbours costs a fraction of comparing texts.
+    """
+    ordered = hashes["hash"].sort()
+    twice = ordered.filter(ordered == ordered.shift(1)).unique()
+    return hashes.filter(pl.col("hash").is_in(twice.implode()))["row"] if twice.len() else hashes["row"].clear()
+
+
+def _groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return the rows that share all `keys` with others, with `count` and `rows`, a text naming the first of them."""
+    if not repeated.height:
+        return repeated.with_columns(count=pl.lit(0, pl.UInt32), rows=pl.lit(""))
+    text = pl.col("row").cast(pl.String)
+    groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_ROWS_NAMED).str.join(", "))
+    return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
+
+
+def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for every row whose `client_orderid` stands in another row too. `frame`: with the `row`."""
+    groups = _groups(frame.select("row", "client_orderid").drop_nulls(), ["client_orderid"])
+    if not groups.height:
+        return no_defects()
+    more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
+    return groups.select(
+        "row",
+        column=pl.lit("client_orderid"),
+        value=pl.col("client_orderid").str.slice(0, 60),
+        code=pl.lit("client_orderid.duplicate"),
+        message=pl.format(
+            "{} stands in {} rows ({}{}): give each row an id of its own.",
+            pl.col("client_orderid").str.slice(0, 60),
+            "count",
+            "rows",
+            more,
+        ),
+    ).match_to_schema(DEFECT_SCHEMA)
+
+
+def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the valid lines with who is paid: `payee`, the account, or the phone of a form that has no account."""
+    valid = lines if lines["valid"].all() else lines.filter("valid")
+    account = valid["account_number"]
+    payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
+    return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee.alias("payee"))
+
+
+def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return a warning for every valid line that is like another one, or the same account under another name.
+
+    `lines` need hold no others than those whose payee stands twice.
+    """
+    paid = payees_of(lines).with_columns(value=readable_amount("amount"))
+    if not paid.height:
+        return no_defects()
+    keys = ["currency", "payee"]
+    return pl.concat([_look_alikes(paid, [*keys, "value"]), _two_names(paid, keys)])
+
+
+def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return a warning for every row whose account stands under different names."""
+    # Case, accents, blanks, punctuation and the order of names are no other name.
+    letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
+    named = paid.drop_nulls("account_name").with_columns(
+        name=letters.str.extract_all(r"[\pL\pN]+").list.sort().list.join(" ")
+    )
+    groups = named.group_by(keys).agg(
+        names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_ROWS_NAMED).str.join(", ")
+    )
+    several = named.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
+    if not several.height:
+        return no_defects()
+    return several.select(
+        "row",
+        column=pl.lit("account_name"),
+        value=pl.col("account_name").str.slice(0, 60),
+        code=pl.lit("account_name.two_names"),
+        message=pl.format(
+            "{}: the same account stands under {} different names (rows {}): make sure whose it is.",
+            pl.col("account_name").str.slice(0, 60),
+            "names",
+            "rows",
+        ),
+    ).match_to_schema(DEFECT_SCHEMA)
+
+
+def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return a warning for every row with the payee and the amount of another one."""
+    groups = _groups(paid, keys)
+    if not groups.height:
+        return no_defects()
+    other = (
+        pl.when(pl.int_range(pl.len()).over(keys) == 0)
+        .then(pl.col("client_orderid").get(1).over(keys))
+        .otherwise(pl.col("client_orderid").first().over(keys))
+    )
+    return groups.select(
+        "row",
+        column=pl.lit("client_orderid"),
+        value=pl.col("client_orderid").str.slice(0, 60),
+        code=pl.lit("row.look_alike"),
+        message=pl.format(
+            "{} has the same account and the same amount as {} ({} such rows: {}): make sure that all are meant.",
+            pl.col("client_orderid").str.slice(0, 60),
+            other.str.slice(0, 60),
+            "count",
+            "rows",
+        ),
+    ).match_to_schema(DEFECT_SCHEMA)

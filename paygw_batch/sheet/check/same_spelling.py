@@ -1,0 +1,55 @@
+"""Order ids of a sheet that differ only in their spelling."""
+
+import polars as pl
+
+from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.sheet.model import DEFECT_SCHEMA, no_defects
+
+LOOK_ALIKE = "client_orderid.look_alike"
+_SHOWN_CHARACTERS = 60
+
+
+def in_one_spelling(text: pl.Series) -> pl.Series:
+    """Return `core.spelling.spelled_alike` of every value, null of null.
+
+    Most order ids are ASCII, and those are folded as a column; only the others are looked at one by one.
+    """
+    folded = text.str.to_lowercase()
+    at = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
+    if not at.len():
+        return folded
+    return folded.scatter(at, pl.Series([spelled_alike(value) for value in text.gather(at)], dtype=pl.String))
+
+
+def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for every row whose `client_orderid` is another row's in another spelling. `frame`: with `row`.
+
+    Each names the first row that has another spelling of its id.
+    """
+    given = frame.select("row", "client_orderid").drop_nulls()
+    ids = given.with_columns(folded=in_one_spelling(given["client_orderid"]))
+    order_id = pl.col("client_orderid")
+    is_other = order_id != order_id.first()
+    groups = ids.group_by("folded").agg(
+        first=order_id.first(),
+        first_row=pl.col("row").first(),
+        second=order_id.filter(is_other).first(),
+        second_row=pl.col("row").filter(is_other).first(),
+    )
+    alike = ids.join(groups.drop_nulls("second"), on="folded", how="inner", maintain_order="left").rechunk()
+    if not alike.height:
+        return no_defects()
+    is_first = order_id == pl.col("first")
+    return alike.select(
+        "row",
+        column=pl.lit("client_orderid"),
+        value=order_id.str.slice(0, _SHOWN_CHARACTERS),
+        code=pl.lit(LOOK_ALIKE),
+        message=pl.format(
+            "{} differs only in its spelling from {} of row {}: if both are one payment, delete one of the rows; if "
+            "not, give one of them an id that differs in more than case, width or hyphens.",
+            order_id.str.slice(0, _SHOWN_CHARACTERS),
+            pl.when(is_first).then("second").otherwise("first").str.slice(0, _SHOWN_CHARACTERS),
+            pl.when(is_first).then("second_row").otherwise("first_row"),
+        ),
+    ).match_to_schema(DEFECT_SCHEMA)

@@ -1,0 +1,166 @@
+"""What the rows of a sheet come to together, counted piece by piece: no row of it is kept.
+
+What can only be said of rows beside each other (the same order id twice, payments that look alike) is told by 64-bit
+hashes of all of them; the few rows whose hashes stand twice are then looked at themselves.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from paygw_batch.sheet.amounts import readable_amount
+from paygw_batch.sheet.check.judge import NO_COUNTRY, Judged, Unsound, explained
+from paygw_batch.sheet.check.repeats import payees_of, standing_twice
+from paygw_batch.sheet.check.same_spelling import in_one_spelling
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.instructions.batch_id import BatchDigest
+from paygw_batch.sheet.model import COUNT_KEYS
+from paygw_batch.sheet.pieces import Piece, Source, each
+
+_TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
+
+
+@dataclass(frozen=True, slots=True)
+class _PieceTally:
+    """A piece of a sheet, and what it adds. `ids`, `payees`: `row` and `hash` of what stands there.
+
+    Order ids that differ only in their spelling have one hash.
+    """
+
+    frame: pl.DataFrame
+    lines: pl.DataFrame
+    invalid: pl.Series
+    ids: pl.DataFrame
+    payees: pl.DataFrame
+    counts: pl.DataFrame
+    defects: pl.DataFrame
+    unsound: Sequence[Unsound]
+    doubtful: Sequence[Unsound]
+
+    @classmethod
+    def of(cls, piece: Piece, judged: Judged) -> "_PieceTally":
+        lines = judged.lines
+        given = lines["client_orderid"]
+        ids = lines.select("row", hash=in_one_spelling(given).hash()).filter(given.is_not_null())
+        payees = payees_of(lines)
+        return cls(
+            frame=piece.frame,
+            lines=lines,
+            invalid=lines["row"].filter(~lines["valid"]),
+            ids=ids,
+            payees=payees.select("row", hash=payees.select("currency", "payee").hash_rows()),
+            counts=counted(lines),
+            defects=pl.concat([piece.defects, _total_rows(piece.frame, judged.unsound)]),
+            unsound=judged.unsound,
+            doubtful=judged.doubtful,
+        )
+
+    def without_rows(self) -> "_PieceTally":
+        """Return what is kept of it."""
+        return replace(self, frame=self.frame.clear(), lines=self.lines.clear())
+
+
+class Tally:
+    """The pieces of a sheet added up.
+
+    `held` names the columns that hold anything at all: the batch's id needs them before the first row is counted in.
+    Where they are not told, the first piece stands for all, and `batch` is None if that was wrong.
+    """
+
+    def __init__(self, source: Source, held: Collection[str] | None) -> None:
+        self._source = source
+        self._assumed = None if held is None else frozenset(held)
+        self._digest: BatchDigest | None = None
+        self._held: set[str] = set()
+        self._pieces: list[_PieceTally] = []
+        self.lines: pl.DataFrame | None = None
+        """As `Judged.lines`, while there is one piece alone."""
+
+    def add(self, piece: _PieceTally) -> None:
+        """Count in the next piece."""
+        frame = piece.frame
+        self._held |= {column.name for column in frame if column.null_count() < frame.height}
+        if self._digest is None:
+            self._assumed = frozenset(self._held) if self._assumed is None else self._assumed
+            hollow = set(self._source.nameless) - self._assumed
+            unknown = [name for name in self._source.unknown if name not in hollow]
+            self._digest = BatchDigest(self._source.operation, unknown, self._assumed)
+        self._digest.add(piece.lines, frame)
+        self.lines = None if self._pieces else piece.lines
+        self._pieces.append(piece.without_rows())
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The columns that hold anything."""
+        return frozenset(self._held)
+
+    @property
+    def batch(self) -> str | None:
+        """The batch's id, or None when it has to be counted again, with `held`."""
+        counted = {*KNOWN_COLUMNS, *self._source.nameless}
+        if self._digest is None or self._assumed is None or (self._assumed ^ self._held) & counted:
+            return None
+        return self._digest.batch
+
+    @property
+    def counts(self) -> pl.DataFrame:
+        """`COUNT_KEYS`, `count`, and the `sum` of what can be read as an amount."""
+        return pl.concat(piece.counts for piece in self._pieces).group_by(COUNT_KEYS).sum()
+
+    @property
+    def invalid(self) -> pl.Series:
+        """The numbers of the rows that are not valid, in order."""
+        return pl.concat(piece.invalid for piece in self._pieces)
+
+    @property
+    def same_ids(self) -> pl.Series:
+        """The numbers of rows whose order ids may stand twice, in whatever spelling; none is missing."""
+        return standing_twice(pl.concat(piece.ids for piece in self._pieces))
+
+    @property
+    def same_payees(self) -> pl.Series:
+        """The numbers of valid rows whose payees may stand twice; none is missing."""
+        return standing_twice(pl.concat(piece.payees for piece in self._pieces))
+
+    def defects(self) -> pl.DataFrame:
+        """Return those that the file, single values and rows of totals show, in no order."""
+        unsound = explained(one for piece in self._pieces for one in piece.unsound)
+        return pl.concat([unsound, *(piece.defects for piece in self._pieces)])
+
+    def warnings(self) -> pl.DataFrame:
+        """Return what single values show of valid rows, in no order."""
+        return explained(one for piece in self._pieces for one in piece.doubtful)
+
+
+def tallied(source: Source, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> Tally:
+    """Return what the pieces of a sheet come to, as they are judged. `held` as in `Tally`."""
+    tally = Tally(source, held)
+    for piece in each(source, lambda piece: _PieceTally.of(piece, judge(piece))):
+        tally.add(piece)
+    return tally
+
+
+def counted(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return how many lines share `COUNT_KEYS`, and the sum of whatever can be read as an amount, as `Validated`."""
+    is_valid, shown = lines["valid"], lines.select(*COUNT_KEYS, "amount")
+    if lines.height and is_valid.all():  # then every amount can be read, and is not asked
+        return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("amount").cast(pl.Decimal(38, 4)).sum())
+    if is_valid.any():
+        return pl.concat([counted(shown.filter(is_valid)), counted(shown.filter(~is_valid))])
+    return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+
+
+def _total_rows(frame: pl.DataFrame, unsound: Sequence[Unsound]) -> pl.DataFrame:
+    """Return a defect for each row without a country that says "Total" somewhere."""
+    without = [one.rows["row"] for one in unsound if one.country == NO_COUNTRY and one.column.column == "country"]
+    suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
+    texts = pl.exclude("row").str.extract(_TOTAL, 0)
+    totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
+    return totals.select(
+        "row",
+        column=pl.lit("row"),
+        value=pl.col("value"),
+        code=pl.lit("row.total"),
+        message=pl.lit("This looks like a total and not like a payment: delete the row."),
+    )

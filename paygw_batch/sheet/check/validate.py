@@ -1,0 +1,245 @@
+"""Validation: a sheet held against its countries' rules. Every defect of every row at once, nothing row by row.
+
+The sheet is gone through in pieces, and each piece in its countries (`judge`); what the pieces come to is added up
+(`tally`), and no row is kept. Where only the end tells what the first row should have been judged by (an order id that
+stands again in the last row, a column that holds something after all), it is gone through once more.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+
+import polars as pl
+
+from paygw_batch.core.batch import ControlTotals
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.sheet import pieces
+from paygw_batch.sheet.check.judge import Judge, Judged
+from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
+from paygw_batch.sheet.check.same_spelling import ids_spelled_alike
+from paygw_batch.sheet.check.tally import Tally, counted, tallied
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.instructions.batch_id import BatchDigest
+from paygw_batch.sheet.instructions.order_ids import content_digests, derived_ids
+from paygw_batch.sheet.model import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
+from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, Source, each
+from paygw_batch.sheet.read.frame import rows_of
+
+_RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
+
+
+def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
+    """Hold `sheet` against `rules`; when it has no column of order ids, derive them from `reference`.
+
+    Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
+    part of an order id.
+    """
+    return _validate(InMemory(sheet), rules, reference)
+
+
+def validate_opened(source: Source, rules: Rules, *, reference: str | None = None) -> Validated:
+    """Hold what `read.open_sheet` returned against `rules`, as `validate` does. Raises `SheetError` as reading does."""
+    try:
+        return _validate(source, rules, reference)
+    except NotPlain:
+        return _validate(InMemory(source.whole()), rules, reference)
+
+
+def _validate(source: Source, rules: Rules, reference: str | None) -> Validated:
+    derive = "client_orderid" not in source.headers
+    if derive and reference is None:
+        source.whole()  # what is wrong with the file itself is told first
+        raise SheetError(
+            f"{source.name} has no column client_orderid.",
+            hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",
+        )
+    passing = _Passing(Judge(source.operation, rules, derive=derive), no_defects()["row"], None)
+    tally = tallied(source, passing.judged)
+    _demand_columns(source, rules, tally.counts["country"].unique())
+    repeated = no_defects()
+    if derive:
+        passing = replace(passing, ids=_derived(source, passing, reference or ""))
+    elif (suspects := tally.same_ids).len():
+        ids = passing.lines_of(source, suspects).select("row", "client_orderid")
+        repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids)])
+        passing = replace(passing, refused=repeated["row"])
+    if derive or repeated.height or tally.batch is None:
+        tally = tallied(source, passing.judged, tally.held)
+    return _validated(source, rules, passing, tally, repeated)
+
+
+def _validated(source: Source, rules: Rules, passing: "_Passing", tally: Tally, repeated: pl.DataFrame) -> Validated:
+    sheet = source.sheet(tally.held)
+    defects = _ordered(pl.concat([repeated, tally.defects()]))
+    if tally.batch is None or not defects["row"].unique().sort().equals(tally.invalid):
+        raise InternalError("the rows with a defect are not the rows that are not valid")
+    # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
+    of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
+    suspects = tally.same_payees
+    payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
+
+    def shown() -> pl.DataFrame:
+        lines = tally.lines if tally.lines is not None else passing.lines_of(InMemory(sheet))
+        return _rows(lines, defects, sheet)
+
+    lines = Deferred(shown)
+    return Validated(
+        sheet=sheet,
+        batch=tally.batch,
+        lines=lines,
+        made=Deferred(partial(_instructions, sheet, passing, lines)),
+        defects=defects,
+        warnings=_ordered(pl.concat([of_file, tally.warnings(), payees])),
+        totals=_totals(tally.counts, rules),
+        counts=tally.counts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """How a sheet's pieces are judged. `refused` rows repeat others; `ids`, if derived: `row`, `client_orderid`."""
+
+    judge: Judge
+    refused: pl.Series
+    ids: pl.DataFrame | None
+
+    def judged(self, piece: Piece) -> Judged:
+        """Judge a piece."""
+        judged = self.judge.piece(piece.frame, pl.concat([piece.defects["row"], self.refused]))
+        if self.ids is None:
+            return judged
+        lines = judged.lines.drop("client_orderid").join(self.ids, on="row", how="left", maintain_order="left")
+        return replace(judged, lines=lines.select(LINE_COLUMNS))
+
+    def lines_of(self, source: Source, rows: pl.Series | None = None) -> pl.DataFrame:
+        """Return the lines of these rows, or of all."""
+
+        def lines(piece: Piece) -> pl.DataFrame | None:
+            if rows is None:
+                return self.judged(piece).lines
+            wanted = rows_of(piece.frame, piece.frame["row"].is_in(rows.implode()))
+            return self.judged(replace(piece, frame=wanted)).lines if wanted.height else None
+
+        return pl.concat(found for found in each(source, lines) if found is not None)
+
+
+def _derived(source: Source, passing: _Passing, reference: str) -> pl.DataFrame:
+    """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
+
+    def digests(piece: Piece) -> pl.DataFrame:
+        made = passing.judge.instructions(piece.frame, passing.judged(piece).lines)
+        return made.select("row").with_columns(content_digests(made["content"]))
+
+    found = pl.concat(each(source, digests))
+    return found.select("row").with_columns(client_orderid=derived_ids(found["digest"], reference))
+
+
+def _instructions(sheet: Sheet, passing: _Passing, rows: Deferred) -> pl.DataFrame:
+    lines = rows.frame.select(LINE_COLUMNS)
+
+    def instructions(piece: Piece) -> pl.DataFrame:
+        start = lines["row"].search_sorted(piece.frame["row"][0])
+        return passing.judge.instructions(piece.frame, lines.slice(start, piece.frame.height))
+
+    return pl.concat(each(InMemory(sheet), instructions))
+
+
+def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
+    """Return `validated` with further `defects` (columns as `DEFECT_SCHEMA`): their rows are no longer valid.
+
+    The batch is another one then, because fewer rows are to be paid; the rows themselves are shown as before.
+    """
+    sheet = validated.sheet
+    every = _ordered(pl.concat([validated.defects, defects.match_to_schema(DEFECT_SCHEMA)]))
+    refused = defects["row"].unique()
+    is_refused = pl.col("row").is_in(refused.implode())
+    lines = validated.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
+    held = {column.name for column in sheet.frame if column.null_count() < sheet.frame.height}
+    digest = BatchDigest(sheet.operation, sheet.unknown, held)
+    for piece, raw in zip(_slices(lines), _slices(sheet.frame), strict=True):
+        digest.add(piece, raw)
+    rows = _rows(lines, every, sheet)
+    return replace(
+        validated,
+        batch=digest.batch,
+        lines=Deferred(lambda: rows),
+        made=validated.made.without(refused),
+        defects=every,
+        warnings=validated.warnings.filter(~is_refused),
+        counts=counted(lines),
+    )
+
+
+def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
+    """Return `validated` with further `warnings` (columns as `DEFECT_SCHEMA`)."""
+    return replace(
+        validated, warnings=_ordered(pl.concat([validated.warnings, warnings.match_to_schema(DEFECT_SCHEMA)]))
+    )
+
+
+def warnings_as_defects(validated: Validated) -> Validated:
+    """Return `validated` with every warning as a defect, under the same code."""
+    return with_defects(validated, validated.warnings) if validated.warnings.height else validated
+
+
+def _demand_columns(source: Source, rules: Rules, countries: pl.Series) -> None:
+    """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
+    have = {*source.headers, "client_orderid"}
+    needed_by: dict[str, list[str]] = defaultdict(list)
+    for code in countries.drop_nulls().sort():
+        rule = rules.get(code)
+        if rule is None or rule.form is None:
+            continue
+        for field in rule.form.fields:
+            filled = field.name in rule.defaults or field.name in {"currency", "purpose", "receiver_country_code"}
+            if field.from_sheet and field.name in rule.required and not filled and field.name not in have:
+                needed_by[field.name].append(rule.name)
+    if needed_by:
+        said = "; ".join(f"{column} (needed for {', '.join(names)})" for column, names in needed_by.items())
+        raise SheetError(f"{source.name} lacks columns: {said}.", hint="Add them, or correct their headings.")
+
+
+def _ordered(defects: pl.DataFrame) -> pl.DataFrame:
+    """Return defects by row, then in the order of columns; what concerns the whole row comes first."""
+    rank = pl.col("column").replace_strict(_RANKS, default=-1, return_dtype=pl.Int8)
+    return defects.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
+
+
+def _rows(lines: pl.DataFrame, defects: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
+    """Return `Validated.rows`: `lines`, why a row is not valid, and the unknown columns."""
+    reasons = defects.group_by("row", maintain_order=True).agg(
+        error_code=pl.col("code").first(), message=pl.col("message").str.join(" ")
+    )
+    nothing = pl.DataFrame(schema=dict.fromkeys(["error_code", "message"], pl.String)).clear(pieces.ROWS_AT_ONCE)
+    found = []
+    # In the same pieces as everything else: columns cut in different places would be copied to fit.
+    for piece, raw in zip(_slices(lines), _slices(sheet.frame.select("row", *sheet.unknown)), strict=True):
+        why = nothing.head(piece.height)  # one empty column serves all pieces without a defect
+        if not piece["valid"].all():
+            why = piece.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
+        if not raw["row"].equals(piece["row"]) or (piece["valid"] == why["error_code"].is_not_null()).any():
+            raise InternalError("a row is valid with a defect, or not valid without one, or lost")
+        found.append(pl.concat([piece, why, raw.drop("row")], how="horizontal"))
+    if reasons.height != (~lines["valid"]).sum():
+        raise InternalError("the rows with a defect are not the rows that are not valid")
+    return pl.concat(found)
+
+
+def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    return frame.iter_slices(pieces.ROWS_AT_ONCE)
+
+
+def _totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:
+    units = {rule.currency: rule.minor_units for rule in rules.values()}
+    sums = counts.drop_nulls("currency").group_by("currency").agg(pl.col("sum").sum()).sort("currency")
+    exact = {currency: _as_money(amount, units.get(currency)) for currency, amount in sums.iter_rows()}
+    return ControlTotals(rows=int(counts["count"].sum()), sums=exact)
+
+
+def _as_money(amount: Decimal, minor_units: int | None) -> Decimal:
+    """Return the same value with the currency's decimals (two where they are unknown), if that loses nothing."""
+    rounded = round(amount, 2 if minor_units is None else minor_units)
+    return rounded if rounded == amount else amount

@@ -1,0 +1,1 @@
+"""Makes instructions, order ids and the batch id from valid rows."""

@@ -1,0 +1,46 @@
+"""The id of a batch: a digest of what the sheet says, whatever file it came in."""
+
+import hashlib
+import io
+from collections.abc import Collection
+
+import polars as pl
+
+from paygw_batch.sheet.columns import COLUMNS_OF
+from paygw_batch.sheet.model import LINE_COLUMNS
+
+_NOT_SAID = "purpose"
+_SHOWN_OTHERWISE = frozenset({"receiver_phone", "receiver_country_code", "cell_phone"})
+"""Known columns that the lines have under other names."""
+_DIGITS = 16
+
+
+class BatchDigest:
+    """16 hex digits that stand for a sheet's content, and for what its rows are for.
+
+    Counted in: row numbers, validity, order ids, every text and the names of `unknown` columns, and the operation, so
+    that a batch of collections never has the id of one of payouts. Not counted: purpose (the configuration's), our own
+    sentences, the file's name and format, the order of known columns, and those that hold nothing (`held`: the columns
+    of which some row has a value).
+    """
+
+    def __init__(self, operation: str, unknown: Collection[str], held: Collection[str]) -> None:
+        self._lines = [name for name in LINE_COLUMNS if name != _NOT_SAID]
+        shown = _SHOWN_OTHERWISE.union(LINE_COLUMNS)
+        further = [name for name in COLUMNS_OF[operation] if name not in shown and name in held]
+        self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in further)]
+        self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
+        columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in further)]
+        self._digest.update(repr(columns).encode())
+
+    def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
+        """Count in the next rows: `lines` (`LINE_COLUMNS`), and the same rows as the sheet has them."""
+        text = io.BytesIO()
+        content = lines.select(self._lines).hstack(raw.select(self._raw).get_columns())
+        content.write_csv(text, include_header=False, separator="\x1f", quote_style="never")
+        self._digest.update(text.getbuffer())
+
+    @property
+    def batch(self) -> str:
+        """The id of the batch, when all rows are counted in."""
+        return self._digest.hexdigest()[:_DIGITS]

@@ -1,0 +1,1 @@
+"""Reads a file into rows of exact text."""

@@ -1,0 +1,263 @@
+"""Delimited text (CSV) as a frame of exact text: the header, the delimiter and every line accounted for.
+
+Two readings must agree before a sheet is used. One is polars'; the other counts physical lines and delimiters in the
+bytes themselves and, where quotation marks occur, holds every line against RFC 4180 by itself. A stray quotation mark
+that merges rows, a line break inside a field and a row with a field too few cannot slip through.
+"""
+
+import csv
+import re
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.formulas import unguarded, unguarded_names
+from paygw_batch.sheet.read.frame import Table
+from paygw_batch.sheet.read.headings import (
+    HEADER_ROWS,
+    Headings,
+    Vocabulary,
+    is_header,
+    known_names,
+    match_headings,
+    no_header,
+)
+
+DELIMITERS = (",", ";", "\t", "|")
+_FEW_QUOTED = 8
+"""Up to one line in so many with quotation marks, looking at these alone is cheaper than looking at all."""
+_SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the header stands: `line` (0-based, in the file), `row` (from 1) and `offset` of the byte after it."""
+
+    delimiter: str
+    line: int
+    row: int
+    cells: list[str]
+    offset: int
+    headings: Headings
+
+    def of_part(self, header: bytes, lines_before: int) -> "Start":
+        """Return where it stands in a part of the file that begins so many lines below it: `header` is put before."""
+        return replace(self, line=0, row=self.row + lines_before, offset=len(header))
+
+
+def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
+    """Return the rows of `data` (UTF-8 without NUL and lone carriage returns).
+
+    Raises `SheetError` where the file as a whole cannot be trusted; a row with too many or too few fields is a defect
+    of that row (`row.fields`).
+    """
+    start = find_header(data, vocabulary, file)
+    return read_rows(data, start, count_lines(data, start.offset, len(data)), file)
+
+
+def count_lines(data: bytes, begin: int, end: int) -> int:
+    """Return how many lines stand between two places, the last one with an end or without."""
+    return data.count(b"\n", begin, end) + (end > begin and data[end - 1 : end] != b"\n")
+
+
+def read_rows(data: bytes, start: Start, lines: int, file: str) -> Table:
+    """Return the rows of `data` below its header: `lines` of them, from where `start` says.
+
+    Raises `SheetError` as `read_delimited` does.
+    """
+    headings = start.headings
+    ragged = None
+    frame = _parse(data, start, headings) if _counts_agree(data, start, lines) else None
+    if frame is None:
+        ragged = _ragged_lines(data, start, file)
+        frame = _parse(_without_lines(data, start, ragged), start, headings)
+    if frame is None or frame.height != lines:
+        raise SheetError(f"{file} cannot be read as rows: its {lines} lines below the header merge.", hint=_QUOTES)
+    if _begins_with_quote(data, start):
+        frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
+    frame = frame.with_row_index("row", offset=start.row + 1)
+    if ragged is None:
+        return Table(frame, headings)
+    frame, defects = _with_ragged(frame, ragged, start, headings)
+    return Table(frame, headings, defects=defects)
+
+
+_QUOTES = 'A quotation mark must open and close a whole field, and one inside it is written twice: "a ""b"" c".'
+
+
+def _first_lines(data: bytes) -> list[tuple[bytes, int]]:
+    """Return the first lines without their ends, each with the offset of the byte after it."""
+    lines: list[tuple[bytes, int]] = []
+    offset = 0
+    while offset < len(data) and len(lines) <= HEADER_ROWS:
+        end = data.find(b"\n", offset)
+        after = len(data) if end < 0 else end + 1
+        lines.append((data[offset:after].rstrip(b"\r\n"), after))
+        offset = after
+    return lines
+
+
+def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
+    """Return where the header stands. Raises `SheetError` for a text that has none."""
+    lines = _first_lines(data)
+    # A spreadsheet obeys a first line `sep=;` and shows the rest of the file from row 1 on.
+    sep = _SEP_LINE.fullmatch(lines[0][0]) if lines else None
+    above = 1 if sep else 0
+    delimiters = (sep[1].decode("latin-1"), *DELIMITERS) if sep else DELIMITERS
+    texts = [line.decode() for line, _ in lines[above:]][:HEADER_ROWS]
+    for row, text in enumerate(texts, start=1):
+        found = [(delimiter, _cells(text, delimiter)) for delimiter in delimiters]
+        fitting = [(delimiter, cells) for delimiter, cells in found if is_header(cells, vocabulary)]
+        if fitting:
+            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
+            headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=row)
+            return Start(delimiter, row - 1 + above, row, cells, lines[row - 1 + above][1], headings)
+    likely = max(
+        DELIMITERS, key=lambda d: sum(bool(name) for t in texts for name in known_names(_cells(t, d), vocabulary))
+    )
+    raise no_header(file, [_cells(text, likely) for text in texts], vocabulary)
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:  # a field above csv's own limit is no heading
+        return []
+
+
+def _begins_with_quote(data: bytes, start: Start) -> bool:
+    """Return whether any field begins with an apostrophe. Names have some inside: those are not counted."""
+    before = b'[\n"' + re.escape(start.delimiter.encode()) + b"]"
+    # The apostrophe first, and only then what stands before it: so most of the text is passed over.
+    return re.search(rb"'(?<=" + before + rb"')", data) is not None
+
+
+def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None:
+    """Return every line below the header as a row (a blank line: nulls), or None where polars refuses the text."""
+    try:
+        return pl.read_csv(
+            data,
+            separator=start.delimiter,
+            quote_char='"' if b'"' in data else None,
+            skip_lines=start.line,
+            infer_schema=False,
+            with_column_names=lambda _: list(headings.names),
+        )
+    except pl.exceptions.PolarsError:
+        return None
+
+
+def _counts_agree(data: bytes, start: Start, lines: int) -> bool:
+    """Return whether counting alone tells that no line has a field too few, so that lines need not be looked at.
+
+    Lines with quotation marks are few, and are looked at one by one. polars refuses a line with a field too many, so
+    that the right number of delimiters in all the others leaves no room for a line with one too few, nor for a blank
+    one.
+    """
+    quoted = _quoted_lines(data, start.offset, most=lines // _FEW_QUOTED)
+    if quoted is None:
+        return False
+    delimiter, needed = start.delimiter.encode(), len(start.cells) - 1
+    of_quoted = sum(line.count(delimiter) for line in quoted)
+    if data.count(delimiter, start.offset) - of_quoted != needed * (lines - len(quoted)):
+        return False
+    texts = pl.Series("line", [line.decode().removesuffix("\r") for line in quoted], pl.String).to_frame()
+    sound = pl.col("line").str.contains(_line_pattern(start)) & (_delimiters_outside(start) == needed)
+    return bool(texts.select(sound.all()).item())
+
+
+def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
+    """Return the lines from `offset` on that hold a quotation mark, or None when they are more than `most`."""
+    lines: list[bytes] = []
+    at = data.find(b'"', offset)
+    while at >= 0 and len(lines) <= most:
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        lines.append(data[data.rfind(b"\n", 0, at) + 1 : end])
+        at = data.find(b'"', end)
+    return lines if at < 0 else None
+
+
+def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
+    """Return the lines below the header (`index` from 0, `line`, `fields`) that do not have a field for every column.
+
+    Raises `SheetError` for a line whose quotation marks do not pair up within it.
+    """
+    line, d = pl.col("line"), start.delimiter
+    below = pl.scan_lines(data).with_row_index("index").filter(pl.col("index") > start.line)
+    below = below.with_columns(index=pl.col("index") - (start.line + 1))
+    is_quoted = line.str.contains('"', literal=True)
+    quoted = below.filter(is_quoted).collect(engine="streaming")
+    _check_quotes(quoted, start, file)
+    fields = line.str.count_matches(d, literal=True) + 1
+    bare = below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
+    ragged = [
+        bare.filter(pl.col("fields") != len(start.cells)).collect(engine="streaming"),
+        quoted.with_columns(fields=_delimiters_outside(start) + 1).filter(pl.col("fields") != len(start.cells)),
+    ]
+    return pl.concat(ragged).sort("index").rechunk()
+
+
+def _delimiters_outside(start: Start) -> pl.Expr:
+    """Return how many delimiters a `line` has outside its quotation marks."""
+    outside = pl.col("line").str.replace_all(r'"(?:[^"]|"")*"', "")
+    return outside.str.count_matches(start.delimiter, literal=True)
+
+
+def _line_pattern(start: Start) -> str:
+    """Return the pattern of a line whose quotation marks open and close whole fields."""
+    d = re.escape(start.delimiter)
+    # Beside the two fields of RFC 4180, ="0712": how people make a spreadsheet keep a leading zero.
+    one = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
+    return f"^{one}(?:{d}{one})*$"
+
+
+def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
+    wrong = quoted.filter(~pl.col("line").str.contains(_line_pattern(start)))["index"].sort()
+    if wrong.len():
+        raise SheetError(
+            f"{file}, row {start.row + 1 + wrong[0]}: a quotation mark does not close the field it opens on the same "
+            "line; the rows after it could be swallowed.",
+            hint=_QUOTES,
+        )
+
+
+def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
+    """Return the file with every ragged line emptied, so that the other rows keep their places."""
+    if not ragged.height:
+        return data
+    lines = data[start.offset :].split(b"\n")
+    for index in ragged["index"]:
+        lines[index] = b""
+    return data[: start.offset] + b"\n".join(lines)
+
+
+def _with_ragged(
+    frame: pl.DataFrame, ragged: pl.DataFrame, start: Start, headings: Headings
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Put the fields of ragged lines back, read from left to right, with a defect for each such row.
+
+    What does not fit goes into the last column: nothing of the line is lost to a person who mends it. Even an empty
+    field too many is a defect, since an unquoted `1,000` before an empty last field would be paid as 1.
+    """
+    columns = len(headings.names)
+    rows: list[list[str | None]] = []
+    for line in ragged["line"]:
+        cells = _cells(line, start.delimiter) or line.split(start.delimiter)
+        fitted = [*cells[: columns - 1], start.delimiter.join(cells[columns - 1 :])]
+        rows.append([cell or None for cell in fitted] + [None] * (columns - len(fitted)))
+    put = pl.DataFrame(rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
+    at = ragged["index"]
+    frame = frame.with_columns(frame[name].scatter(at, put[name]) for name in headings.names)
+    few = "add the missing ones, empty where there is nothing to say"
+    many = f"put a field that holds {start.delimiter!r} in quotation marks, and write an amount without it"
+    mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
+    defects = ragged.select(
+        row=(pl.col("index") + start.row + 1).cast(pl.UInt32),
+        column=pl.lit("row"),
+        value=pl.col("line").str.slice(0, 60),
+        code=pl.lit("row.fields"),
+        message=pl.format("The row has {} fields, and the header has {}: {}.", "fields", pl.lit(columns), mend),
+    )
+    return frame, defects

@@ -1,0 +1,23 @@
+"""Sheets that were given to the wrong command: people to pay and customers to collect from are told apart."""
+
+from collections.abc import Mapping
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.columns import COLUMNS_OF
+from paygw_batch.sheet.model import Headed
+from paygw_batch.sheet.read.headings import fold
+
+
+def refuse_misdirected(sheet: Headed, commands: Mapping[str, str]) -> None:
+    """Raise `SheetError` for a sheet whose columns are another operation's. `commands`: operation -> its command."""
+    own = set(COLUMNS_OF[sheet.operation])
+    headings = {fold(heading) for heading in sheet.headers.values()}
+    for operation, columns in COLUMNS_OF.items():
+        alien = [name for name in columns if name not in own and fold(name) in headings]
+        has_own = any(name in sheet.headers for name in own.difference(columns))
+        if operation != sheet.operation and not has_own and alien:
+            raise SheetError(
+                f"{sheet.name} has columns of a sheet for `{commands[operation]}` ({', '.join(alien)}), and none that "
+                f"only a sheet for `{commands[sheet.operation]}` has.",
+                hint=f"Nothing was sent. `{commands[operation]}` runs such a sheet; `--collect` is for collections.",
+            )

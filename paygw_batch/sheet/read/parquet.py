@@ -1,0 +1,85 @@
+"""Parquet as a frame of exact text."""
+
+import io
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.model import no_defects
+from paygw_batch.sheet.read.frame import Table, rows_of
+from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
+from paygw_batch.sheet.read.parquet_trial import Verdict, try_parquet
+
+_EXACT_BELOW = 2**53
+"""Every whole number below it has a float of its own."""
+
+
+def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:
+    """Return the rows of a Parquet file; the first one is row 2, as if a header stood above it.
+
+    Text is taken as it is, whole numbers and decimals exactly. A float is taken where it is a whole number below
+    2^53, and is a defect of a known column (`COLUMN.float`) otherwise. Raises `SheetError` for a damaged file, for one
+    that is larger inside than the limits allow, and for nested or binary columns.
+    """
+    verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
+    if verdict is not Verdict.SOUND:
+        sentence, hint = _REFUSALS[verdict]
+        raise SheetError(f"{file} {sentence}.", hint=hint)
+    return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
+
+
+def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table:
+    """Return a typed frame as exact text, as `read_parquet` does; `file` is what errors call it."""
+    cells = frame.columns
+    if not is_header(cells, vocabulary):
+        raise no_header(file, [cells], vocabulary)
+    headings = match_headings(cells, vocabulary, file=file, row=1)
+    frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
+    defects = [
+        _inexact(frame[name]) for name in vocabulary.columns if name in frame.columns and frame[name].dtype.is_float()
+    ]
+    text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
+    return Table(text.with_row_index("row", offset=_FIRST_ROW), headings, defects=pl.concat([no_defects(), *defects]))
+
+
+_REFUSALS = {
+    Verdict.DAMAGED: ("is a damaged Parquet file", "Write it again."),
+    Verdict.TOO_MANY_ROWS: ("has more rows than are allowed", "Split the sheet, or raise limits.max_rows."),
+    Verdict.TOO_LARGE: ("is too large once unpacked", "Split the sheet, or raise limits.max_sheet_mib."),
+}
+_FIRST_ROW = 2
+
+
+def _as_text(column: pl.Series, file: str) -> pl.Series:
+    dtype = column.dtype
+    if dtype.is_nested() or dtype in {pl.Binary, pl.Object, pl.Unknown}:
+        raise SheetError(
+            f"{file}, column {column.name!r}: a column of type {dtype} cannot hold a sheet's values.",
+            hint="Write the column as text.",
+        )
+    if dtype.is_float():
+        whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
+        return whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
+    text = column.cast(pl.String)
+    if dtype.is_decimal():
+        # A Decimal column has one scale for all rows; what every row is padded with says nothing.
+        return text.str.replace(r"\.0+$", "").str.replace(r"(\.[0-9]{2}[0-9]*?)0+$", "${1}")
+    return text
+
+
+def _is_whole(column: pl.Series) -> pl.Series:
+    return ((column == column.floor()) & (column.abs() < _EXACT_BELOW)).fill_null(value=False)
+
+
+def _inexact(column: pl.Series) -> pl.DataFrame:
+    """Return a defect for each float that is no whole number, or too large for a float to tell from its neighbours."""
+    frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=_FIRST_ROW)
+    wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
+    value = pl.col("number").cast(pl.String)
+    return wrong.select(
+        pl.col("row").cast(pl.UInt32),
+        column=pl.lit(column.name),
+        value=value,
+        code=pl.lit(f"{column.name}.float"),
+        message=pl.format("{} is stored as a binary fraction, which is not exact: write the column as text.", value),
+    )

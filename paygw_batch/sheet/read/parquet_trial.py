@@ -1,0 +1,73 @@
+"""A trial decoding of Parquet, in a process of its own and with a limit on its memory.
+
+A damaged or malicious Parquet file can make the decoder ask for any amount of memory, and then the whole process is
+aborted: no exception can be caught. So a child decodes first, and only bytes that it has survived are decoded here.
+Beside polars, this module is all that the child imports.
+"""
+
+import io
+import os
+import resource
+import subprocess
+import sys
+from enum import IntEnum
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.processes import child_environment, python_command
+
+_GIB = 1 << 30
+_CPU_S = 600
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
+_START = "from paygw_batch.sheet.read.parquet_trial import child; child({limits})"
+
+
+class Verdict(IntEnum):
+    """What a trial came to: the child's exit status. Any other status means a damaged file."""
+
+    SOUND = 0
+    TOO_MANY_ROWS = 10
+    TOO_LARGE = 11
+    DAMAGED = 12
+
+
+def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> Verdict:
+    """Return whether `data` can be decoded, to at most `max_rows` rows and `max_bytes` of text."""
+    command = python_command(_START.format(limits=f"{max_rows}, {max_bytes}"))
+    if command is None:
+        raise SheetError("This program cannot read Parquet here: it needs a Python to try the file in.")
+    environ = child_environment(os.environ)
+    done = subprocess.run(  # noqa: S603 (our own program, with our own arguments)
+        command, input=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+    )
+    try:
+        return Verdict(done.returncode)
+    except ValueError:  # ended by a signal, or by the interpreter
+        return Verdict.DAMAGED
+
+
+def child(max_rows: int, max_bytes: int) -> None:
+    """Decode standard input, and exit with a `Verdict`."""
+    _limit(resource.RLIMIT_CPU, _CPU_S)
+    _limit(resource.RLIMIT_AS, 4 * _GIB + 4 * max_bytes)
+    try:
+        verdict = _verdict(sys.stdin.buffer.read(), max_rows, max_bytes)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError):
+        verdict = Verdict.DAMAGED
+    sys.exit(verdict)
+
+
+def _limit(which: int, most: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (most, most))
+
+
+def _verdict(data: bytes, max_rows: int, max_bytes: int) -> Verdict:
+    if pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item() > max_rows:
+        return Verdict.TOO_MANY_ROWS
+    frame = pl.read_parquet(io.BytesIO(data))
+    # A text that many rows share is stored once, and counts for each of them: all of them will be looked at.
+    texts = [column.cast(pl.String) for column in frame.iter_columns() if column.dtype in _TEXTS]
+    return Verdict.TOO_LARGE if sum(int(text.str.len_bytes().sum()) for text in texts) > max_bytes else Verdict.SOUND

@@ -1,0 +1,157 @@
+"""Reading a sheet: one file, read once, hashed and parsed from the very same bytes, as exact text."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.model import Sheet
+from paygw_batch.sheet.pieces import InMemory, NotPlain, Source
+from paygw_batch.sheet.read import text_stream
+from paygw_batch.sheet.read.delimited import read_delimited
+from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
+from paygw_batch.sheet.read.frame import Table, refuse_control_characters, to_sheet
+from paygw_batch.sheet.read.headings import Vocabulary
+from paygw_batch.sheet.read.parquet import read_parquet, table_of
+from paygw_batch.sheet.read.text import has_further_controls, to_utf8
+from paygw_batch.sheet.read.text_stream import TextStream
+from paygw_batch.sheet.read.xlsx import read_workbook
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How sheets are read. `aliases`: a sender's heading -> our column. `sheet_name` names one sheet of a workbook.
+
+    `operation` is what its rows are for: that says which columns are known.
+    `code_page` (`cp1252`) is what a text file is tried in when it has no byte order mark and is not UTF-8.
+    """
+
+    max_rows: int = 1_000_000
+    max_sheet_bytes: int = 1024 * 1024 * 1024
+    code_page: str | None = None
+    sheet_name: str | None = None
+    aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    operation: str = "payout"
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What headings mean."""
+        return Vocabulary(self.operation, self.aliases)
+
+
+def read_sheet(path: Path, options: ReadOptions) -> Sheet:
+    """Return the sheet in a .csv, .txt, .tsv, .parquet or .xlsx file, every value as the text it was written as.
+
+    Raises `SheetError` for whatever concerns the file as a whole: missing, not a regular file, empty, too large, not
+    what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
+    """
+    file = path.name
+    kind = kind_of(file)
+    data = _bytes_of(path, options.max_sheet_bytes)
+    check_first_bytes(data, kind, file)
+    if options.sheet_name is not None and kind is not Kind.WORKBOOK:
+        raise SheetError(
+            f"{file} is {kind} and has no worksheets, so none is called {options.sheet_name!r}.",
+            hint="Leave --sheet out.",
+        )
+    sha256 = hashlib.sha256(data).hexdigest()
+    match kind:
+        case Kind.DELIMITED:
+            table = _delimited(data, options, file)
+        case Kind.PARQUET:
+            table = read_parquet(
+                data, options.vocabulary, file=file, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes
+            )
+        case Kind.WORKBOOK:
+            table = read_workbook(
+                data,
+                options.vocabulary,
+                file=file,
+                max_bytes=options.max_sheet_bytes,
+                sheet_name=options.sheet_name,
+            )
+    del data
+    if kind is not Kind.DELIMITED:  # there, the bytes have been looked at
+        refuse_control_characters(table, file)
+    return to_sheet(table, operation=options.operation, file=file, sha256=sha256, max_rows=options.max_rows)
+
+
+def open_sheet(path: Path, options: ReadOptions) -> Source:
+    """Return the sheet in a file as something that `validate` goes through: a large text is then read block by block.
+
+    Raises `SheetError` as `read_sheet`; of a large text, what `read_sheet` would refuse is refused in going through it.
+    """
+    try:
+        is_large = text_stream.BLOCK_BYTES < path.stat().st_size <= options.max_sheet_bytes
+        if is_large and options.sheet_name is None and kind_of(path.name) is Kind.DELIMITED:
+            whole = partial(read_sheet, path, options)
+            return TextStream(path, options.vocabulary, max_rows=options.max_rows, whole=whole)
+    except (OSError, NotPlain):
+        pass
+    return InMemory(read_sheet(path, options))
+
+
+def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
+    """Return the very bytes that `sheet` was read from. Raises `SheetError` when the file has others by now."""
+    data = _bytes_of(path, options.max_sheet_bytes)
+    if hashlib.sha256(data).hexdigest() != sheet.sha256:
+        raise SheetError(f"{path.name} was changed since it was read.", hint="Run the command again.")
+    return data
+
+
+def sheet_of(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
+    """Return a frame as a sheet called `name`; its first row is row 2, and its types count as those of a Parquet file.
+
+    Its digest is that of its text as CSV. Raises `SheetError` as `read_sheet` does.
+    """
+    table = table_of(frame, options.vocabulary, file=name)
+    refuse_control_characters(table, name)
+    sha256 = hashlib.sha256(table.frame.drop("row").write_csv().encode()).hexdigest()
+    return to_sheet(table, operation=options.operation, file=name, sha256=sha256, max_rows=options.max_rows)
+
+
+def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
+    text = to_utf8(data, code_page=options.code_page, file=file)
+    table = read_delimited(text, options.vocabulary, file=file)
+    if has_further_controls(text):  # to_utf8 has looked for those of ASCII
+        refuse_control_characters(table, file)
+    return table
+
+
+def _bytes_of(path: Path, max_bytes: int) -> bytes:
+    """Return the file's bytes, read once.
+
+    Raises `SheetError` unless it is a regular file, not empty, not too large, and left alone while it is read.
+    """
+    try:
+        # Non-blocking: opening a FIFO must not wait for someone to write to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 (a descriptor)
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise SheetError(f"{path.name} is no regular file.", hint="Name the sheet's file itself.")
+            if before.st_size > max_bytes:
+                raise _too_large(path, before.st_size, max_bytes)
+            data = file.readall()
+            after = os.fstat(descriptor)
+    except OSError as error:
+        raise SheetError(f"{path} cannot be read: {error.strerror}.", hint="Check the path.") from error
+    if (len(data), after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise SheetError(f"{path.name} was changed while it was read.", hint="Wait until it is written, and try again.")
+    if not data:
+        raise SheetError(f"{path.name} is empty.", hint="Save the sheet again.")
+    return data
+
+
+def _too_large(path: Path, size: int, max_bytes: int) -> SheetError:
+    return SheetError(
+        f"{path.name} has {size / 2**20:.1f} MiB; at most {max_bytes / 2**20:.0f} are allowed.",
+        hint="Split the sheet, or raise limits.max_sheet_mib in the configuration.",
+    )

@@ -1,0 +1,147 @@
+"""Large files of delimited text, read block by block: what is held at once does not grow with the file.
+
+A record is a physical line, or the file is refused (`delimited`): so a block of whole lines can be read by itself, with
+the header put before it. Whatever is not as plain as most files are (another encoding, control characters, a quotation
+mark that does not close, no row at all) ends the streaming with `NotPlain`: the file is then read as a whole, as small
+ones are, and that reading knows what to make of it or what to say.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.model import Deferred, Sheet
+from paygw_batch.sheet.pieces import NotPlain, Piece
+from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, read_rows
+from paygw_batch.sheet.read.format import Kind, check_first_bytes
+from paygw_batch.sheet.read.frame import found_in, notes_of, rows_said
+from paygw_batch.sheet.read.headings import Vocabulary
+from paygw_batch.sheet.read.text import UTF8_MARK, is_plain_utf8
+
+BLOCK_BYTES = 8 * 1024 * 1024
+"""How much of a file is looked at at a time. A file of one block is read as a whole."""
+
+
+class TextStream:
+    """A `pieces.Source`: a file of delimited text, gone through block by block.
+
+    Every passing hashes exactly the bytes that it parses; a file with other bytes than in the first is refused.
+    """
+
+    def __init__(self, path: Path, vocabulary: Vocabulary, *, max_rows: int, whole: Callable[[], Sheet]) -> None:
+        """`whole` reads the file as a whole. Raises `NotPlain`."""
+        self._path = path
+        self._max_rows = max_rows
+        self._whole = whole
+        self._sha256: str | None = None
+        self._defects: dict[int, pl.DataFrame] = {}
+        self.operation = vocabulary.operation
+        self.name = path.name
+        with self._opened() as file:
+            block, end = next(_blocks(file))
+            self._start, self._header = _header(block[:end], vocabulary, path.name)
+        self._headings = self._start.headings
+        kept = [name for name in self._headings.names if name not in self._headings.ours]
+        self.headers: Mapping[str, str] = {name: self._headings.sender[name] for name in kept}
+        self.unknown: Sequence[str] = self._headings.unknown
+        self.nameless: Collection[str] = self._headings.nameless
+
+    def pieces(self) -> Iterator[Callable[[], Piece]]:
+        """As in `Source`. Raises `NotPlain`, and `SheetError` for a file that was changed since the first passing."""
+        digest = hashlib.sha256()
+        lines_before = 0
+        with self._opened() as file:
+            before = os.fstat(file.fileno())
+            begin = self._start.offset
+            for block, end in _blocks(file):
+                digest.update(memoryview(block)[:end])
+                if lines := count_lines(block, begin, end):
+                    text = b"".join((self._header, memoryview(block)[begin:end]))
+                    yield partial(self._piece, text, lines, lines_before)
+                lines_before += lines
+                begin = 0
+                if lines_before > self._max_rows:
+                    raise NotPlain
+            after = os.fstat(file.fileno())
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not lines_before:
+            raise NotPlain
+        if self._sha256 not in {None, digest.hexdigest()}:
+            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+        self._sha256 = digest.hexdigest()
+
+    def sheet(self, held: Collection[str]) -> Sheet:
+        """As in `Source`."""
+        hollow = {name for name in self.nameless if name not in held}
+        return Sheet(
+            name=self.name,
+            sha256=self._sha256 or "",
+            content=Deferred(self._frame),
+            headers={name: heading for name, heading in self.headers.items() if name not in hollow},
+            unknown=tuple(name for name in self.unknown if name not in hollow),
+            notes=notes_of(self._headings),
+            defects=pl.concat(defects for _, defects in sorted(self._defects.items())),
+            operation=self.operation,
+        )
+
+    def whole(self) -> Sheet:
+        """As in `Source`."""
+        return self._whole()
+
+    def _frame(self) -> pl.DataFrame:
+        sheet = self._whole()
+        if sheet.sha256 != self._sha256:
+            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+        return sheet.frame
+
+    def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
+        if not is_plain_utf8(text):
+            raise NotPlain
+        start = self._start.of_part(self._header, lines_before)
+        try:
+            table = read_rows(text, start, lines, self.name)
+        except SheetError as error:
+            raise NotPlain from error
+        frame = rows_said(table).rechunk()
+        if not frame.height:
+            raise NotPlain
+        self._defects[lines_before] = found_in(table.defects, frame)
+        return Piece(frame, self._defects[lines_before])
+
+    def _opened(self) -> io.FileIO:
+        try:
+            return io.FileIO(self._path)
+        except OSError as error:
+            raise NotPlain from error
+
+
+def _blocks(file: io.FileIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the file in blocks of whole lines: bytes, and how many of them are the block."""
+    at = 0
+    while block := os.pread(file.fileno(), BLOCK_BYTES, at):
+        is_last = not os.pread(file.fileno(), 1, at + len(block))
+        end = len(block) if is_last else block.rfind(b"\n") + 1
+        if not end:
+            raise NotPlain
+        yield block, end
+        at += end
+
+
+def _header(block: bytes, vocabulary: Vocabulary, file: str) -> tuple[Start, bytes]:
+    """Return where the header stands in the first block (behind a mark), and its line."""
+    text = block.removeprefix(UTF8_MARK)
+    try:
+        check_first_bytes(block, Kind.DELIMITED, file)
+        if not is_plain_utf8(text):
+            raise NotPlain
+        start = find_header(text, vocabulary, file)
+    except SheetError as error:
+        raise NotPlain from error
+    header = text[text.rfind(b"\n", 0, start.offset - 1) + 1 : start.offset]
+    return replace(start, offset=start.offset + len(block) - len(text)), header

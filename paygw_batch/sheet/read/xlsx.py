@@ -1,0 +1,194 @@
+"""Workbooks (.xlsx) as a frame of exact text: which worksheet is meant, where its header is, what is doubtful in it."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.columns import OUR_WORKSHEETS
+from paygw_batch.sheet.model import DEFECT_SCHEMA
+from paygw_batch.sheet.read.frame import Table
+from paygw_batch.sheet.read.headings import HEADER_ROWS, Headings, Vocabulary, is_header, match_headings, no_header
+from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
+
+_ROWS_AT_ONCE = 20_000
+_CELLS_AT_ONCE = 200_000
+"""How much of a worksheet is held as objects before it goes into a frame."""
+_SENTENCES = {
+    Doubt.FORMULA: "{} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet.",
+    Doubt.DIGITS: "{}: a spreadsheet keeps 15 digits of a number, so that this one is wrong. Format the column as text "
+    "and enter it again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a sheet of payees stands in a workbook. `names`: what each column is called in the sheet's frame."""
+
+    worksheet: str
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Content:
+    """What a worksheet holds: rows above its header, the header, and below it frames of `row` and column numbers."""
+
+    above: list[Row] = field(default_factory=list)
+    header: Row | None = None
+    frames: list[pl.DataFrame] = field(default_factory=list)
+    hidden_rows: list[int] = field(default_factory=list)
+    doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
+
+
+def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
+    """Return the rows of the one worksheet that looks like a sheet of payees, or of the one that is named.
+
+    A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
+    (`COLUMN.formula`, `COLUMN.digits`), a hidden row is a warning (`row.hidden`); hidden worksheets become notes.
+    Raises `SheetError`.
+    """
+    workbook = Workbook(data, file=file, max_bytes=max_bytes)
+    part, notes, is_one_of_several = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
+    content = _content(workbook, part, vocabulary)
+    if content.header is None:
+        raise no_header(file, [_cells(row) for row in content.above], vocabulary)
+    below = pl.concat([pl.DataFrame(schema={"row": pl.UInt32}), *content.frames], how="diagonal")
+    width = max(*content.header.texts, *(int(name) for name in below.columns[1:]), 1)
+    cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
+    headings = match_headings(cells, vocabulary, file=file, row=content.header.number)
+    columns = [
+        below[str(at)].alias(name) if str(at) in below.columns else pl.lit(None, pl.String).alias(name)
+        for at, name in enumerate(headings.names, start=1)
+    ]
+    return Table(
+        below.select("row", *columns),
+        headings,
+        tuple(notes),
+        _defects(content, headings, vocabulary),
+        _hidden(content.hidden_rows),
+        part.name if is_one_of_several else None,
+    )
+
+
+def place_of(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Place:
+    """Return where `read_workbook` finds the sheet, with the names of the columns that have headings."""
+    workbook = Workbook(data, file=file, max_bytes=max_bytes)
+    part, _, _ = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
+    content = _Content()
+    _advance_to_header(workbook.rows(part), content, vocabulary)
+    if content.header is None:
+        raise no_header(file, [_cells(row) for row in content.above], vocabulary)
+    headings = match_headings(_cells(content.header), vocabulary, file=file, row=content.header.number)
+    return Place(part.name, headings.names)
+
+
+def _chosen(
+    workbook: Workbook, vocabulary: Vocabulary, *, file: str, sheet_name: str | None
+) -> tuple[WorksheetPart, list[str], bool]:
+    """Return the worksheet to read, notes about the others, and whether another one could have been meant."""
+    parts = workbook.worksheets()
+    if not parts:
+        raise SheetError(f"{file} has no worksheet.")
+    fitting = [part for part in parts if _read_header(workbook, part, vocabulary).header is not None]
+    if sheet_name is not None:
+        named = _named(parts, sheet_name, file)
+        notes = [f"The worksheet {named.name!r} is hidden in the spreadsheet; it is read, as asked."]
+        return named, notes if named.hidden else [], len(fitting) > 1
+    visible = [part for part in fitting if not part.hidden]
+    if len(visible) > 1 or (fitting and not visible):
+        names = ", ".join(repr(part.name) for part in visible or fitting)
+        seen = "Several worksheets look" if len(visible) > 1 else "Only hidden worksheets look"
+        raise SheetError(
+            f"{file}: {seen} like a sheet of payees: {names}.",
+            hint=f"Name the one that is meant: --sheet {shlex.quote((visible or fitting)[0].name)}.",
+        )
+    notes = [f"The worksheet {part.name!r} is hidden, and is not read." for part in fitting if part.hidden]
+    return (visible or parts)[0], notes, len(fitting) > 1
+
+
+def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
+    """Return the worksheet of that name. As in a spreadsheet, case makes no difference, unless it has to."""
+    alike = [part for part in parts if part.name.casefold() == name.casefold()]
+    exact = [part for part in alike if part.name == name]
+    found = exact or alike
+    if len(found) != 1:
+        names = ", ".join(repr(part.name) for part in parts)
+        how_many = "several worksheets" if found else "no worksheet"
+        raise SheetError(f"{file} has {how_many} called {name!r}.", hint=f"It has {names}.")
+    return found[0]
+
+
+def _cells(row: Row) -> list[str]:
+    return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
+
+
+def _read_header(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
+    content = _Content()
+    _advance_to_header(workbook.rows(part), content, vocabulary)
+    if content.above and content.above[0].texts.get(1, "").startswith(OUR_WORKSHEETS):
+        content.header = None
+    return content
+
+
+def _advance_to_header(rows: Iterator[Row], content: _Content, vocabulary: Vocabulary) -> None:
+    for row in rows:
+        if row.number > HEADER_ROWS:
+            return
+        if is_header(_cells(row), vocabulary):
+            content.header = row
+            return
+        content.above.append(row)
+
+
+def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
+    content = _Content()
+    rows = workbook.rows(part)
+    _advance_to_header(rows, content, vocabulary)
+    seen: set[int] = set()
+    height = 0
+    while content.header is not None and (some := _some(rows)):
+        columns = sorted({column for row in some for column in row.texts})
+        seen.update(columns)
+        height += len(some)
+        workbook.budget.hold_doubts(sum(len(row.doubts) + row.hidden for row in some))
+        workbook.budget.hold_cells(height, len(seen))
+        numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
+        texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]
+        content.frames.append(pl.DataFrame([numbers, *texts]))
+        content.hidden_rows.extend(row.number for row in some if row.hidden)
+        content.doubts.extend(
+            (row.number, column, doubt, row.texts[column]) for row in some for column, doubt in row.doubts.items()
+        )
+    return content
+
+
+def _some(rows: Iterator[Row]) -> list[Row]:
+    """Return the next rows: so many, or as few as hold so many cells."""
+    some: list[Row] = []
+    cells = 0
+    for row in islice(rows, _ROWS_AT_ONCE):
+        some.append(row)
+        cells += len(row.texts)
+        if cells >= _CELLS_AT_ONCE:
+            break
+    return some
+
+
+def _hidden(rows: Sequence[int]) -> pl.DataFrame:
+    """Return a warning for each hidden row: whoever looked the workbook through has not seen it."""
+    sentence = "The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it."
+    lines = [(row, "row", None, "row.hidden", sentence) for row in rows]
+    return pl.DataFrame(lines, schema=DEFECT_SCHEMA, orient="row")
+
+
+def _defects(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
+    lines = [
+        (row, headings.names[column - 1], text[:60], f"{headings.names[column - 1]}.{doubt}", _SENTENCES[doubt])
+        for row, column, doubt, text in content.doubts
+        if headings.names[column - 1] in vocabulary.columns
+    ]
+    filled = [(row, name, text, code, sentence.format(text)) for row, name, text, code, sentence in lines]
+    return pl.DataFrame(filled, schema=DEFECT_SCHEMA, orient="row")

@@ -1,0 +1,363 @@
+"""The parts of a workbook (.xlsx: ECMA-376) that hold a sheet's cells, read as a stream, every cell as exact text.
+
+Why not a spreadsheet library: those at hand round numbers to nine decimals, or turn a number cell and a text cell into
+the same text, or hide a formula that has no value. Here a cell's text comes with what is doubtful about it.
+"""
+
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from functools import lru_cache
+from xml.parsers import expat
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read.workbook_limits import (
+    MOST_CELL_CHARACTERS,
+    MOST_DEPTH,
+    MOST_TAG_BYTES,
+    MOST_WORKSHEETS,
+    Budget,
+)
+
+_CHUNK_BYTES = 1 << 16
+_MOST_COLUMNS = 1_000
+_MOST_ROWS = 1_048_576
+_SAFE_DIGITS = 15
+"""A spreadsheet keeps so many digits of a number; the others are zeros already."""
+_FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
+_FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
+_DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
+_NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
+_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
+_DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
+
+
+class Doubt(StrEnum):
+    """Why a cell's text may not be what was meant. The value is the last part of a defect's code."""
+
+    FORMULA = "formula"
+    """A formula without a value: nothing has calculated the workbook since it was written."""
+    DIGITS = "digits"
+    """A whole number of more than 15 digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorksheetPart:
+    """A worksheet of a workbook: its name, whether it is hidden, and where its cells are."""
+
+    name: str
+    hidden: bool
+    path: str
+
+
+@dataclass(slots=True)
+class Row:
+    """One row: its number, whether it is hidden, and text and doubt by column number (from 1)."""
+
+    number: int
+    hidden: bool
+    texts: dict[int, str] = field(default_factory=dict)
+    doubts: dict[int, Doubt] = field(default_factory=dict)
+
+
+class Workbook:
+    """A workbook in memory. Raises `SheetError` for one that is damaged, protected, or above `max_bytes` unpacked."""
+
+    def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
+        self._file = file
+        self.budget = Budget(file, max_bytes)
+        self._counted: set[str] = set()
+        try:
+            self._zip = zipfile.ZipFile(io.BytesIO(data))
+        except _DAMAGED as error:
+            raise self._damaged() from error
+        self._parts = {info.filename: info for info in self._zip.infolist()}
+        if len(self._parts) != len(self._zip.infolist()) or "xl/workbook.xml" not in self._parts:
+            raise SheetError(f"{file} is no workbook (.xlsx).", hint="Save it as .xlsx or .csv from the spreadsheet.")
+        self.budget.check_directory(self._zip, len(data))
+        self._strings: list[str] | None = None
+        self._dates: frozenset[int] = frozenset()
+        self._first_day = _FIRST_DAY
+
+    def worksheets(self) -> list[WorksheetPart]:
+        """Return the worksheets in the workbook's order. To be called before `rows`: it learns how days are counted."""
+        targets: dict[str, str] = {}
+        found: list[WorksheetPart] = []
+
+        def relationship(name: str, attributes: Mapping[str, str]) -> None:
+            if name == "Relationship" and attributes.get("Type", "").endswith("/worksheet"):
+                target = attributes.get("Target", "")
+                targets[attributes.get("Id", "")] = target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+
+        def sheet(name: str, attributes: Mapping[str, str]) -> None:
+            target = targets.get(next((value for key, value in attributes.items() if key.endswith(" id")), ""))
+            if name == "workbookPr" and attributes.get("date1904") in {"1", "true"}:
+                self._first_day = _FIRST_DAY_1904
+            if name == "sheet" and target in self._parts:
+                hidden = attributes.get("state", "visible") != "visible"
+                found.append(WorksheetPart(attributes.get("name", ""), hidden, target))
+
+        for _ in self._parse("xl/_rels/workbook.xml.rels", _Handlers(start=relationship)):
+            pass
+        for _ in self._parse("xl/workbook.xml", _Handlers(start=sheet)):
+            if len(found) > MOST_WORKSHEETS:
+                raise self.budget.too_large()
+        return found
+
+    def rows(self, part: WorksheetPart) -> Iterator[Row]:
+        """Yield the rows of a worksheet that hold anything, in order."""
+        if self._strings is None:
+            self._strings = self._shared_strings()
+            self._dates = self._date_styles()
+        reader = _CellReader(self._strings, self._dates, self._first_day, self._damaged, self.budget)
+        for _ in self._parse(part.path, _Handlers(reader.start, reader.end, reader.text)):
+            yield from reader.finished
+            reader.finished.clear()
+        yield from reader.finished
+
+    def _shared_strings(self) -> list[str]:
+        strings: list[str] = []
+        pieces: list[str] = []
+        inside: list[str] = []
+
+        def start(name: str, _: Mapping[str, str]) -> None:
+            inside.append(name)
+            if name == "si":
+                pieces.clear()
+
+        def end(name: str) -> None:
+            inside.pop()
+            if name == "si":
+                strings.append(_unescaped("".join(pieces)))
+                self.budget.hold_string(strings[-1])
+
+        def text(data: str) -> None:
+            if inside[-1] == "t" and "rPh" not in inside:  # rPh: how to pronounce it, no part of the text
+                pieces.append(data)
+                if sum(map(len, pieces)) > MOST_CELL_CHARACTERS:
+                    raise self.budget.too_large()
+
+        if "xl/sharedStrings.xml" in self._parts:
+            for _ in self._parse("xl/sharedStrings.xml", _Handlers(start, end, text)):
+                pass
+        return strings
+
+    def _date_styles(self) -> frozenset[int]:
+        """Return the numbers of the cell styles that show a number as a date."""
+        formats: dict[int, str] = {}
+        styles: list[int] = []
+        inside: list[str] = []
+
+        def start(name: str, attributes: Mapping[str, str]) -> None:
+            inside.append(name)
+            if name == "numFmt":
+                formats[int(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
+            elif name == "xf" and "cellXfs" in inside:
+                styles.append(int(attributes.get("numFmtId", "0")))
+
+        if "xl/styles.xml" in self._parts:
+            for _ in self._parse("xl/styles.xml", _Handlers(start, lambda _: inside.pop())):
+                pass
+        return frozenset(at for at, number in enumerate(styles) if _is_date_format(number, formats.get(number, "")))
+
+    def _parse(self, path: str, handlers: "_Handlers") -> Iterator[None]:
+        """Feed a part to an XML parser, piece by piece, and yield after each piece."""
+        info = self._parts.get(path)
+        if info is None:
+            raise self._damaged()
+        self.budget.unpack(0 if path in self._counted else info.file_size)
+        self._counted.add(path)
+        parser = handlers.parser()
+        fed = 0
+        try:
+            # Reads no more than the stated size, and ends with an error unless size and checksum are the stated ones.
+            with self._zip.open(info) as part:
+                while chunk := part.read(_CHUNK_BYTES):
+                    parser.Parse(chunk, False)
+                    fed += len(chunk)
+                    if fed - parser.CurrentByteIndex > MOST_TAG_BYTES:
+                        raise self.budget.too_large()
+                    yield
+            parser.Parse(b"", True)
+        except (*_DAMAGED, ValueError, IndexError) as error:
+            raise self._damaged() from error
+
+    def _damaged(self) -> SheetError:
+        return SheetError(
+            f"{self._file} is a damaged or protected workbook.", hint="Open it in the spreadsheet and save it again."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Handlers:
+    """What to do at a start tag (local name, attributes), an end tag, and text."""
+
+    start: Callable[[str, Mapping[str, str]], object]
+    end: Callable[[str], object] | None = None
+    text: Callable[[str], object] | None = None
+
+    def parser(self) -> expat.XMLParserType:
+        """Return an XML parser that calls the handlers, and that refuses document types (no workbook has one)."""
+        parser = expat.ParserCreate(namespace_separator=" ")
+        parser.buffer_text = True
+        parser.StartDoctypeDeclHandler = _refuse_doctype
+        depth = 0
+
+        def start(name: str, attributes: Mapping[str, str]) -> None:
+            nonlocal depth
+            depth += 1
+            if depth > MOST_DEPTH:
+                raise ValueError("tags stand too deep in each other")
+            self.start(name.rpartition(" ")[2], attributes)
+
+        def end(name: str) -> None:
+            nonlocal depth
+            depth -= 1
+            if self.end is not None:
+                self.end(name.rpartition(" ")[2])
+
+        parser.StartElementHandler = start
+        parser.EndElementHandler = end
+        if self.text is not None:
+            parser.CharacterDataHandler = self.text
+        return parser
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise ValueError("a workbook has no document type")
+
+
+class _CellReader:
+    """Collects the rows of a worksheet from its tags; `finished` holds those that are complete."""
+
+    def __init__(
+        self,
+        strings: list[str],
+        dates: frozenset[int],
+        first_day: datetime,
+        damaged: Callable[[], SheetError],
+        budget: Budget,
+    ) -> None:
+        self.finished: list[Row] = []
+        self._strings = strings
+        self._dates = dates
+        self._first_day = first_day
+        self._damaged = damaged
+        self._budget = budget
+        self._characters = 0
+        self._row = Row(0, hidden=False)
+        self._column = 0
+        self._cell: Mapping[str, str] = {}
+        self._inside = ""
+        self._value: list[str] = []
+        self._formula: list[str] | None = None
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        """Take a start tag."""
+        self._inside = name
+        if name == "c":
+            reference = attributes.get("r")
+            column = _column_number(reference) if reference else self._column + 1
+            if not self._column < column <= _MOST_COLUMNS:
+                raise self._damaged()
+            self._column, self._cell, self._value, self._formula = column, attributes, [], None
+            self._characters = 0
+        elif name == "f":
+            self._formula = []
+        elif name == "row":
+            number = int(attributes.get("r", self._row.number + 1))
+            if not self._row.number < number <= _MOST_ROWS:
+                raise self._damaged()
+            self._row = Row(number, hidden=attributes.get("hidden") in {"1", "true"})
+            self._column = 0
+
+    def text(self, data: str) -> None:
+        """Take text between tags."""
+        if self._inside in {"v", "t"}:
+            self._value.append(data)
+        elif self._inside == "f" and self._formula is not None:
+            self._formula.append(data)
+        self._characters += len(data)
+        if self._characters > 2 * MOST_CELL_CHARACTERS:  # of the formula and of its value
+            raise self._budget.too_large()
+
+    def end(self, name: str) -> None:
+        """Take an end tag."""
+        if name == "c":
+            self._finish_cell()
+        elif name == "row" and self._row.texts:
+            self.finished.append(self._row)
+        self._inside = ""
+
+    def _finish_cell(self) -> None:
+        value = "".join(self._value)
+        column, row = self._column, self._row
+        if not value:
+            if self._formula is not None and self._cell.get("t") != "str":
+                row.texts[column] = "=" + "".join(self._formula)
+                row.doubts[column] = Doubt.FORMULA
+            return
+        match self._cell.get("t", "n"):
+            case "s":
+                value = self._strings[int(value)] if value.isdigit() else value
+            case "n":
+                is_date = int(self._cell.get("s", "0")) in self._dates
+                value, doubtful = (_date_text(value, self._first_day), False) if is_date else _number_text(value)
+                if doubtful:
+                    row.doubts[column] = Doubt.DIGITS
+            case "b":
+                value = "TRUE" if value == "1" else "FALSE"
+            case _:
+                value = _unescaped(value)
+        if value:
+            row.texts[column] = value
+            self._budget.hold_text(value)
+
+
+def _unescaped(text: str) -> str:
+    """Return a text with its `_xHHHH_` escapes undone (ECMA-376 part 1, 22.9.2.19)."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text) if "_x" in text else text
+
+
+def _column_number(reference: str) -> int:
+    number = 0
+    for letter in reference.rstrip("0123456789").upper():
+        number = number * 26 + ord(letter) - ord("A") + 1
+    return number
+
+
+@lru_cache(maxsize=1 << 16)
+def _number_text(raw: str) -> tuple[str, bool]:
+    """Return a number cell's value as plain digits, and whether it has more digits than a spreadsheet keeps.
+
+    A cell is a binary float, written with up to 17 digits; the shortest digits that stand for the same float are what
+    was typed. Raises `ValueError` for what is no finite number.
+    """
+    if raw.isascii() and raw.isdigit() and len(raw) <= _SAFE_DIGITS and not raw.startswith("0"):
+        return raw, False
+    number = Decimal(repr(float(raw)))
+    if not number.is_finite():
+        raise ValueError("not a finite number")
+    if number == number.to_integral_value():
+        text = format(number.to_integral_value(), "f")
+        return text, len(text.lstrip("-")) > _SAFE_DIGITS
+    return format(number, "f"), False
+
+
+def _date_text(raw: str, first_day: datetime) -> str:
+    """Return a date cell's value as ISO 8601: enough for a person to see what the spreadsheet made of it."""
+    days = float(raw)
+    if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
+        return raw
+    moment = first_day + timedelta(seconds=round(days * 86400))
+    return moment.date().isoformat() if days == int(days) else moment.isoformat(sep=" ", timespec="seconds")
+
+
+def _is_date_format(number: int, code: str) -> bool:
+    return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())

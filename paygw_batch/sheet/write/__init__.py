@@ -1,0 +1,1 @@
+"""Writes rows to files for people."""

@@ -1,0 +1,123 @@
+"""What each column of a sheet must hold, in plain words and with an example, from the rules' data alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
+from paygw_batch.sheet.check.checks import ORDER_ID_CHARACTERS, TEXT_CHARACTERS
+from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.phones import NUMBER_KINDS, NumberColumn
+
+_EXAMPLE_AMOUNT = Decimal("1500.50")
+_FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
+"""What the rules and the configuration say better than a person: not asked for."""
+
+
+GUIDE_HEADINGS = ("Column", "Country", "Needed", "What to write", "Example")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnGuide:
+    """What one column holds for some countries. `example` is valid, and empty where the cell is best left empty."""
+
+    column: str
+    countries: tuple[str, ...]
+    needed: bool
+    words: str
+    example: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The guide as a line of a table under `GUIDE_HEADINGS`."""
+        return (self.column, ", ".join(self.countries), "yes" if self.needed else "no", self.words, self.example)
+
+
+def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
+    """Return what every column that is worth having holds for these countries, in the order of columns.
+
+    Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are left out, and
+    countries of which the same can be said share a guide.
+    """
+    found = [guide for rule in rules for guide in _of_country(rule)]
+    used = {guide.column for guide in found}
+    found += [_not_taken(rule, name) for rule in rules for name in rule.omitted if name in used]
+    ordered = [guide for column in KNOWN_COLUMNS if column in used for guide in found if guide.column == column]
+    together: dict[ColumnGuide, list[str]] = {}
+    for guide in ordered:
+        together.setdefault(replace(guide, countries=()), []).extend(guide.countries)
+    return [replace(guide, countries=tuple(countries)) for guide, countries in together.items()]
+
+
+def columns_of(every: Sequence[ColumnGuide]) -> list[str]:
+    """Return the columns that the guides speak of, in their order."""
+    return list(dict.fromkeys(guide.column for guide in every))
+
+
+def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
+    yield ColumnGuide("country", (rule.code,), needed=True, words=f"{rule.code}, for {rule.name}.", example=rule.code)
+    for field in rule.form.fields if rule.form is not None else ():
+        if not field.from_sheet or field.name in rule.omitted or field.kind in _FILLED_BY_RULES:
+            continue
+        if field.name in rule.defaults or (field.kind is FieldKind.PURPOSE and rule.purpose is None):
+            continue
+        filled = field.kind in {FieldKind.CURRENCY, FieldKind.PURPOSE}
+        words, example = _told(rule, field)
+        yield ColumnGuide(field.name, (rule.code,), field.name in rule.required and not filled, words, example)
+
+
+def _not_taken(rule: CountryRule, column: str) -> ColumnGuide:
+    return ColumnGuide(column, (rule.code,), needed=False, words="Leave it empty.", example="")
+
+
+def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
+    """Return what a field holds, and an example."""
+    if field.kind in NUMBER_KINDS:
+        return _number(rule, field)
+    match field.kind:
+        case FieldKind.ORDER_ID:
+            words = (
+                f"Your own id of this payment, never used before: at most {ORDER_ID_CHARACTERS} printable characters."
+            )
+            return words, "EXAMPLE-1"
+        case FieldKind.AMOUNT:
+            return _amount(rule)
+        case FieldKind.CURRENCY:
+            return f"{rule.currency}, or empty.", rule.currency
+        case FieldKind.PURPOSE:
+            return f"{rule.purpose}, or empty.", rule.purpose or ""
+        case FieldKind.IPV4:
+            return "An IPv4 address.", "192.0.2.1"
+        case FieldKind.POSTAL_CODE:
+            return "Letters, digits, blanks and hyphens.", "00100"
+        case FieldKind.EMAIL:
+            return "An e-mail address.", "example.person@example.com"
+        case _:
+            return f"At most {TEXT_CHARACTERS} characters, on one line.", "Example Person"
+
+
+def _amount(rule: CountryRule) -> tuple[str, str]:
+    units = rule.minor_units
+    decimals = f"with a point before at most {units} decimals" if units else "without decimals"
+    words = f"{rule.currency} above zero, in plain digits {decimals}, nothing between thousands."
+    example = _EXAMPLE_AMOUNT if units > 1 else _EXAMPLE_AMOUNT.to_integral_value()
+    if rule.min_amount is not None:
+        words += f" At least {rule.min_amount:f}."
+        example = max(example, rule.min_amount)
+    if rule.max_amount is not None:
+        words += f" At most {rule.max_amount:f}."
+        example = min(example, rule.max_amount)
+    return words, f"{example:f}"
+
+
+def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
+    numbers = rule.numbers
+    article = "An" if rule.demonym[0] in "AEIOU" else "A"
+    inside = f"{numbers.trunk_prefix}{numbers.example}"
+    words = (
+        f"{article} {rule.demonym} mobile number, as written abroad (+{numbers.dialling_code}{numbers.example}) "
+        f"or inside the country ({inside})."
+    )
+    if field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None:
+        words = words.removesuffix(".") + ", or a bank account."
+    return words, NumberColumn.of(rule, field.name, field.kind).example

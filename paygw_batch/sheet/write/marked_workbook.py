@@ -1,0 +1,160 @@
+"""Marking a sender's own workbook: red cells with comments, and a worksheet that lists every problem and leads to it.
+
+Everything else stays where it was. Nothing that is read from an unmended cell may change by it: a cell that was wrong
+must not become one that can be paid because its type or its format is another. Whoever writes the copy out reads it
+again and compares (`rejects`). Needs the extra `excel`: imported only where it is there.
+"""
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from datetime import date, time, timedelta
+
+import polars as pl
+from openpyxl.cell import Cell, MergedCell
+from openpyxl.comments import Comment
+from openpyxl.styles import PatternFill
+from openpyxl.workbook import Workbook
+from openpyxl.worksheet.worksheet import Worksheet
+
+from paygw_batch.sheet.columns import KNOWN_COLUMNS, PROBLEMS_TITLE
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.xlsx import Place
+from paygw_batch.sheet.write.problem_list import COLOURS, PROBLEM, WARNING, Finding, add_problems, write_text
+from paygw_batch.sheet.write.workbook_copy import loaded, saved
+
+MOST_COMMENTS = 5_000
+"""A spreadsheet becomes slow with more; the list has the sentences of all the others."""
+_COMMENT_CHARACTERS = 1_000
+_AUTHOR = "paygw-batch"
+_OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
+"""How our part of a comment begins: the sender's own stands before it, and stays when ours is taken away again."""
+
+
+def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, Collection[tuple[int, int]]]:
+    """Return the workbook `data` with every defect and warning of `validated` marked in its worksheet `place`.
+
+    Marks of an earlier copy are taken away first. With it come (row, column) of the worksheet's cells that hold
+    formulas: these have no value in the copy. Raises whatever the library does about a workbook that it cannot carry.
+    """
+    with warnings.catch_warnings(action="ignore"):  # of what the library cannot carry: `lost_parts` looks for itself
+        book = loaded(data)
+        sheet = book[place.worksheet]
+        _remove_marks(book, sheet)
+        findings = _findings(validated, place)
+        formulas = [at for at, cell in _cells(sheet).items() if cell.data_type == "f"]
+        _keep_dates_as_read(sheet, findings, validated, place)
+        _mark(sheet, findings, place)
+        add_problems(book, sheet, findings)
+        return saved(book), formulas
+
+
+def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
+    """Return the cells that are there, by (row, column). The public ways make cells of the places in between, too."""
+    return sheet._cells  # noqa: SLF001 (as said)
+
+
+def _findings(validated: Validated, place: Place) -> list[Finding]:
+    """Return all findings by row. What concerns a whole row is shown at its country."""
+    frames = [
+        validated.defects.with_columns(kind=pl.lit(PROBLEM)),
+        validated.warnings.with_columns(kind=pl.lit(WARNING)),
+    ]
+    columns = {name: at for at, name in enumerate(place.names, start=1)}
+    headings = validated.sheet.headers
+    return [
+        Finding(
+            row,
+            columns.get(name, columns["country"]),
+            headings.get(name, name) if name in columns else "(whole row)",
+            value or "",
+            kind,
+            message,
+            code,
+        )
+        for row, name, value, kind, message, code in pl.concat(frames)
+        .sort("row", maintain_order=True)
+        .select("row", "column", "value", "kind", "message", "code")
+        .iter_rows()
+    ]
+
+
+def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
+    """Take away what an earlier copy was marked with."""
+    for other in list(book.worksheets):
+        if str(other["A1"].value).startswith(PROBLEMS_TITLE) and other is not sheet:
+            book.remove(other)
+    for cell in _cells(sheet).values():
+        if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):
+            cell.fill = PatternFill()
+        if cell.comment is not None and (ours := _OURS.search(cell.comment.text)):
+            own = cell.comment.text[: ours.start()].rstrip()
+            cell.comment = _comment(own, cell.comment.author or "") if own else None
+
+
+def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Finding], validated: Validated, place: Place) -> None:
+    """Make text of dates in marked cells, as they were read: a number typed over a date would become a date again."""
+    dates = {
+        (finding.row, finding.column)
+        for finding in findings
+        if isinstance(_cell(sheet, finding).value, date | time | timedelta)
+    }
+    if not dates:
+        return
+    wanted = validated.sheet.frame.filter(pl.col("row").is_in([row for row, _ in dates]))
+    texts = {line["row"]: line for line in wanted.iter_rows(named=True)}
+    for row, column in dates:
+        sheet.cell(row, column).number_format = "General"
+        write_text(sheet, row, column, texts[row][place.names[column - 1]])
+
+
+def _mark(sheet: Worksheet, findings: Sequence[Finding], place: Place) -> None:
+    """Colour the cells of the findings, and say in comments what is wrong."""
+    by_cell: dict[tuple[int, int], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_cell[finding.row, finding.column].append(finding)
+    fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
+    for count, (at, here) in enumerate(by_cell.items()):
+        cell = _cell(sheet, here[0])
+        name = place.names[at[1] - 1]
+        cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in here) else WARNING]
+        if name in KNOWN_COLUMNS and name != "amount" and cell.data_type not in {"f", "d"}:
+            cell.number_format = "@"  # what is typed here stays as it is typed: leading zeros live
+        if count < MOST_COMMENTS:
+            _add_comment(cell, [finding.message for finding in here])
+    _show(sheet, findings)
+
+
+def _show(sheet: Worksheet, findings: Sequence[Finding]) -> None:
+    """Show hidden rows and columns that hold a problem. A row that is doubtful because it is hidden stays so."""
+    to_mend = [finding for finding in findings if finding.kind == PROBLEM and finding.code != "row.hidden"]
+    columns = {finding.column for finding in to_mend}
+    for row in {finding.row for finding in to_mend}:
+        if row in sheet.row_dimensions:
+            sheet.row_dimensions[row].hidden = False
+    for dimension in sheet.column_dimensions.values():
+        if dimension.hidden and any((dimension.min or 0) <= column <= (dimension.max or 0) for column in columns):
+            dimension.hidden = False
+
+
+def _cell(sheet: Worksheet, finding: Finding) -> Cell:
+    """Return the cell that shows a finding: of merged ones the first, which holds what they all show."""
+    cell = sheet.cell(finding.row, finding.column)
+    if isinstance(cell, MergedCell):
+        merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)
+        cell = sheet.cell(merged.min_row, merged.min_col)
+    return cell  # type: ignore[return-value]
+
+
+def _add_comment(cell: Cell, messages: Sequence[str]) -> None:
+    """Say what is wrong, below what the sender has to say there."""
+    ours = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
+    own = cell.comment.text if cell.comment is not None else ""
+    author = cell.comment.author or _AUTHOR if cell.comment is not None else _AUTHOR
+    cell.comment = _comment(f"{own}\n\n{ours}" if own else ours, author)
+
+
+def _comment(text: str, author: str) -> Comment:
+    lines = sum(1 + len(line) // 45 for line in text.split("\n"))
+    return Comment(text, author, height=20 + 18 * lines, width=330)

@@ -1,0 +1,140 @@
+"""What is refused, handed back to be mended: a table of the refused rows, or the sender's own workbook, annotated."""
+
+import importlib.util
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from paygw_batch.errors import OutputError, SheetError
+from paygw_batch.files import Kept, check_writable, write_whole
+from paygw_batch.sheet.model import Sheet, Validated
+from paygw_batch.sheet.read.frame import to_sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
+from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
+from paygw_batch.sheet.write.table import check_format, write_rejects
+
+_Formulas = Mapping[str, Collection[int]]
+"""Column of a sheet's frame -> rows whose cell holds a formula."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written. `is_workbook`: the sender's own, annotated, and not a table. `notes`: what to know about it."""
+
+    is_workbook: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    data: bytes
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _NoCopy:
+    why: str
+    """A clause."""
+
+
+def write_mendable(validated: Validated, source: Path, options: ReadOptions, path: Path) -> Written:
+    """Write what is refused of the sheet at `source` to `path`.
+
+    From workbook to workbook that is an annotated copy; a table of the refused rows otherwise, and where the workbook
+    cannot be annotated. Raises `OutputError`, also where `path` is the sheet itself, and `SheetError` when the sheet
+    has changed since it was read.
+    """
+    check_format(path)
+    check_writable(path)
+    if Kept("the sheet", source).is_hit_by(path):
+        raise OutputError(f"{path} is the sheet itself.", hint="Name another file: the sheet is never overwritten.")
+    if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
+        write_rejects(validated, path)
+        return Written(is_workbook=False)
+    copy = _annotated_copy(source, validated, options)
+    if isinstance(copy, _NoCopy):
+        write_rejects(validated, path)
+        note = f"{path.name} is a table of the refused rows and no annotated copy of the workbook: {copy.why}."
+        return Written(is_workbook=False, notes=(note,))
+    write_whole(path, copy.data)
+    return Written(is_workbook=True, notes=copy.notes)
+
+
+def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) -> _Copy | _NoCopy:
+    if importlib.util.find_spec("openpyxl") is None:
+        return _NoCopy("that needs the extra `excel`: pip install 'paygw-batch[excel]'")
+    from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
+    from paygw_batch.sheet.write.marked_workbook import annotated  # noqa: PLC0415 (as above)
+
+    data = read_again(source, validated.sheet, options)
+    if why := workbook_copy.why_not_copied(data):
+        return _NoCopy(why)
+    # The copy is longer by our marks, and has to be read again whatever the limit for sheets is.
+    options = replace(options, max_sheet_bytes=options.max_sheet_bytes + 4 * workbook_copy.MOST_UNPACKED_BYTES)
+    place = place_of(
+        data, options.vocabulary, file=source.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
+    )
+    try:
+        marked, cells = annotated(data, place, validated)
+    except Exception as error:  # noqa: BLE001 (the library's own, about whatever workbook: there is still the table)
+        return _NoCopy(f"the workbook cannot be copied ({type(error).__name__})")
+    if not _reads_alike(marked, _by_column(cells, place), validated.sheet, options):
+        return _NoCopy("it would not read like the workbook")
+    notes = []
+    if cells:
+        notes.append(
+            f"Cells with formulas: {len(cells):,}. They have no values in the copy: open it in a spreadsheet and "
+            "save it there before it is submitted."
+        )
+    if lost := workbook_copy.lost_parts(data, marked):
+        notes.append(f"The copy lacks the workbook's {', '.join(lost)}.")
+    return _Copy(marked, tuple(notes))
+
+
+def _by_column(cells: Collection[tuple[int, int]], place: Place) -> _Formulas:
+    names = dict(enumerate(place.names, start=1))
+    found: dict[str, list[int]] = defaultdict(list)
+    for row, column in cells:
+        found[names.get(column, f"column {column}")].append(row)
+    return found
+
+
+def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadOptions) -> bool:
+    """Return whether reading the copy gives the very rows and defects of the sheet, cells with formulas left out.
+
+    Those have no value until a spreadsheet has opened the copy; until then each of them is a defect.
+    """
+    try:
+        table = read_workbook(
+            copy, options.vocabulary, file=before.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
+        )
+        after = to_sheet(table, operation=before.operation, file=before.name, sha256="", max_rows=table.frame.height)
+    except SheetError:
+        return False
+    old, new = _without(before.frame, formulas), _without(after.frame, formulas)
+    further = [name for name in new.columns if name not in old.columns]
+    return (
+        set(old.columns) <= set(new.columns)
+        and old.equals(new.select(old.columns))
+        and all(new[name].null_count() == new.height for name in further)
+        and _defects_beside(before, formulas).equals(_defects_beside(after, formulas))
+    )
+
+
+def _without(frame: pl.DataFrame, formulas: _Formulas) -> pl.DataFrame:
+    """Return a sheet's frame with nulls for formulas, and without rows that hold nothing then."""
+    kept = frame.with_columns(
+        pl.when(pl.col("row").is_in(rows)).then(None).otherwise(pl.col(name)).alias(name)
+        for name, rows in formulas.items()
+        if name in frame.columns
+    )
+    return kept.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
+
+
+def _defects_beside(sheet: Sheet, formulas: _Formulas) -> pl.DataFrame:
+    """Return the defects that reading found in other cells than those with formulas."""
+    in_formula = [(pl.col("column") == name) & pl.col("row").is_in(rows) for name, rows in formulas.items()]
+    return sheet.defects.filter(~pl.any_horizontal(in_formula)) if in_formula else sheet.defects

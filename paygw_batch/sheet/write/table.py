@@ -1,0 +1,94 @@
+"""Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
+
+import importlib.util
+from pathlib import Path
+from typing import IO, Any
+
+import polars as pl
+
+from paygw_batch.errors import OutputError
+from paygw_batch.files import appearing, cannot_write
+from paygw_batch.sheet.columns import REJECTS_COLUMNS
+from paygw_batch.sheet.formulas import guarded, guarded_names
+from paygw_batch.sheet.model import Validated
+
+_ENDINGS = (".csv", ".parquet", ".xlsx")
+_WORKBOOK_ROWS = 1_048_575
+"""What a sheet of a workbook holds below its header."""
+
+
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """Write `frame` to `path` as its ending says: .csv, .parquet or .xlsx (with the `excel` extra).
+
+    The file appears whole, with mode 0600, or not at all, and is on stable storage on return; an older file of that
+    name stays until then. CSV is UTF-8 with formulas guarded; in .xlsx text is typed as text. Raises `OutputError`.
+    """
+    ending = _ending(path)
+    if ending == ".xlsx" and frame.height > _WORKBOOK_ROWS:
+        raise OutputError(
+            f"{path.name}: a workbook holds at most {_WORKBOOK_ROWS} rows.", hint="Write .csv or .parquet."
+        )
+    with appearing(path) as file:
+        try:
+            if ending == ".csv":
+                _write_csv(frame, file)
+            elif ending == ".parquet":
+                frame.write_parquet(file)
+            else:
+                _write_workbook(frame, file)
+        except pl.exceptions.PolarsError as error:
+            raise cannot_write(path, error) from error
+
+
+def check_format(path: Path) -> None:
+    """Raise `OutputError` for a file whose ending names no format that `write_frame` can write."""
+    _ending(path)
+
+
+def rejects(validated: Validated) -> pl.DataFrame:
+    """Return the rows that are not valid, to be mended and submitted again.
+
+    `row` (UInt32) and `problems` (every sentence about the row) come first, then the sender's columns under the
+    sender's headings, with the sender's texts. Reading such a file drops our two columns again.
+    """
+    sheet = validated.sheet
+    refused = validated.rows.filter(~pl.col("valid")).select("row", problems="message")
+    names = {
+        name: heading if heading and heading not in REJECTS_COLUMNS else name for name, heading in sheet.headers.items()
+    }
+    return refused.join(sheet.frame, on="row", how="left", maintain_order="left").rename(names)
+
+
+def write_rejects(validated: Validated, path: Path) -> None:
+    """Write `rejects(validated)` to `path`. Raises `OutputError`."""
+    write_frame(rejects(validated), path)
+
+
+def workbook_options() -> dict[str, Any]:
+    """Return how every workbook is written: text as text, and no payee's data in temporary files."""
+    return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
+
+
+def _ending(path: Path) -> str:
+    ending = path.suffix.lower()
+    if ending not in _ENDINGS:
+        raise OutputError(f"{path.name} ends in none of {', '.join(_ENDINGS)}.", hint="The ending says the format.")
+    if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
+        raise OutputError(
+            f"{path.name}: writing .xlsx needs the extra `excel`.",
+            hint="pip install 'paygw-batch[excel]', or write .csv or .parquet.",
+        )
+    return ending
+
+
+def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:
+    text = [guarded(column) if column.dtype == pl.String else column for column in frame.iter_columns()]
+    safe = pl.DataFrame([column.alias(name) for column, name in zip(text, guarded_names(frame.columns), strict=True)])
+    safe.write_csv(file)
+
+
+def _write_workbook(frame: pl.DataFrame, file: IO[bytes]) -> None:
+    from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
+
+    with Workbook(file, workbook_options()) as workbook:
+        frame.write_excel(workbook, autofilter=False, column_formats={pl.selectors.integer(): "0"})

@@ -1,0 +1,145 @@
+"""Somebody's workbook through a library that can write it again (openpyxl): within bounds, and in memory alone.
+
+Needs the extra `excel`: imported only where it is there.
+"""
+
+import io
+import zipfile
+from typing import Any
+from xml.parsers import expat
+
+from openpyxl import load_workbook
+from openpyxl.drawing.spreadsheet_drawing import SpreadsheetDrawing
+from openpyxl.utils import range_boundaries
+from openpyxl.workbook import Workbook
+from openpyxl.worksheet._writer import WorksheetWriter
+from openpyxl.writer.excel import ExcelWriter
+
+from paygw_batch.sheet.read.workbook_limits import MOST_DEPTH
+
+MOST_UNPACKED_BYTES = 32 * 1024 * 1024
+"""docs/performance.md says what so much comes to in memory and time."""
+_MOST_RANGED_CELLS = 200_000
+"""What merged cells and links may span together: the library makes an object of each."""
+_RANGES = frozenset({"mergeCell", "hyperlink"})
+_LOST = {
+    "xl/media/": "pictures",
+    "xl/charts/": "charts",
+    "xl/pivotTables/": "pivot tables",
+    "xl/slicers/": "slicers",
+    "xl/ctrlProps/": "form controls",
+    "xl/embeddings/": "embedded objects",
+    "xl/threadedComments/": "threads of comments",
+    "xl/queryTables/": "queries",
+    "xl/vbaProject.bin": "macros",
+}
+
+
+class _Seen:
+    """What the parts of a workbook hold that the library would take too much memory for."""
+
+    def __init__(self) -> None:
+        self.ranged_cells = 0
+        self.has_doctype = False
+        self._depth = 0
+
+    def doctype(self, *_: object) -> None:
+        """Take a document type."""
+        self.has_doctype = True
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        """Take a start tag. Raises `ValueError` where tags stand too deep in each other."""
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            raise ValueError("tags stand too deep in each other")
+        if name.rpartition(" ")[2] in _RANGES:
+            self.ranged_cells += _cells_of(attributes.get("ref", ""))
+
+    def end(self, _: str) -> None:
+        """Take an end tag."""
+        self._depth -= 1
+
+
+def why_not_copied(data: bytes) -> str:
+    """Return why the library is not to be given this workbook, as a clause, or the empty text.
+
+    It is about to unpack all parts, to resolve what their document types say, and to make an object of each cell of a
+    range: a small file could take all memory there is.
+    """
+    seen = _Seen()
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as parts:
+            unpacked = sum(info.file_size for info in parts.infolist())
+            if unpacked > MOST_UNPACKED_BYTES:
+                return f"the workbook has {unpacked >> 20} MiB unpacked, more than {MOST_UNPACKED_BYTES >> 20}"
+            for info in parts.infolist():
+                if info.filename.endswith((".xml", ".rels")):
+                    parser = expat.ParserCreate(namespace_separator=" ")
+                    parser.StartDoctypeDeclHandler = seen.doctype
+                    parser.StartElementHandler = seen.start
+                    parser.EndElementHandler = seen.end
+                    parser.Parse(parts.read(info), True)
+    except (expat.ExpatError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError):
+        return "a part of the workbook is damaged"
+    if seen.has_doctype:
+        return "a part of the workbook has a document type"
+    if seen.ranged_cells > _MOST_RANGED_CELLS:
+        return "merged cells or links of the workbook span too many cells"
+    return ""
+
+
+def _cells_of(ref: str) -> int:
+    """Return how many cells a range such as `A1:C3` has. Raises `ValueError` for what is no range."""
+    left, top, right, bottom = range_boundaries(ref)
+    if left is None or top is None or right is None or bottom is None:
+        return _MOST_RANGED_CELLS + 1  # whole rows or columns
+    return (right - left + 1) * (bottom - top + 1)
+
+
+def loaded(data: bytes) -> Workbook:
+    """Return the workbook, with its formulas and without their values.
+
+    Raises `ValueError` for a table that names no columns: to find them, `saved` would make cells of all its range.
+    """
+    book = load_workbook(io.BytesIO(data), rich_text=True)
+    if not all(table.tableColumns for sheet in book.worksheets for table in sheet.tables.values()):
+        raise ValueError("a table names no columns")
+    return book
+
+
+def saved(book: Workbook) -> bytes:
+    """Return the workbook as a file. The library's own `save` would leave payees' data in temporary files."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        _WriterInMemory(book, archive).save()
+    return file.getvalue()
+
+
+def lost_parts(before: bytes, after: bytes) -> list[str]:
+    """Return what the workbook `before` has and its copy `after` has not, in words."""
+    old, new = _names(before), _names(after)
+    return [words for prefix, words in _LOST.items() if _count(old, prefix) > _count(new, prefix)]
+
+
+class _WriterInMemory(ExcelWriter):
+    _archive: zipfile.ZipFile
+
+    def write_worksheet(self, ws: Any) -> None:
+        """Write a worksheet, as the library does, but by way of memory."""
+        ws._drawing = SpreadsheetDrawing()  # noqa: SLF001 (as the method that this one stands for)
+        ws._drawing.charts = ws._charts  # noqa: SLF001 (as above)
+        ws._drawing.images = ws._images  # noqa: SLF001 (as above)
+        writer: Any = WorksheetWriter(ws, out=io.BytesIO())
+        writer.write()
+        ws._rels = writer._rels  # noqa: SLF001 (as above)
+        self._archive.writestr(ws.path[1:], writer.read())
+        self.manifest.append(ws)
+
+
+def _names(data: bytes) -> list[str]:
+    with zipfile.ZipFile(io.BytesIO(data)) as parts:
+        return parts.namelist()
+
+
+def _count(names: list[str], prefix: str) -> int:
+    return sum(name.startswith(prefix) and not name.endswith(".rels") for name in names)

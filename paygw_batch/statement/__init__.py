@@ -1,0 +1,1 @@
+"""Reads the gateway's statement."""

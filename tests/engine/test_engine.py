@@ -1,0 +1,308 @@
+"""The engine: what leaves, when it may, and what a run does when things go wrong."""
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+
+from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
+from paygw_batch.core.lifecycle import Concluded, Intended, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.engine.engine import SIGNED_AHEAD, Pace
+from paygw_batch.engine.gc_pause import rare_collections
+from paygw_batch.engine.pacing import TRIES
+from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import BatchRecord, Entry
+from tests.engine.scripted_world import (
+    APPROVED,
+    AT,
+    LOST,
+    REFUSED,
+    UNTRUSTED,
+    ScriptedGateway,
+    a_journal,
+    an_engine,
+    reply,
+    run,
+)
+
+
+def states(journal: SqliteJournal, batch: BatchRecord) -> Counter[State]:
+    return Counter({tally.state: tally.count for tally in journal.tallies(batch.number)})
+
+
+def test_every_due_row_is_sent_once_and_its_outcome_kept() -> None:
+    journal, batch = a_journal(rows=600)
+    gateway = ScriptedGateway()
+    end = run(an_engine(journal, gateway), batch)
+    assert Counter(gateway.arrived) == Counter({f"PAY-{row}": 1 for row in range(2, 602)})
+    assert states(journal, batch) == {State.PAID: 600}
+    assert (end.sent, end.stop_reason, end.interrupted, end.failure) == (600, None, False, None)
+
+
+def test_a_second_run_over_the_same_batch_sends_nothing() -> None:
+    journal, batch = a_journal(rows=10)
+    run(an_engine(journal, ScriptedGateway()), batch)
+    gateway = ScriptedGateway()
+    assert run(an_engine(journal, gateway), batch).sent == 0
+    assert gateway.arrived == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_never_more_in_flight_than_allowed(concurrency: int) -> None:
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    run(an_engine(journal, gateway, Pace(concurrency)), batch)
+    assert gateway.most_in_flight == concurrency
+
+
+def test_the_first_row_travels_alone() -> None:
+    journal, batch = a_journal(rows=50)
+    seen: list[int] = []
+    gateway = ScriptedGateway(latency=0.01)
+    gateway.before_answer = lambda _order_id: seen.append(len(gateway.arrived))
+    run(an_engine(journal, gateway, Pace(concurrency=16)), batch)
+    assert seen[0] == 1
+
+
+def test_the_intent_is_durable_before_anything_leaves() -> None:
+    journal, batch = a_journal(rows=40)
+    gateway = ScriptedGateway()
+    intended: set[str] = set()
+    append = journal.append
+
+    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+        moved = append(entries)
+        intended.update(entry.fact.order_id for entry in entries if isinstance(entry.fact, Intended))
+        return moved
+
+    journal.append = watched  # type: ignore[method-assign]
+    gateway.script = lambda order_id, _times: APPROVED if order_id in intended else pytest.fail("sent before intent")
+    run(an_engine(journal, gateway), batch)
+    assert len(intended) == 40
+
+
+def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    append, in_flight = journal.append, []
+
+    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+        moved = append(entries)
+        in_flight.append(states(journal, batch)[State.IN_FLIGHT])
+        return moved
+
+    journal.append = watched  # type: ignore[method-assign]
+    run(an_engine(journal, gateway, Pace(concurrency=7)), batch)
+    assert max(in_flight) == 7
+    assert in_flight[-1] == 0
+
+
+def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:
+    journal, batch = a_journal(rows=10)
+    append, commits = journal.append, []
+
+    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+        commits.append([type(entry.fact) for entry in entries])
+        return append(entries)
+
+    journal.append = watched  # type: ignore[method-assign]
+    run(an_engine(journal, ScriptedGateway(latency=0.01), Pace(concurrency=1)), batch)
+    assert commits == [[Intended], *[[Concluded, Intended]] * 9, [Concluded]]
+
+
+def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again() -> None:
+    journal, batch = a_journal(rows=5)
+    gateway = ScriptedGateway(lambda order_id, _times: LOST if order_id == "PAY-3" else APPROVED)
+    run(an_engine(journal, gateway), batch)
+    assert states(journal, batch) == {State.PAID: 4, State.IN_DOUBT: 1}
+    again = ScriptedGateway()
+    run(an_engine(journal, again), batch)
+    assert again.arrived == []
+
+
+def test_what_provably_never_left_is_tried_again_with_a_new_nonce() -> None:
+    journal, batch = a_journal(rows=1)
+    gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
+    run(an_engine(journal, gateway), batch)
+    assert len(gateway.arrived) == TRIES
+    (standing,) = journal.standings(batch.number)
+    assert (standing.state, standing.attempts) == (State.PAID, TRIES)
+
+
+def test_a_gateway_that_is_not_there_leaves_rows_ready_and_stops_the_run() -> None:
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(lambda _order_id, _times: REFUSED)
+    end = run(an_engine(journal, gateway), batch)
+    assert states(journal, batch) == {State.READY: 100}
+    assert len(gateway.arrived) == TRIES
+    assert end.sent == 0
+    assert end.stop_reason == "The gateway cannot be reached (connect.refused)."
+
+
+def test_a_wrong_certificate_is_tried_once_and_stops_the_run() -> None:
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(lambda _order_id, _times: UNTRUSTED)
+    end = run(an_engine(journal, gateway), batch)
+    assert len(gateway.arrived) == 1
+    assert end.stop_reason == "The certificate is wrong."
+
+
+def test_refused_credentials_stop_the_run() -> None:
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(lambda _order_id, _times: reply("error", http_status=401))
+    end = run(an_engine(journal, gateway, Pace(concurrency=16)), batch)
+    assert len(gateway.arrived) == 1
+    assert end.stop_reason == "Credentials were refused."
+
+
+@pytest.mark.parametrize(("concurrency", "breaker"), [(1, 3), (8, 5), (16, 1)])
+def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concurrency: int, breaker: int) -> None:
+    journal, batch = a_journal(rows=500)
+    alive = 100
+    gateway = ScriptedGateway(latency=0.01)
+    gateway.script = lambda order_id, _times: APPROVED if gateway.arrived.index(order_id) < alive else LOST
+    end = run(an_engine(journal, gateway, Pace(concurrency, stop_after_in_doubt=breaker)), batch)
+    found = states(journal, batch)
+    assert found[State.IN_DOUBT] <= concurrency + breaker
+    assert found[State.READY] == 500 - alive - found[State.IN_DOUBT]
+    assert "in a row came into doubt" in (end.stop_reason or "")
+
+
+def test_a_breaker_of_zero_goes_on_through_doubt() -> None:
+    journal, batch = a_journal(rows=30)
+    gateway = ScriptedGateway(lambda _order_id, _times: LOST)
+    end = run(an_engine(journal, gateway, Pace(concurrency=4, stop_after_in_doubt=0)), batch)
+    assert states(journal, batch) == {State.IN_DOUBT: 30}
+    assert end.stop_reason is None
+
+
+def test_a_pause_that_the_gateway_asks_for_is_kept() -> None:
+    journal, batch = a_journal(rows=3)
+    starts: list[float] = []
+    gateway = ScriptedGateway()
+
+    def answer(order_id: str, _times: int) -> RawReply | TransportFault:
+        starts.append(asyncio.get_running_loop().time())
+        return reply("declined", http_status=429) if order_id == "PAY-2" else APPROVED
+
+    gateway.script = answer
+    run(an_engine(journal, gateway, Pace(concurrency=1)), batch)
+    assert starts[1] - starts[0] >= 60
+
+
+def test_a_drain_starts_no_new_row_and_waits_for_those_in_flight() -> None:
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    engine = an_engine(journal, gateway, Pace(concurrency=4))
+    gateway.before_answer = lambda _order_id: engine.drain() if len(gateway.arrived) >= 20 else None
+    end = run(engine, batch)
+    found = states(journal, batch)
+    assert end.interrupted
+    assert found[State.PAID] == len(gateway.arrived) < 30
+    assert found[State.READY] == 100 - found[State.PAID]
+    assert State.IN_FLIGHT not in found
+
+
+def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is_reported() -> None:
+    journal, batch = a_journal(rows=100)
+    gateway = ScriptedGateway(latency=0.01)
+    append = journal.append
+
+    def failing(entries: Sequence[Entry]) -> Sequence[bool]:
+        if len(gateway.arrived) >= 10:
+            raise JournalUnwritable
+        return append(entries)
+
+    journal.append = failing  # type: ignore[method-assign]
+    end = run(an_engine(journal, gateway, Pace(concurrency=4)), batch)
+    assert isinstance(end.failure, JournalUnwritable)
+    assert len(gateway.arrived) <= 14
+    recorded = states(journal, batch)
+    assert recorded[State.IN_FLIGHT] == len(end.unrecorded)
+    assert {kind for _, kind in end.unrecorded} == {OutcomeKind.PAID}
+
+
+def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
+    journal, batch = a_journal(rows=3)
+    (due, *_) = journal.due(batch.number, after_row=0, limit=1)
+    journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, "d", None), "2026-11-20T10:00:00.000Z")])
+    journal.interrupt("2026-11-20T11:00:00.000Z")
+    gateway = ScriptedGateway()
+    run(an_engine(journal, gateway), batch)
+    assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
+
+
+def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_the_run_goes_on() -> None:
+    journal, batch = a_journal(rows=40)
+
+    class Witness(ScriptedGateway):
+        async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+            if not self.arrived:  # all are signed by now: the gateway says that it has the last one, from elsewhere
+                claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
+                evidence = Evidence(Source.NOTIFICATION, claim, "{}", 1, "1")
+                assert journal.take_in([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [Finding.CONTRADICTING]
+            return await super().deliver(request)
+
+    gateway = Witness()
+    end = run(an_engine(journal, gateway), batch)
+    assert gateway.arrived == [f"PAY-{row}" for row in range(2, 41)]
+    assert (end.sent, end.failure, end.stop_reason) == (39, None, None)
+    assert states(journal, batch) == {State.PAID: 39, State.READY: 1}
+    assert list(journal.holds(batch.number)) == [41]
+    journal.verify()
+
+
+def test_an_error_of_our_own_ends_the_run_in_order() -> None:
+    journal, batch = a_journal(rows=50)
+    gateway = ScriptedGateway(latency=0.01)
+
+    def broken(order_id: str) -> None:
+        if order_id == "PAY-9":
+            raise ZeroDivisionError
+
+    gateway.before_answer = broken
+    end = run(an_engine(journal, gateway), batch)
+    assert isinstance(end.failure, ZeroDivisionError)
+    found = states(journal, batch)
+    assert found[State.IN_FLIGHT] == 1
+    assert found[State.PAID] == len(gateway.arrived) - 1
+
+
+def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room() -> None:
+    journal, batch = a_journal(SIGNED_AHEAD + 200)
+    gateway = ScriptedGateway()
+    engine = an_engine(journal, gateway)
+
+    async def fail(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        await asyncio.sleep(0)
+        raise InternalError(f"none of {len(attempts)} can be signed")
+
+    engine._prepare = fail
+    with asyncio.Runner() as runner:
+        end = runner.run(asyncio.wait_for(engine.run(batch.number), timeout=20))
+    assert isinstance(end.failure, InternalError)
+    assert (end.sent, gateway.arrived) == (0, [])
+    assert {standing.state for standing in journal.standings(batch.number)} == {State.READY}
+
+
+def test_a_payout_leaves_nothing_for_the_garbage_collector() -> None:
+    journal, batch = a_journal(rows=600)
+    with rare_collections():
+        gc.collect()
+        run(an_engine(journal, ScriptedGateway(latency=0.01)), batch)
+        assert gc.collect() < 600
+    assert states(journal, batch) == {State.PAID: 600}
+
+
+def test_the_collector_is_left_as_it_was_found() -> None:
+    before = gc.get_threshold()
+    with suppress(ZeroDivisionError), rare_collections():
+        assert gc.get_threshold()[0] > before[0]
+        raise ZeroDivisionError
+    assert gc.get_threshold() == before

@@ -1,0 +1,94 @@
+"""Group commit: everyone who waits is carried by the next commit, and everyone hears of a failure."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from paygw_batch.core.lifecycle import Interrupted
+from paygw_batch.engine.group_commit import Committer
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.values import Entry
+
+
+def entry(number: int) -> Entry:
+    return Entry(number, 1, Interrupted(), "2026-11-20T10:00:00.000Z")
+
+
+class SlowJournal:
+    """Holds each commit until it is let through."""
+
+    def __init__(self) -> None:
+        self.commits: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.fails = False
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        self.commits.append([one.instruction for one in entries])
+        await self.gate.wait()
+        if self.fails:
+            raise JournalUnwritable
+        return [one.instruction % 2 == 0 for one in entries]
+
+
+def test_what_arrives_during_a_commit_shares_the_next_one() -> None:
+    async def story() -> None:
+        journal = SlowJournal()
+        committer = Committer(journal.append, on_failure=lambda _: None)
+        first = asyncio.create_task(committer.append(entry(1)))
+        await asyncio.sleep(0)
+        later = [asyncio.create_task(committer.append(entry(number))) for number in (2, 3, 4)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in (first, *later))
+        journal.gate.set()
+        assert await asyncio.gather(first, *later) == [False, True, False, True]
+        assert journal.commits == [[1], [2, 3, 4]]
+
+    asyncio.run(story())
+
+
+def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again() -> None:
+    async def story() -> None:
+        journal = SlowJournal()
+        journal.fails = True
+        told: list[Exception] = []
+        committer = Committer(journal.append, on_failure=told.append)
+        waiting = [asyncio.create_task(committer.append(entry(number))) for number in (1, 2, 3)]
+        await asyncio.sleep(0)
+        journal.gate.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(result, JournalUnwritable) for result in results)
+        journal.fails = False
+        with pytest.raises(JournalUnwritable):
+            await committer.append(entry(4))
+        assert 4 not in {number for commit in journal.commits for number in commit}
+        assert len(told) == 1
+
+    asyncio.run(story())
+
+
+def test_under_pressure_commits_are_small_and_in_order() -> None:
+    async def story() -> None:
+        journal = SlowJournal()
+        journal.gate.set()
+        committer = Committer(journal.append, lambda _: None, is_pressed=lambda: True, facts_under_pressure=3)
+        await asyncio.gather(*(committer.append(entry(number)) for number in range(1, 9)))
+        assert journal.commits == [[1, 2, 3], [4, 5, 6], [7, 8]]
+
+    asyncio.run(story())
+
+
+def test_at_leisure_a_commit_is_followed_by_a_rest_in_which_more_comes_together() -> None:
+    async def story() -> None:
+        journal = SlowJournal()
+        committer = Committer(journal.append, lambda _: None)
+        first = committer.submit(entry(1))
+        asyncio.get_running_loop().call_later(0.05, journal.gate.set)
+        await first
+        second = committer.submit(entry(2))
+        await asyncio.sleep(0)
+        third = committer.submit(entry(3))
+        await asyncio.gather(second, third)
+        assert journal.commits == [[1], [2, 3]]
+
+    asyncio.run(story())

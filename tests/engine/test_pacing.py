@@ -1,0 +1,98 @@
+"""Pacing: how fast a run may go, and when it must stop."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.engine.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
+
+ANSWERS = (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
+
+
+def test_a_run_starts_with_one_in_flight_and_doubles_with_every_answer_up_to_the_limit() -> None:
+    window = Window(limit=10)
+    sizes = [window.size]
+    for _ in range(5):
+        window.learn(OutcomeKind.PAID)
+        sizes.append(window.size)
+    assert sizes == [1, 2, 4, 8, 10, 10]
+
+
+def test_an_unknown_outcome_sends_the_window_back_to_one() -> None:
+    window = Window(limit=16, size=16)
+    window.learn(OutcomeKind.UNKNOWN)
+    assert window.size == 1
+
+
+def test_what_never_left_teaches_the_window_nothing() -> None:
+    window = Window(limit=16, size=4)
+    window.learn(OutcomeKind.NOT_SENT)
+    assert window.size == 4
+
+
+@given(limit=st.integers(1, 1024), outcomes=st.lists(st.sampled_from(OutcomeKind)))
+def test_the_window_stays_between_one_and_its_limit(limit: int, outcomes: list[OutcomeKind]) -> None:
+    window = Window(limit)
+    for outcome in outcomes:
+        window.learn(outcome)
+        assert 1 <= window.size <= limit
+
+
+def test_the_breaker_trips_at_so_many_in_doubt_in_a_row() -> None:
+    breaker = Breaker(3)
+    assert [breaker.learn(OutcomeKind.UNKNOWN) for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_any_answer_starts_the_breakers_count_again(answer: OutcomeKind) -> None:
+    breaker = Breaker(2)
+    tripped = [breaker.learn(kind) for kind in (OutcomeKind.UNKNOWN, answer, OutcomeKind.UNKNOWN)]
+    assert not any(tripped)
+
+
+def test_what_never_left_neither_trips_nor_resets_the_breaker() -> None:
+    breaker = Breaker(2)
+    kinds = (OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN)
+    assert [breaker.learn(kind) for kind in kinds] == [False, False, True]
+
+
+def test_a_breaker_of_zero_never_trips() -> None:
+    breaker = Breaker(0)
+    assert not any(breaker.learn(OutcomeKind.UNKNOWN) for _ in range(1000))
+
+
+def test_the_rate_limit_spaces_starts_evenly() -> None:
+    rhythm = Rhythm(rate_per_s=4)
+    waits = []
+    for _ in range(3):
+        waits.append(rhythm.wait_s(10.0))
+        rhythm.start(10.0)
+    assert waits == [0.0, 0.25, 0.5]
+
+
+def test_idle_time_is_not_saved_up_for_a_burst() -> None:
+    rhythm = Rhythm(rate_per_s=1)
+    rhythm.start(0.0)
+    rhythm.start(100.0)
+    assert rhythm.wait_s(100.0) == 1.0
+
+
+def test_no_rate_limit_means_no_wait() -> None:
+    rhythm = Rhythm(rate_per_s=0)
+    rhythm.start(5.0)
+    assert rhythm.wait_s(5.0) == 0.0
+
+
+def test_a_pause_that_the_gateway_asked_for_holds_the_next_start() -> None:
+    rhythm = Rhythm(rate_per_s=0)
+    rhythm.pause(5.0, 60.0)
+    rhythm.pause(6.0, 10.0)
+    assert rhythm.wait_s(6.0) == 59.0
+
+
+@given(chance=st.floats(0, 1, exclude_max=True))
+def test_waits_between_tries_grow_whatever_chance_says(chance: float) -> None:
+    waits = [wait_before_try(number, chance) for number in range(2, TRIES + 1)]
+    assert all(wait > 0 for wait in waits)
+    assert waits == sorted(waits)

@@ -1,0 +1,266 @@
+"""Settings: what a configuration file and the environment may say, and what they are told when they may not."""
+
+import os
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.compose.secrets import passphrase
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.settings.configuration import (
+    environment_keys,
+    load_settings,
+    state_directory,
+    unknown_variables,
+)
+
+EXAMPLE = """
+[gateway]
+base_url = "https://gateway.example"
+endpoint_id = "1234"
+consumer_key = "merchant-login"
+private_key = "keys/merchant.pem"
+private_key_passphrase_env = "PAYGW_KEY_PASSPHRASE"
+server_callback_url = "https://merchant.example/paygw/callback"
+signature_profile = "json-params"
+connect_timeout_s = 30
+read_timeout_s = 60
+total_timeout_s = 120
+ca_bundle = "corporate-ca.pem"
+proxy = "http://proxy.example:3128"
+
+[submission]
+concurrency = 16
+rate_per_s = 0
+stop_after_in_doubt = 5
+connections = "fresh"
+quarantine_h = 24
+
+[journal]
+path = "paygw-journal.sqlite3"
+
+[outcomes]
+approved = "paid"
+processing = "accepted"
+declined = "rejected"
+
+[retry]
+order_id = "suffix"
+
+[limits]
+max_rows = 1_000_000
+max_sheet_mib = 1024
+
+[countries.KE.payout]
+purpose = "WALLET"
+min_amount = "10"
+max_amount = "250000"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "paygw.toml"
+    path.write_text(EXAMPLE)
+    return path
+
+
+def refusal(tmp_path: Path, text: str, **environ: str) -> str:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(path, environ=environ)
+    return caught.value.message
+
+
+def test_every_documented_key_is_read(file: Path) -> None:
+    settings = load_settings(file, environ={})
+    assert settings.gateway.endpoint_id == "1234"
+    assert settings.submission.quarantine_h == 24
+    assert settings.words() == {
+        "approved": OutcomeKind.PAID,
+        "processing": OutcomeKind.ACCEPTED,
+        "declined": OutcomeKind.REJECTED,
+    }
+    assert settings.terms("payout")["KE"].purpose == "WALLET"
+    assert settings.terms("payout")["KE"].max_amount == Decimal(250000)
+    assert settings.missing_to_send() == []
+
+
+def test_paths_are_relative_to_the_file_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    settings = load_settings(file, environ={})
+    assert settings.gateway.private_key == file.parent / "keys/merchant.pem"
+    assert settings.gateway.ca_bundle == file.parent / "corporate-ca.pem"
+    assert settings.journal_path() == file.parent / "paygw-journal.sqlite3"
+
+
+def test_the_environment_beats_the_file_and_a_flag_beats_the_environment(file: Path) -> None:
+    environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
+    settings = load_settings(file, environ=environ, flags={("submission", "concurrency"): 7})
+    assert settings.submission.concurrency == 7
+    assert settings.submission.rate_per_s == 2.5
+
+
+def test_the_environment_names_the_journal(file: Path, tmp_path: Path) -> None:
+    settings = load_settings(file, environ={"PAYGW_JOURNAL": str(tmp_path / "other.sqlite3")})
+    assert settings.journal_path() == tmp_path / "other.sqlite3"
+
+
+@pytest.mark.parametrize("name", sorted(environment_keys()))
+def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) -> None:
+    section, key = environment_keys()[name]
+    good = {
+        "signature_profile": "raw-body",
+        "connections": "reuse",
+        "order_id": "same",
+        "read_timeout_s": "90",
+        "total_timeout_s": "500",
+        "connect_timeout_s": "5",
+        "private_key": str(tmp_path / "k.pem"),
+        "private_key_passphrase_file": str(tmp_path / "p"),
+        "ca_bundle": str(tmp_path / "ca.pem"),
+    }
+    text = good.get(key, "7")
+    settings = load_settings(None, environ={name: text})
+    assert str(getattr(getattr(settings, section), key)) in {text, f"{text}.0"}
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "[submission]\nconcurency = 3\n")
+    assert "submission.concurency is not a known key" in message
+    assert "concurrency" in message.replace("concurency", "")
+
+
+def test_an_unknown_key_below_a_country_is_refused(tmp_path: Path) -> None:
+    assert "countries.KE.payout.purpse" in refusal(tmp_path, '[countries.KE.payout]\npurpse = "x"\n')
+
+
+def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
+    assert all(key in message for key in ("gateway.host", "limits.max_rows", "nonsense"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[gateway]\nread_timeout_s = 59.9\n", "60 seconds"),
+        ("[gateway]\nread_timeout_s = 90\ntotal_timeout_s = 80\n", "total_timeout_s"),
+        ('[gateway]\nsignature_profile = "md5"\n', "signature_profile"),
+        ('[submission]\nconnections = "pooled"\n', "connections"),
+        ("[submission]\nconcurrency = 0\n", "concurrency"),
+        ('[submission]\nconcurrency = "16"\n', "concurrency"),
+        ('[outcomes]\napproved = "maybe"\n', "outcomes.approved"),
+        ('[outcomes]\napproved = "unknown"\n', "outcomes.approved"),
+        ("[countries.KE.payout]\nmin_amount = 10.5\n", "in quotes"),
+        ('[countries.KE.payout]\nmin_amount = "ten"\n', "not an amount"),
+        ('[countries.KE.payout]\nmin_amount = "NaN"\n', "not an amount"),
+        ("not toml", "not TOML"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+def test_a_number_in_the_environment_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "PAYGW_CONCURRENCY is 'many'" in refusal(tmp_path, "", PAYGW_CONCURRENCY="many")
+
+
+def test_a_missing_file_and_a_directory_are_refused_plainly(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(ConfigurationError, match=str(path)):
+            load_settings(path, environ={})
+
+
+def test_what_the_interface_leaves_open_has_no_default() -> None:
+    missing = load_settings(None, environ={}).missing_to_send()
+    assert {"gateway.signature_profile", "outcomes", "gateway.base_url"} <= set(missing)
+
+
+def test_misspelt_variables_are_found_and_the_passphrase_is_not_one(file: Path) -> None:
+    settings = load_settings(file, environ={})
+    environ = {"PAYGW_KEY_PASSPHRASE": "x", "PAYGW_CONCURENCY": "2", "PAYGW_CONFIG": "c", "HOME": "/"}
+    assert unknown_variables(environ, settings) == ["PAYGW_CONCURENCY"]
+
+
+def test_the_default_journal_is_one_per_endpoint_under_the_state_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    places = {
+        load_settings(None, environ={"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint}).journal_path()
+        for url in ("https://a.example", "https://b.example")
+        for endpoint in ("1", "2")
+    }
+    assert len(places) == 4
+    assert all(place.is_relative_to(state_directory()) for place in places)
+    assert state_directory().is_relative_to(tmp_path)
+
+
+def test_a_gateway_that_moves_to_another_port_is_the_same_endpoint() -> None:
+    ports = {
+        load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"}).endpoint()
+        for port in ("", ":8443", ":9443")
+    }
+    assert ports == {"a.example/1"}
+
+
+def test_the_witness_is_never_beside_the_journal(file: Path) -> None:
+    settings = load_settings(file, environ={})
+    assert settings.witness_directory() != settings.journal_path().parent
+
+
+def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path: Path) -> None:
+    settings = load_settings(file, environ={})
+    assert passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
+    assert passphrase(settings, {}) is None
+    (tmp_path / "secret").write_text("from file\n")
+    (tmp_path / "secret").chmod(0o600)
+    by_file = load_settings(None, environ={"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(tmp_path / "secret")})
+    assert passphrase(by_file, {}) == b"from file"
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o640, 0o604, 0o620])
+def test_a_passphrase_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("from file\n")
+    secret.chmod(mode)
+    places = {"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret), "PAYGW_BASE_URL": "https://gateway.example"}
+    with pytest.raises(ConfigurationError, match="open to others") as caught:
+        passphrase(load_settings(None, environ=places), {})
+    assert caught.value.hint == f"chmod 600 {secret}"
+    assert passphrase(load_settings(None, environ={**places, "PAYGW_BASE_URL": "sandbox"}), {}) == b"from file"
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_a_configuration_that_others_may_write_is_refused_for_a_real_gateway(tmp_path: Path, mode: int) -> None:
+    config = tmp_path / "paygw.toml"
+    config.write_text('[gateway]\nbase_url = "https://gateway.example"\n')
+    config.chmod(mode)
+    with pytest.raises(ConfigurationError, match="open to changes by others") as caught:
+        load_settings(config, environ={})
+    assert caught.value.hint == f"chmod go-w {config}"
+    assert load_settings(config, environ={"PAYGW_BASE_URL": "sandbox"}).uses_sandbox
+    noted: list[ConfigurationError] = []
+    assert load_settings(config, environ={}, distrusts=noted).gateway.base_url == "https://gateway.example"
+    assert [one.hint for one in noted] == [f"chmod go-w {config}"]
+    config.chmod(0o644)
+    assert load_settings(config, environ={}).gateway.base_url == "https://gateway.example"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_configuration_of_another_user_is_refused_for_a_real_gateway(tmp_path: Path) -> None:
+    config = tmp_path / "paygw.toml"
+    config.write_text('[gateway]\nbase_url = "https://gateway.example"\n')
+    os.chown(config, 65534, 65534)
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
+        load_settings(config, environ={})
+
+
+def test_no_secret_may_be_in_a_variable_that_other_programs_are_given(tmp_path: Path) -> None:
+    config = tmp_path / "paygw.toml"
+    config.write_text('[gateway]\nprivate_key_passphrase_env = "TZ"\n')
+    with pytest.raises(ConfigurationError, match="a secret cannot be in the variable TZ"):
+        load_settings(config, environ={})
