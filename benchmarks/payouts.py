@@ -19,7 +19,7 @@ from benchmarks.merchant import Merchant, open_batch
 from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.engine.engine import Engine, Pace
-from paygw_batch.engine.gc_pause import rare_collections
+from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.ports import Silent, World
 from paygw_batch.engine.threads import JournalThread
 from paygw_batch.errors import InternalError
@@ -81,7 +81,7 @@ def _journal(trial: Trial) -> Iterator[Journal]:
 async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
     signer = merchant.signer(trial.base_url)
-    with rare_collections(), JournalThread() as away:
+    with gc_paused(), JournalThread() as away:
         async with signers_for(signer.key, trial.rows) as signers, PayoutTransport(reached) as transport:
             engine = Engine(
                 journal=journal,

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import polars as pl
 
 from paygw_batch.compose.approvals import default_plan, require_approval
-from paygw_batch.compose.background_run import BackgroundRun, RowOutcome, RunParts
-from paygw_batch.compose.gateway import Connection, gateway_of
+from paygw_batch.compose.background_run import BackgroundRun, RowOutcome, RunHandle
+from paygw_batch.compose.gateway import GatewayAccess, gateway_of
 from paygw_batch.compose.operator import in_words, person
 from paygw_batch.compose.parts import (
     PAYOUT,
@@ -204,7 +204,7 @@ class Payouts:
         path = _path_of(sheet, name)
         decider = person(by)
 
-        def work(parts: RunParts) -> Result:
+        def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
             validated = self._read(sheet, path, reference, expected)
             for note in validated.sheet.notes:
@@ -240,7 +240,7 @@ class Payouts:
     def resume(self, batch: str, *, stop_on: Iterable[signal.Signals] = ()) -> Run:
         """Return a run that continues a batch from the journal alone. `batch`: its id, or a prefix of it."""
 
-        def work(parts: RunParts) -> Result:
+        def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
             with self._opened(parts.note) as (connection, journal):
                 record = self._found(journal, batch)
@@ -283,14 +283,14 @@ class Payouts:
         return planned_submission(self._settings, validated, journal, operation=PAYOUT, amend=amend, strict=strict)
 
     @contextmanager
-    def _opened(self, tell: Tell) -> Iterator[tuple[Connection, Journal]]:
+    def _opened(self, tell: Tell) -> Iterator[tuple[GatewayAccess, Journal]]:
         with (
             gateway_of(self._settings, self._rules, self._environ) as connection,
             run_journal(self._settings, _HOLDER, tell) as journal,
         ):
             yield connection, journal
 
-    def _sent(self, task: Task, parts: RunParts, warnings: pl.DataFrame) -> Finished:
+    def _sent(self, task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
         end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
         found = standings(task.journal, task.batch, task.rules, end, known=task.known)
         return _finished(found, warnings, parts.notes())

@@ -145,7 +145,7 @@ class JournalUnwritable(JournalError):
     default_hint = "Mend the disk (room, permissions), then run again: what was in flight will be in doubt."
 
 
-class SpoolDamaged(JournalError):
+class InboxDamaged(JournalError):
     """The spool of notifications is damaged."""
 
     default_hint = (
@@ -154,7 +154,7 @@ class SpoolDamaged(JournalError):
     )
 
 
-class SpoolUnwritable(JournalError):
+class InboxUnwritable(JournalError):
     """The spool of notifications can no longer be written."""
 
     default_hint = "Mend the disk (room, permissions), then start the listener again."

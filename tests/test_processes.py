@@ -80,7 +80,7 @@ def test_the_child_that_tries_parquet_gets_no_variable_that_holds_a_secret(monke
     for name, value in {**SECRETS, **USUAL}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(subprocess, "run", noted)
-    assert parquet_trial.try_parquet(b"no parquet", max_rows=1, max_bytes=1) is parquet_trial.Verdict.DAMAGED
+    assert parquet_trial.try_parquet(b"no parquet", max_rows=1, max_bytes=1) is parquet_trial.TrialResult.DAMAGED
     assert len(given) == 1
     assert not SECRETS.keys() & given[0].keys()
 

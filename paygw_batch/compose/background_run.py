@@ -42,7 +42,7 @@ class RowOutcome:
     outcome: Outcome = field(repr=False)
 
 
-class RunParts:
+class RunHandle:
     """A run from the inside: progress that queues outcomes, and the way to stop it. Safe from any thread."""
 
     def __init__(self) -> None:
@@ -156,11 +156,11 @@ class BackgroundRun(Generic[T]):
     is known is in the journal.
     """
 
-    def __init__(self, work: Callable[[RunParts], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
+    def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
         self._work = work
         self._stop_on = tuple(stop_on)
         self._former: dict[signal.Signals, object] = {}
-        self._parts = RunParts()
+        self._parts = RunHandle()
         self._outcome: T | None = None
         self._failure: BaseException | None = None
         # Not a daemon: the interpreter waits for it, as for any work that must not be torn off.

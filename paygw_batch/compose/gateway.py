@@ -63,7 +63,7 @@ class Signing:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class GatewayAccess:
     """What a run needs of the gateway: `signing` prepares requests, `transport` sends, inside the run's event loop."""
 
     signing: Signing
@@ -205,7 +205,7 @@ def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
 
 
 @contextmanager
-def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[Connection]:
+def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
     """Yield the way to the gateway, for the operation of `rules`.
 
     With `base_url = "sandbox"` the built-in one runs as long as the context lasts.
@@ -219,4 +219,4 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
             base_url = stack.enter_context(running_sandbox(sandbox_config(settings, [rules], key, environ)))
         signer = signer_of(settings, rules, key, base_url, environ)
         signing = Signing(signer, rules, callback_url(settings, environ))
-        yield Connection(signing, PayoutTransport(transport_settings(settings, base_url)), base_url)
+        yield GatewayAccess(signing, PayoutTransport(transport_settings(settings, base_url)), base_url)

@@ -20,34 +20,34 @@ from paygw_batch.engine.ports import World
 from paygw_batch.errors import (
     ConfigurationError,
     HolderKind,
+    InboxDamaged,
     JournalHeld,
     JournalMissing,
     SheetError,
-    SpoolDamaged,
     UsageError,
 )
 from paygw_batch.journal import (
     Adoption,
     BatchRecord,
     Identity,
+    InboxEnd,
+    InboxReader,
     Journal,
     JournalReader,
-    SpoolEnd,
-    SpoolReader,
     SqliteJournal,
     SqliteReader,
     in_memory_journal,
+    inbox_path,
     new_journal,
     open_journal,
     read_journal,
-    spool_path,
 )
 from paygw_batch.run.quarantine_clock import clock_sentences
-from paygw_batch.run.take_in import Intake
+from paygw_batch.run.take_in import NotificationReader
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.validate import validate_opened
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.pieces import InMemory, Source
+from paygw_batch.sheet.pieces import InMemory, SheetSource
 from paygw_batch.sheet.read.misdirected import refuse_misdirected
 from paygw_batch.sheet.read.profiles import known_headings
 from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, sheet_of
@@ -101,7 +101,7 @@ def validated_frame(
     return _validated(InMemory(sheet), rules, reference)
 
 
-def _validated(source: Source, rules: Rules, reference: str | None) -> Validated:
+def _validated(source: SheetSource, rules: Rules, reference: str | None) -> Validated:
     try:
         refuse_misdirected(source, {name: load_operation(name).command for name in operation_names()})
     except SheetError:
@@ -177,16 +177,16 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
         journal.close()
 
 
-def intake_of(settings: Settings) -> Intake:
+def intake_of(settings: Settings) -> NotificationReader:
     """Return what takes notifications from the spool into the journal."""
-    return Intake(settings.journal_path(), settings.words(), utc_now)
+    return NotificationReader(settings.journal_path(), settings.words(), utc_now)
 
 
-def take_in_waiting(intake: Intake, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
+def take_in_waiting(intake: NotificationReader, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
     """Take in the notifications that wait. A damaged spool is told, and stops nothing: payouts do not need it."""
     try:
         findings = intake.take(journal)
-    except SpoolDamaged as error:
+    except InboxDamaged as error:
         tell(f"Note: {error.message} {error.hint}")
         return
     if findings and not is_quiet:
@@ -195,9 +195,9 @@ def take_in_waiting(intake: Intake, journal: Journal, tell: Tell, *, is_quiet: b
 
 
 def waiting_in_spool(settings: Settings, journal: JournalReader) -> int:
-    """Return how many notifications the journal has not taken in yet. Raises `SpoolDamaged`."""
-    reader = SpoolReader(spool_path(settings.journal_path()))
-    return len(reader.after(SpoolEnd(*journal.spool_end()), limit=sys.maxsize))
+    """Return how many notifications the journal has not taken in yet. Raises `InboxDamaged`."""
+    reader = InboxReader(inbox_path(settings.journal_path()))
+    return len(reader.after(InboxEnd(*journal.spool_end()), limit=sys.maxsize))
 
 
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:

@@ -4,13 +4,13 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from paygw_batch.compose.gateway import Connection
+from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.parts import intake_of, minor_units_of, real_world, take_in_waiting, utc_now
 from paygw_batch.compose.send import Task
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.enquiry import Answer, Enquirer, read_answer
+from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
 from paygw_batch.gateway.message import Expected
 from paygw_batch.run.quarantine_clock import DateWatch
 from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
@@ -58,15 +58,15 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
 
 
 def _asking(
-    settings: Settings, connection: Connection, batch_operation: str, dates: DateWatch
-) -> Callable[[Expected], "asyncio.Future[Answer]"]:
+    settings: Settings, connection: GatewayAccess, batch_operation: str, dates: DateWatch
+) -> Callable[[Expected], "asyncio.Future[EnquiryAnswer]"]:
     signer = connection.signing.signer
     operation = load_enquiry(require_enquiry(settings), load_operation(batch_operation))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
     enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
     world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
 
-    async def ask(expected: Expected) -> Answer:
+    async def ask(expected: Expected) -> EnquiryAnswer:
         request = enquirer.prepare(expected, nonce=world.nonce(), timestamp_s=int(world.now().timestamp()))
         came_back = await connection.transport.deliver(request)
         dates.see(came_back)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from paygw_batch.compose.gateway import Connection
+from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.parts import (
     intake_of,
     minor_units_of,
@@ -20,7 +20,7 @@ from paygw_batch.compose.parts import (
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.engine.engine import Engine, Judge, Pace, RunEnd
-from paygw_batch.engine.gc_pause import rare_collections
+from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.ports import Prepare, Progress
 from paygw_batch.engine.threads import Away, JournalThread
 from paygw_batch.errors import InternalError, JournalError
@@ -30,9 +30,9 @@ from paygw_batch.gateway.signing.signers import signers_at_work
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.report.summary import Summary, of_states
-from paygw_batch.report.totals import Books, books
+from paygw_batch.report.totals import BatchTotals, books
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch, behind_sentence
-from paygw_batch.run.take_in import Intake
+from paygw_batch.run.take_in import NotificationReader
 from paygw_batch.settings.configuration import Settings
 
 TAKE_IN_EVERY_S = 2.0
@@ -52,7 +52,7 @@ class Task:
 
     settings: Settings
     rules: Rules
-    connection: Connection
+    connection: GatewayAccess
     journal: Journal
     batch: BatchRecord
     known: int = 0
@@ -63,7 +63,7 @@ class Standings:
     """How a batch stands: the reconciliation's frame, its books, and the summary."""
 
     frame: pl.DataFrame
-    books: Books
+    books: BatchTotals
     summary: Summary
 
 
@@ -96,7 +96,7 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
             return await _run(task, paced, away, progress, watch, intake, dates)
 
     with (
-        rare_collections(),
+        gc_paused(),
         JournalThread() as away,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
@@ -124,7 +124,7 @@ async def _run(
     away: Away,
     progress: Progress,
     watch: Watch,
-    intake: Intake,
+    intake: NotificationReader,
     dates: DateWatch,
 ) -> RunEnd:
     submission = task.settings.submission

@@ -25,7 +25,7 @@ class Proof(StrEnum):
     """It failed the configured check."""
 
 
-class Source(StrEnum):
+class EvidenceSource(StrEnum):
     """Where evidence comes from."""
 
     NOTIFICATION = "notification"
@@ -152,7 +152,7 @@ class Claim:
 class Evidence:
     """A claim as it is kept: `content` is the whole of what arrived, as text. `spooled` is its number in the spool."""
 
-    source: Source
+    source: EvidenceSource
     claim: Claim
     content: str
     spooled: int | None = None

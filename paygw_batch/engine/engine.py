@@ -16,7 +16,7 @@ from functools import partial
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.engine.group_commit import Committer
+from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.engine.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
 from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
 from paygw_batch.engine.threads import Away
@@ -71,7 +71,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _RunTally:
     sent: int = 0
     in_flight: int = 0
     stop_reason: str | None = None
@@ -106,7 +106,7 @@ class Engine:
         self._window = Window(pace.concurrency)
         self._breaker = Breaker(pace.stop_after_in_doubt)
         self._rhythm = Rhythm(pace.rate_per_s)
-        self._tally = _Tally()
+        self._tally = _RunTally()
         self._batch = 0
         self._signed: deque[_Row] = deque()
         self._all_signed = False
@@ -115,7 +115,7 @@ class Engine:
         self._halted = asyncio.Event()
         self._next_launch: asyncio.TimerHandle | None = None
         self._senders: set[asyncio.Task[None]] = set()
-        self._committer = Committer(
+        self._committer = GroupCommit(
             partial(away.append, journal),
             on_failure=self._give_up,
             is_pressed=lambda: bool(self._signed),

@@ -13,7 +13,7 @@ YOUNG_OBJECTS = 50_000
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Have the collector look only after `YOUNG_OBJECTS` new objects, for as long as the block lasts."""
     before = gc.get_threshold()
     gc.set_threshold(max(YOUNG_OBJECTS, before[0]), *before[1:])

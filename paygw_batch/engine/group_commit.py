@@ -13,7 +13,7 @@ LONGEST_REST_S = 0.002
 """At leisure, a commit is followed by a rest as long as itself, but never longer than this."""
 
 
-class Committer:
+class GroupCommit:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
     A commit costs nearly the same whatever it carries, so at leisure one takes all that waits, and the next one lets

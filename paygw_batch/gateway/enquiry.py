@@ -50,7 +50,7 @@ class Enquirer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EnquiryAnswer:
     """What an enquiry came to: a claim, or None and the cause why nothing is known; and what to do about the rest."""
 
     claim: Claim | None
@@ -67,7 +67,7 @@ def read_answer(
     *,
     not_found: Collection[str],
     now: datetime,
-) -> Answer:
+) -> EnquiryAnswer:
     """Return what a reply or a fault says of the order that was asked after.
 
     A reply counts under the very rules of `classify`; what it does not repeat is what was asked. `not_found` are the
@@ -79,7 +79,7 @@ def read_answer(
     is_answer = outcome.kind in {OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED}
     is_not_found = outcome.cause == UNLISTED and outcome.gateway_status in not_found
     if not is_answer and not is_not_found:
-        return Answer(None, outcome.cause, verdict.advice, has_replied)
+        return EnquiryAnswer(None, outcome.cause, verdict.advice, has_replied)
     claim = Claim(
         expected.order_id,
         str(expected.amount),
@@ -89,4 +89,4 @@ def read_answer(
         Proof.PROVEN,
         is_not_found=is_not_found,
     )
-    return Answer(claim, "", verdict.advice, has_replied)
+    return EnquiryAnswer(claim, "", verdict.advice, has_replied)

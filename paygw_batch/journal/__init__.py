@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.inbox import Spool, SpoolEnd, SpoolReader, spool_path
-from paygw_batch.journal.notice import Notice, decode_notice, encode_notice
+from paygw_batch.journal.inbox import Inbox, InboxEnd, InboxReader, inbox_path
+from paygw_batch.journal.notice import KeptNotification, decode_notification, encode_notification
 from paygw_batch.journal.port import Journal, JournalReader
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
@@ -24,7 +24,7 @@ from paygw_batch.journal.values import (
     NewInstruction,
     RepeatedBatch,
     RowStanding,
-    Tally,
+    StateTally,
     UsedSpelling,
     WaitingEvidence,
 )
@@ -48,32 +48,32 @@ __all__ = [
     "Entry",
     "Hold",
     "Identity",
+    "Inbox",
+    "InboxEnd",
+    "InboxReader",
     "Journal",
     "JournalReader",
+    "KeptNotification",
     "Known",
     "LookAlike",
     "NewBatch",
     "NewInstruction",
-    "Notice",
     "RepeatedBatch",
     "RowStanding",
-    "Spool",
-    "SpoolEnd",
-    "SpoolReader",
     "SqliteJournal",
     "SqliteReader",
-    "Tally",
+    "StateTally",
     "UsedSpelling",
     "WaitingEvidence",
     "canonical",
-    "decode_notice",
-    "encode_notice",
+    "decode_notification",
+    "encode_notification",
     "in_memory_journal",
+    "inbox_path",
     "make_directory",
     "new_journal",
     "open_journal",
     "read_journal",
-    "spool_path",
 ]
 
 _ON_DEMAND = {

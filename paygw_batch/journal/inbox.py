@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from paygw_batch.errors import HolderKind, ListenerHeld, SpoolDamaged, SpoolUnwritable
+from paygw_batch.errors import HolderKind, InboxDamaged, InboxUnwritable, ListenerHeld
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.guards.location import check_file, open_private, sync_directory
 from paygw_batch.journal.guards.lock import RunLock
@@ -33,7 +33,7 @@ _HASH_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolEnd:
+class InboxEnd:
     """A place in the spool: the number of the last notification up to there (0: none), and the hash of its line."""
 
     number: int = 0
@@ -41,7 +41,7 @@ class SpoolEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class InboxEntry:
     """One notification in the spool, as it was appended."""
 
     number: int
@@ -49,19 +49,19 @@ class Spooled:
     content: str
 
 
-def spool_path(journal: Path) -> Path:
+def inbox_path(journal: Path) -> Path:
     """Return where the spool of a journal stands: beside it."""
     return journal.with_name(f"{journal.name}.notifications")
 
 
-class Spool:
+class Inbox:
     """The spool, open for appending by one process until `close`. Called from one thread at a time.
 
     `taken` is how far the journal has got: a long spool that was taken in whole is begun anew. Raises `ListenerHeld`
-    when another process appends to it, `SpoolDamaged`, and `JournalError` for a file that is not private.
+    when another process appends to it, `InboxDamaged`, and `JournalError` for a file that is not private.
     """
 
-    def __init__(self, path: Path, *, taken: SpoolEnd, now: str) -> None:
+    def __init__(self, path: Path, *, taken: InboxEnd, now: str) -> None:
         self._path = path
         self._is_broken = False
         with ExitStack() as undo:
@@ -88,10 +88,10 @@ class Spool:
     def append(self, contents: Sequence[str]) -> int:
         """Make notifications durable in one write; return the number of the last.
 
-        Raises `SpoolUnwritable`: then none of them is kept, as far as anyone will read.
+        Raises `InboxUnwritable`: then none of them is kept, as far as anyone will read.
         """
         if self._is_broken:
-            raise SpoolUnwritable
+            raise InboxUnwritable
         first = self.end.number + 1
         rest = f" {first} {canonical(list(contents))}"
         digest = _linked(self.end.hash, rest)
@@ -101,9 +101,9 @@ class Spool:
             os.fsync(self._fd)
         except OSError as error:
             self._undo()
-            raise SpoolUnwritable(f"The spool {self._path} cannot be written: {error.strerror}.") from None
+            raise InboxUnwritable(f"The spool {self._path} cannot be written: {error.strerror}.") from None
         self._bytes += len(line)
-        self.end = SpoolEnd(self.end.number + len(contents), digest)
+        self.end = InboxEnd(self.end.number + len(contents), digest)
         return self.end.number
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Spool:
         except OSError:
             self._is_broken = True
 
-    def _mended(self) -> tuple[SpoolEnd, int]:
+    def _mended(self) -> tuple[InboxEnd, int]:
         """Return the end of the spool and its length, what a crash tore off its last line cut away."""
         with self._path.open("rb") as stream:
             lines = _Lines.from_header(stream.readline(), self._path)
@@ -131,7 +131,7 @@ class Spool:
             os.fsync(self._fd)
         return lines.end, lines.position
 
-    def _begin(self, after: SpoolEnd) -> None:
+    def _begin(self, after: InboxEnd) -> None:
         """Put an empty spool that goes on from `after` at its place: whole or not at all."""
         fresh = self._path.with_name(f".{self._path.name}.new")
         fresh.unlink(missing_ok=True)
@@ -142,24 +142,24 @@ class Spool:
             fresh.rename(self._path)
             sync_directory(self._path.parent)
         except OSError as error:
-            raise SpoolUnwritable(f"The spool {self._path} cannot be made: {error.strerror}.") from None
+            raise InboxUnwritable(f"The spool {self._path} cannot be made: {error.strerror}.") from None
         finally:
             os.close(fd)
 
 
-class SpoolReader:
+class InboxReader:
     """Reads what the spool holds beyond what the journal has taken, also while another process appends to it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: tuple[int, int] | None = None
         self._position = 0
-        self._end = SpoolEnd()
+        self._end = InboxEnd()
 
-    def after(self, taken: SpoolEnd, *, limit: int) -> Sequence[Spooled]:
+    def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
         """Return up to `limit` notifications that follow `taken`; none where there is no spool.
 
-        Raises `SpoolDamaged` when the spool does not go on from `taken`, and `JournalError` when it is not private.
+        Raises `InboxDamaged` when the spool does not go on from `taken`, and `JournalError` when it is not private.
         """
         if not check_file(self._path):
             return []
@@ -169,7 +169,7 @@ class SpoolReader:
                 self._file, self._position = (about.st_dev, about.st_ino), 0
             return self._read(stream, about.st_size, taken, limit)
 
-    def _read(self, stream: BinaryIO, size: int, taken: SpoolEnd, limit: int) -> Sequence[Spooled]:
+    def _read(self, stream: BinaryIO, size: int, taken: InboxEnd, limit: int) -> Sequence[InboxEntry]:
         if self._position == 0:
             lines = _Lines.from_header(stream.readline(), self._path)
             if lines.end.number > taken.number:
@@ -178,28 +178,28 @@ class SpoolReader:
             lines = _Lines(self._end, self._position)
             stream.seek(self._position)
         self._check_hash(lines.end, taken)
-        found: list[Spooled] = []
+        found: list[InboxEntry] = []
         while len(found) < limit and lines.position < size:
             before = lines.end.number
             if not lines.follow(line := stream.readline()):
                 _check_torn(line + stream.read(), self._path)
                 break
             if before < taken.number:
-                self._check_hash(SpoolEnd(min(lines.end.number, taken.number), lines.end.hash), taken)
+                self._check_hash(InboxEnd(min(lines.end.number, taken.number), lines.end.hash), taken)
             if lines.end.number <= taken.number:
                 self._end, self._position = lines.end, lines.position
             numbered = enumerate(lines.contents, start=before + 1)
-            found += [Spooled(number, lines.end.hash, one) for number, one in numbered if number > taken.number]
+            found += [InboxEntry(number, lines.end.hash, one) for number, one in numbered if number > taken.number]
         if lines.end.number < taken.number:
             raise self._gap(taken)
         return found[:limit]
 
-    def _check_hash(self, end: SpoolEnd, taken: SpoolEnd) -> None:
+    def _check_hash(self, end: InboxEnd, taken: InboxEnd) -> None:
         if end.number == taken.number and end.hash != taken.hash:
             raise self._gap(taken)
 
-    def _gap(self, taken: SpoolEnd) -> SpoolDamaged:
-        return SpoolDamaged(
+    def _gap(self, taken: InboxEnd) -> InboxDamaged:
+        return InboxDamaged(
             f"The spool {self._path} does not go on from notification {taken.number}, the last that the journal took."
         )
 
@@ -208,7 +208,7 @@ class SpoolReader:
 class _Lines:
     """Follows a spool line by line: how far it has got, in notifications and in bytes, and what the last line held."""
 
-    end: SpoolEnd
+    end: InboxEnd
     position: int
     contents: Sequence[str] = ()
 
@@ -217,9 +217,9 @@ class _Lines:
         """Start behind the first line of a file."""
         try:
             fields = json.loads(header)
-            return cls(SpoolEnd(int(fields["after"]), str(fields["hash"])), len(header))
+            return cls(InboxEnd(int(fields["after"]), str(fields["hash"])), len(header))
         except (ValueError, KeyError, TypeError):
-            raise SpoolDamaged(f"{path} is not a spool of notifications, or its first line is damaged.") from None
+            raise InboxDamaged(f"{path} is not a spool of notifications, or its first line is damaged.") from None
 
     def follow(self, line: bytes) -> bool:
         """Take the next line; return whether it is whole and follows."""
@@ -231,7 +231,7 @@ class _Lines:
             return False
         first, _, contents = rest[1:].partition(" ")
         self.contents = json.loads(contents)
-        self.end = SpoolEnd(int(first) + len(self.contents) - 1, digest)
+        self.end = InboxEnd(int(first) + len(self.contents) - 1, digest)
         self.position += len(line)
         return True
 
@@ -241,7 +241,7 @@ def _linked(before: str, rest: str) -> str:
 
 
 def _check_torn(rest: bytes, path: Path) -> None:
-    """Raise `SpoolDamaged` when `rest`, which does not follow, holds a line that follows the one before it.
+    """Raise `InboxDamaged` when `rest`, which does not follow, holds a line that follows the one before it.
 
     What a crash tore is the end of one write, a single line: nothing can follow it.
     """
@@ -250,7 +250,7 @@ def _check_torn(rest: bytes, path: Path) -> None:
         with suppress(UnicodeDecodeError):
             linked = _linked(before[:_HASH_CHARACTERS].decode("ascii"), line[_HASH_CHARACTERS:].decode())
             if linked.encode() == line[:_HASH_CHARACTERS]:
-                raise SpoolDamaged(f"The spool {path} is damaged in its middle.")
+                raise InboxDamaged(f"The spool {path} is damaged in its middle.")
 
 
 def _write_all(fd: int, data: bytes, position: int) -> None:

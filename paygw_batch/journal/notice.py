@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paygw_batch.core.evidence import Claim, Proof, Span, StatedTimes
-from paygw_batch.errors import SpoolDamaged
+from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class KeptNotification:
     """A notification that was kept. `received_at` is UTC, ISO 8601 with `Z`.
 
     `problem` is the cause why it could not be read, and empty otherwise; of one that could not be read `body` may be
@@ -29,7 +29,7 @@ class Notice:
     claim: Claim = field(repr=False)
 
 
-def encode_notice(notice: Notice) -> str:
+def encode_notification(notice: KeptNotification) -> str:
     """Return `notice` as one line of text."""
     fields = {name: getattr(notice, name) for name in ("received_at", "method", "content_type", "query", "length")}
     said = asdict(notice.claim) | {"proof": notice.claim.proof.value}
@@ -37,15 +37,15 @@ def encode_notice(notice: Notice) -> str:
     return canonical(fields | {"body": body, "problem": notice.problem, "said": said})
 
 
-def decode_notice(text: str) -> Notice:
-    """Return what `encode_notice` made this of. Raises `SpoolDamaged` when it could not have."""
+def decode_notification(text: str) -> KeptNotification:
+    """Return what `encode_notification` made this of. Raises `InboxDamaged` when it could not have."""
     try:
         fields = json.loads(text)
         said = fields.pop("said")
         claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said.get("times", {}))})
-        return Notice(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
+        return KeptNotification(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise SpoolDamaged("A notification in the spool does not read as one.") from None
+        raise InboxDamaged("A notification in the spool does not read as one.") from None
 
 
 def _times(stated: Mapping[str, Any]) -> StatedTimes:

@@ -19,16 +19,16 @@ from paygw_batch.journal.values import (
     CarriedOut,
     Clash,
     ClockSeen,
-    Deed,
     Due,
     Entry,
     Head,
+    HistoryEntry,
     Known,
     LookAlike,
     NewBatch,
     NewInstruction,
     RowStanding,
-    Tally,
+    StateTally,
 )
 
 
@@ -105,7 +105,7 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
         ...
 
-    def tallies(self, batch: int) -> Sequence[Tally]:
+    def tallies(self, batch: int) -> Sequence[StateTally]:
         """Return counts and sums of a batch."""
         ...
 
@@ -113,7 +113,7 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return how many rows of each country `due` has for a batch; countries without one are left out."""
         ...
 
-    def deeds(self, batch: int) -> Sequence[Deed]:
+    def deeds(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
         ...
 

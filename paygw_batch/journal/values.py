@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paygw_batch.core.evidence import Finding, Source
+from paygw_batch.core.evidence import EvidenceSource, Finding
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Fact, Standing, State
 
@@ -188,7 +188,7 @@ LINE_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class HistoryEntry:
     """What a person did to a batch or to one of its rows: opened, approved, resolved, released, returned.
 
     `row` and `attempt` are None for what concerns the whole batch; `by` is empty where nobody was noted.
@@ -204,7 +204,7 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class StateTally:
     """How many instructions of a batch stand in `state`, and what they sum to, per country and currency."""
 
     country: str
@@ -274,7 +274,7 @@ class WaitingEvidence:
     state: State
     finding: Finding
     said: str | None
-    source: Source
+    source: EvidenceSource
     taken_at: str
 
 
@@ -286,7 +286,7 @@ class Hold:
     """
 
     number: int
-    source: Source
+    source: EvidenceSource
     said: str | None
     taken_at: str
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from paygw_batch.journal import Spool
+from paygw_batch.journal import Inbox
 
 
 class Keeper:
     """Appends to the spool off the event loop. Every notification that waits shares the next write."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Inbox) -> None:
         self._spool = spool
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []

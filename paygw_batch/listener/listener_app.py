@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paygw_batch.core.evidence import Claim
-from paygw_batch.errors import SpoolUnwritable
+from paygw_batch.errors import InboxUnwritable
 from paygw_batch.gateway.notification import Received
-from paygw_batch.journal import Notice, encode_notice
+from paygw_batch.journal import KeptNotification, encode_notification
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -55,7 +55,7 @@ class ListenerApp:
     """The ASGI callable. `path` is the one path that is listened on, its secret token included.
 
     `read` tells what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
-    `SpoolUnwritable`. `counts` says what happened so far, by words of ours.
+    `InboxUnwritable`. `counts` says what happened so far, by words of ours.
     """
 
     def __init__(
@@ -119,16 +119,16 @@ class ListenerApp:
             if self.counts["unreadable"] > MAX_UNREADABLE:
                 return 400
         try:
-            await self._keep(encode_notice(self._notice(received, said)))
-        except SpoolUnwritable:
+            await self._keep(encode_notification(self._notice(received, said)))
+        except InboxUnwritable:
             return 503
         self.counts["kept"] += 1
         return 400 if isinstance(said, str) else 200
 
-    def _notice(self, received: Received, said: Claim | str) -> Notice:
+    def _notice(self, received: Received, said: Claim | str) -> KeptNotification:
         is_read = isinstance(said, Claim)
         shown = self._limits.max_body_bytes if is_read else KEPT_UNREADABLE_BYTES
-        return Notice(
+        return KeptNotification(
             received_at=self._now(),
             method=received.method,
             content_type=received.content_type[:KEPT_UNREADABLE_BYTES],

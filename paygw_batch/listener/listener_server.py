@@ -54,7 +54,7 @@ def _listen_on(port: int) -> socket.socket:
         ) from None
 
 
-class _Server(uvicorn.Server):
+class _ListenerServer(uvicorn.Server):
     """Leaves signals to us."""
 
     @contextmanager
@@ -62,8 +62,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(app: ListenerApp, client_timeout_s: float) -> _Server:
-    return _Server(
+def _server(app: ListenerApp, client_timeout_s: float) -> _ListenerServer:
+    return _ListenerServer(
         uvicorn.Config(
             app,
             http=_bounded(client_timeout_s),

@@ -12,7 +12,7 @@ import polars as pl
 from paygw_batch.journal import BatchRecord
 from paygw_batch.report.bar_chart import Bar, bar_chart
 from paygw_batch.report.colours import STATE_COLOURS
-from paygw_batch.report.totals import Books
+from paygw_batch.report.totals import BatchTotals
 
 SHOWN_ROWS = 500
 """How many rows that need a person are listed; the reconciliation file has all of them."""
@@ -38,7 +38,7 @@ svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: #595959; } 
 """
 
 
-def report_html(frame: pl.DataFrame, books: Books, batch: BatchRecord) -> str:
+def report_html(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord) -> str:
     """Return the page for a reconciliation frame and its books."""
     parts = [
         "<!doctype html>",
@@ -58,7 +58,7 @@ def report_html(frame: pl.DataFrame, books: Books, batch: BatchRecord) -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _tiles(books: Books) -> str:
+def _tiles(books: BatchTotals) -> str:
     tiles = []
     for state in STATE_COLOURS:
         count = books.states.get(state, 0)
@@ -96,7 +96,7 @@ def _needs_person(frame: pl.DataFrame) -> str:
     return f"<h2>Rows that need a person: {found.height:,}</h2>{_table(headings, lines, right={0, 3})}{told}"
 
 
-def _totals(books: Books) -> str:
+def _totals(books: BatchTotals) -> str:
     lines = [
         (country, currency, _state(state), f"{count:,}", amount)
         for country, currency, state, count, amount in books.lines

@@ -15,7 +15,7 @@ _ROWS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class BatchTotals:
     """How the rows of a sheet stand, counted and summed. `lines`: country, currency, state, count, sum as text."""
 
     states: Mapping[str, int]
@@ -23,7 +23,7 @@ class Books:
     lines: tuple[tuple[str, str, str, int, str], ...]
 
 
-def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     """Count and sum a frame with the columns `country, currency, amount, state`, exactly.
 
     Every row is counted; an amount that is no plain amount (of an invalid row) adds nothing to a sum.
@@ -35,13 +35,13 @@ def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
     return _books(pl.concat(parts), minor_units)
 
 
-def books_of_sheet(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+def totals_of_sheet(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     """Return the books of a sheet that was only looked at, by its `Validated.counts`."""
     state = pl.when("valid").then(pl.lit("ready")).otherwise(pl.lit(INVALID))
     return _books(counts.select("country", "currency", "count", "sum", state=state), minor_units)
 
 
-def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
+def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     groups = parts.group_by(_KEYS).sum().sort(_KEYS, nulls_last=True)
     states = dict.fromkeys(STATES, 0)
     sums: dict[str, dict[str, Decimal]] = {}
@@ -56,7 +56,7 @@ def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> Books:
         currency: {state: money_text(amount, minor_units.get(currency)) for state, amount in by_state.items()}
         for currency, by_state in sorted(sums.items())
     }
-    return Books({state: count for state, count in states.items() if count}, totals, tuple(lines))
+    return BatchTotals({state: count for state, count in states.items() if count}, totals, tuple(lines))
 
 
 def money_text(amount: Decimal, minor_units: int | None) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 from paygw_batch.errors import OutputError
 from paygw_batch.journal import BatchRecord
 from paygw_batch.report.colours import STATE_COLOURS
-from paygw_batch.report.totals import Books
+from paygw_batch.report.totals import BatchTotals
 from paygw_batch.sheet.write.table import workbook_options
 
 MAX_ROWS = 1_048_575
@@ -42,7 +42,7 @@ _TOTALS_SCHEMA = {
 }
 
 
-def workbook_of(frame: pl.DataFrame, books: Books, batch: BatchRecord) -> bytes:
+def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord) -> bytes:
     """Return a reconciliation frame as an .xlsx file. The `excel` extra must be installed.
 
     Every text is typed as text, amounts and sums too: a spreadsheet's numbers are binary floats, and money is not.

@@ -48,7 +48,7 @@ class Content(SignedPart):
     totals: dict[str, str]
 
 
-class Finding(SignedPart):
+class PlanFinding(SignedPart):
     """Something an approver should know: a warning of the validation, or what differs from the last run."""
 
     row: int
@@ -66,7 +66,7 @@ class PlanDocument(SignedDocument):
 
     document: Literal["paygw-batch plan 2"] = "paygw-batch plan 2"
     content: Content
-    findings: list[Finding]
+    findings: list[PlanFinding]
     repeats_meant: str = ""
     """The batch that the sheet is meant to repeat under other order ids, as its maker said; empty: none."""
 
@@ -119,7 +119,7 @@ def _totals_of(instructions: pl.DataFrame, minor_units: Mapping[str, int]) -> di
 
 
 def make_plan(
-    content: Content, findings: Sequence[Finding], key: ApprovalKey, now: datetime, *, repeats_meant: str = ""
+    content: Content, findings: Sequence[PlanFinding], key: ApprovalKey, now: datetime, *, repeats_meant: str = ""
 ) -> PlanDocument:
     """Return a plan signed by its maker. `repeats_meant` is the batch that the maker says the sheet is to repeat."""
     unsigned = PlanDocument(

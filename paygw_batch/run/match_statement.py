@@ -22,10 +22,10 @@ from paygw_batch.core.evidence import (
     Candidate,
     Claim,
     Evidence,
+    EvidenceSource,
     Meant,
     Proof,
     Ruling,
-    Source,
     fitting,
     is_sole,
     meant_attempt,
@@ -64,7 +64,7 @@ _DO_NOT_SEND = "The payee may have the money: do not send it again, and ask the 
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StatementDifference:
     """A line of the statement that does not fit the journal, and why."""
 
     line: int
@@ -83,7 +83,7 @@ class Matched:
     """
 
     settlements: Sequence[Settlement]
-    differences: Sequence[Difference]
+    differences: Sequence[StatementDifference]
     agreeing: int
     elsewhere: int
     waiting: int
@@ -106,7 +106,7 @@ class _Waits:
     """The gateway has not decided yet, or has not answered yet."""
 
 
-_Reading = Settlement | Difference | _Agrees | _Elsewhere | _Waits
+_Reading = Settlement | StatementDifference | _Agrees | _Elsewhere | _Waits
 
 
 class StatementReader:
@@ -146,13 +146,13 @@ class StatementReader:
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
-                readings.append(Difference(line.line, "", "The line names no order."))
+                readings.append(StatementDifference(line.line, "", "The line names no order."))
             elif times[line.order_id] > 1:
                 said = f"The statement names {line.order_id} {times[line.order_id]} times: which line holds?"
-                readings.append(Difference(line.line, line.order_id, said))
+                readings.append(StatementDifference(line.line, line.order_id, said))
             elif line.order_id in shared and len(self._fitting(line)) > 1:
                 said = f"{line.order_id} is a payout and a collection of the same amount: which of them is meant?"
-                readings.append(Difference(line.line, line.order_id, f"{said} Settle the row by --row."))
+                readings.append(StatementDifference(line.line, line.order_id, f"{said} Settle the row by --row."))
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
@@ -161,17 +161,17 @@ class StatementReader:
                 clash = elsewhere[line.order_id]
                 state = shown_state(clash.state).replace("_", " ")
                 said = f"Row {clash.sheet_row} of batch {clash.batch} is {state} in the journal."
-                readings.append(Difference(line.line, line.order_id, f"{said} {_DO_NOT_SEND}"))
+                readings.append(StatementDifference(line.line, line.order_id, f"{said} {_DO_NOT_SEND}"))
             elif line.order_id in elsewhere:
                 readings.append(_Elsewhere())
             else:
                 said = f"The journal has no order {line.order_id}: it was not sent from here."
-                readings.append(Difference(line.line, line.order_id, said))
+                readings.append(StatementDifference(line.line, line.order_id, said))
         settlements = [reading for reading in readings if isinstance(reading, Settlement)]
         settled = {settlement.row for settlement in settlements}
         return Matched(
             settlements=settlements,
-            differences=[reading for reading in readings if isinstance(reading, Difference)],
+            differences=[reading for reading in readings if isinstance(reading, StatementDifference)],
             agreeing=sum(isinstance(reading, _Agrees) for reading in readings),
             elsewhere=sum(isinstance(reading, _Elsewhere) for reading in readings),
             waiting=sum(isinstance(reading, _Waits) for reading in readings),
@@ -187,7 +187,7 @@ class StatementReader:
             said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
             times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
             content = canonical(of_file | said | times | {"word": _word(line)})
-            found.append(Evidence(Source.STATEMENT, self._claim(line), content))
+            found.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content))
         return found
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
@@ -255,14 +255,14 @@ class StatementReader:
 
     def _read(self, line: StatementLine, row: RowStanding, evidence: str) -> _Reading:
         if (sentence := self._other_money(line, row)) is not None:
-            return Difference(line.line, line.order_id, sentence)
+            return StatementDifference(line.line, line.order_id, sentence)
         if line.answer == "":
             return _Waits()
         said, time = self._said(line), self._time(line)
-        if isinstance(said, Difference):
+        if isinstance(said, StatementDifference):
             return said
         if time.wrong is not None:
-            return Difference(line.line, line.order_id, time.wrong)
+            return StatementDifference(line.line, line.order_id, time.wrong)
         if row.state in _UNSETTLED:
             return self._read_unsettled(line, row, said, time, evidence)
         return self._read_settled(line, row, said, time)
@@ -273,14 +273,14 @@ class StatementReader:
         """Read a line about a row that waits for a word: it must be about the latest attempt."""
         is_only = all(map(is_sole, self._fitting(line)))
         if (sentence := other_attempt_sentence(line, row, time, is_sole=is_only)) is not None:
-            return Difference(line.line, line.order_id, sentence)
+            return StatementDifference(line.line, line.order_id, sentence)
         if said is None:  # the gateway is still working on it
             return _Waits()
         if said is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, "not received")
             if (sentence := quarantine_sentence(row, self._quarantine_h, self._now())) is not None:
-                return Difference(line.line, line.order_id, sentence)
+                return StatementDifference(line.line, line.order_id, sentence)
         is_gateways = line.status is not None and meant_attempt(time.own, row.intended_at) is Meant.LATEST
         basis = Basis.GATEWAY if is_gateways else Basis.PERSON
         at = f" at {line.time}" if line.time else ""
@@ -318,31 +318,31 @@ class StatementReader:
     def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
         """Read a line about an attempt that was rejected and released since, or about a row that was never sent."""
         said = self._said(line)
-        if isinstance(said, Difference):
+        if isinstance(said, StatementDifference):
             return said
         if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
             return _Agrees()
         if not any(one.sent_order_id for one in self._journal.candidates(line.order_id)):
             sentence = f"Row {clash.sheet_row} was never sent from here; the statement says otherwise. {_DO_NOT_SEND}"
-            return Difference(line.line, line.order_id, sentence)
+            return StatementDifference(line.line, line.order_id, sentence)
         sentence = (
             f"{line.order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee "
             "may be paid twice: stop, and ask the gateway."
         )
-        return Difference(line.line, line.order_id, sentence)
+        return StatementDifference(line.line, line.order_id, sentence)
 
-    def _said(self, line: StatementLine) -> Resolution | Difference | None:
+    def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
         """Return what a line says became of its order; None: it is still being worked on."""
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:
                 sentence = f"The answer {line.answer!r} is none of {', '.join(_SAYS)}."
-                return Difference(line.line, line.order_id, sentence)
+                return StatementDifference(line.line, line.order_id, sentence)
             return resolution
         meaning = self._words.get(line.status)
         if meaning is None:
             sentence = f"The status {line.status!r} is not listed under [outcomes]: nobody has said what it means."
-            return Difference(line.line, line.order_id, sentence)
+            return StatementDifference(line.line, line.order_id, sentence)
         return _OF_WORD.get(meaning)
 
     def _other_money(self, line: StatementLine, row: RowStanding) -> str | None:
@@ -359,12 +359,12 @@ class StatementReader:
             return f"The statement has {line.order_id} with {stated}; it was sent with {row.currency} {ours}."
         return None
 
-    def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> Difference:
+    def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> StatementDifference:
         state = shown_state(row.state).replace("_", " ")
         sentence = f"Row {row.row} is {state} in the journal, and {said} in the statement."
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
             sentence += f" {_DO_NOT_SEND}"
-        return Difference(line.line, line.order_id, sentence)
+        return StatementDifference(line.line, line.order_id, sentence)
 
 
 def _word(line: StatementLine) -> str:

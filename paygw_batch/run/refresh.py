@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.evidence import Evidence, Finding, Source
+from paygw_batch.core.evidence import Evidence, EvidenceSource, Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind, PauseRun, StopRun
 from paygw_batch.engine.pacing import Rhythm
-from paygw_batch.gateway.enquiry import Answer
+from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
 from paygw_batch.journal import BatchRecord, Journal, RowStanding, canonical
 
@@ -27,7 +27,7 @@ SILENT_ROUNDS = 3
 """After so many rounds in a row in which not one reply came, the gateway is not there."""
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
-Ask = Callable[[Expected], Awaitable[Answer]]
+Ask = Callable[[Expected], Awaitable[EnquiryAnswer]]
 """Asks after one order. Never raises for a reason of the network."""
 
 
@@ -144,7 +144,7 @@ class Refresh:
         amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
         return Expected(row.sent_orderid or row.client_orderid, amount, row.currency)
 
-    async def _asked(self, expected: Expected) -> Answer | None:
+    async def _asked(self, expected: Expected) -> EnquiryAnswer | None:
         wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
         self._rhythm.start(self._clock.monotonic_s())
         await self._wait(wait_s)
@@ -153,7 +153,7 @@ class Refresh:
         self.result.asked += 1
         return await self._ask(expected)
 
-    def _keep(self, heard: Sequence[tuple[RowStanding, Answer]]) -> None:
+    def _keep(self, heard: Sequence[tuple[RowStanding, EnquiryAnswer]]) -> None:
         """Take in the answers that say something new."""
         at = timestamp(self._clock.now())
         evidence = []
@@ -169,7 +169,7 @@ class Refresh:
             if claim.is_not_found:
                 self._not_found.add(order_id)
             content = {"asked_at": at, "order_id": order_id, "status": claim.status, "reference": claim.reference}
-            evidence.append(Evidence(Source.ENQUIRY, claim, canonical(content)))
+            evidence.append(Evidence(EvidenceSource.ENQUIRY, claim, canonical(content)))
         if evidence:
             self.result.findings.update(self._journal.take_in(evidence, self._words, at=at))
 
@@ -177,7 +177,7 @@ class Refresh:
         said = self._words.get(status or "")
         return None if said is None else said.value
 
-    def _heed(self, answer: Answer) -> None:
+    def _heed(self, answer: EnquiryAnswer) -> None:
         match answer.advice:
             case StopRun(reason):
                 self._stop(reason)

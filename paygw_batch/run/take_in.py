@@ -5,19 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.evidence import Evidence, Finding, Source
+from paygw_batch.core.evidence import Evidence, EvidenceSource, Finding
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal import Journal, SpoolEnd, SpoolReader, decode_notice, spool_path
+from paygw_batch.journal import InboxEnd, InboxReader, Journal, decode_notification, inbox_path
 
 AT_ONCE = 200
 """How many notifications one transaction takes in."""
 
 
-class Intake:
+class NotificationReader:
     """Takes in what waits in the spool of the journal at `journal_path`. `words` is the operator's `[outcomes]`."""
 
     def __init__(self, journal_path: Path, words: Mapping[str, OutcomeKind], now: Now) -> None:
-        self._reader = SpoolReader(spool_path(journal_path))
+        self._reader = InboxReader(inbox_path(journal_path))
         self._words = words
         self._now = now
 
@@ -28,9 +28,15 @@ class Intake:
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
-            waiting = self._reader.after(SpoolEnd(*journal.spool_end()), limit=AT_ONCE)
+            waiting = self._reader.after(InboxEnd(*journal.spool_end()), limit=AT_ONCE)
             evidence = [
-                Evidence(Source.NOTIFICATION, decode_notice(one.content).claim, one.content, one.number, one.hash)
+                Evidence(
+                    EvidenceSource.NOTIFICATION,
+                    decode_notification(one.content).claim,
+                    one.content,
+                    one.number,
+                    one.hash,
+                )
                 for one in waiting
             ]
             if not evidence:

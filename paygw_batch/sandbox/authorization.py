@@ -40,7 +40,7 @@ _NONCE_CHARACTERS = 22
 """A shorter text of the 66 unreserved characters cannot hold 128 random bits."""
 
 
-class SignatureProfile(StrEnum):
+class VerifiedProfile(StrEnum):
     """How the text that is signed is put together; the interface leaves it open."""
 
     JSON_PARAMS = "json-params"
@@ -72,18 +72,18 @@ def parse_authorization(header: str) -> Mapping[str, str] | Refusal:
 
 
 def base_string(
-    profile: SignatureProfile, url: str, parameters: Mapping[str, str], fields: Mapping[str, str], body: bytes
+    profile: VerifiedProfile, url: str, parameters: Mapping[str, str], fields: Mapping[str, str], body: bytes
 ) -> bytes:
     """Return the text that must have been signed for a POST to `url`, which has no query.
 
     `parameters` are the header's (its signature is left out), `fields` the body's as text, `body` its bytes.
     """
     signed = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
-    if profile is SignatureProfile.JSON_PARAMS:
+    if profile is VerifiedProfile.JSON_PARAMS:
         signed += [(quote(name, safe=""), quote(value, safe="")) for name, value in fields.items()]
     text = "&".join(f"{name}={value}" for name, value in sorted(signed))
     parts = ["POST", quote(url, safe=""), quote(text, safe="")]
-    if profile is SignatureProfile.RAW_BODY:
+    if profile is VerifiedProfile.RAW_BODY:
         parts.append(quote(body, safe=""))
     return "&".join(parts).encode("ascii")
 
@@ -110,7 +110,7 @@ class NonceMemory:
 class Authenticator:
     """Checks who sent a request. One merchant: one consumer key, one public key, one profile."""
 
-    def __init__(self, *, consumer_key: str, public_key_pem: bytes, profile: SignatureProfile) -> None:
+    def __init__(self, *, consumer_key: str, public_key_pem: bytes, profile: VerifiedProfile) -> None:
         self._consumer_key = consumer_key
         self._public_key = _load_public_key(public_key_pem)
         self._profile = profile

@@ -16,7 +16,7 @@ class Digits(str):
     __slots__ = ()
 
 
-class _NotStrict(ValueError):
+class _NotFlatJson(ValueError):
     """The text is JSON to a lenient reader only."""
 
 
@@ -36,7 +36,7 @@ def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
         )
     except UnicodeDecodeError:
         return Refusal(400, "body", "The body is not UTF-8.")
-    except _NotStrict as problem:
+    except _NotFlatJson as problem:
         return Refusal(400, "body", str(problem))
     except (ValueError, RecursionError):
         return Refusal(400, "body", "The body is not JSON.")
@@ -60,13 +60,13 @@ def shown_name(name: str) -> str:
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    raise _NotStrict("The body holds NaN or Infinity, which are not JSON.")
+    raise _NotFlatJson("The body holds NaN or Infinity, which are not JSON.")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise _NotStrict("The body names a field twice.")
+        raise _NotFlatJson("The body names a field twice.")
     return fields
 
 

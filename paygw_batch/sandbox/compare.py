@@ -26,14 +26,14 @@ _RELEASED = re.compile(r"(.+)-r[0-9]+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RecordDifference:
     """What record and reconciliation do not agree on for one row. The sentence holds no payee's data."""
 
     client_orderid: str
     sentence: str
 
 
-def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[Difference]:
+def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[RecordDifference]:
     """Return the differences, in the order of the reconciliation's rows (its columns as text, by name).
 
     An order of the record belongs to the row with its id, or with its id before a release's suffix (`ID-r2`). Orders of
@@ -49,7 +49,7 @@ def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, 
         if order_id is not None and line.committed == "yes":
             committed[order_id].append(line)
     return [
-        Difference(order_id, sentence)
+        RecordDifference(order_id, sentence)
         for order_id, row in rows.items()
         for sentence in _sentences(row, committed.get(order_id, []))
     ]

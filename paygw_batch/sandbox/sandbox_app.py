@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, OutputError
-from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
+from paygw_batch.sandbox.authorization import Authenticator, VerifiedProfile
 from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
 from paygw_batch.sandbox.callback import CallbackHash, Callbacks
 from paygw_batch.sandbox.enquiry_desk import EnquiryDesk
@@ -81,9 +81,9 @@ class SandboxApp:
     ) -> None:
         """`records` are open, by the name of the operation whose orders they hold."""
         try:
-            profile = SignatureProfile(config.profile)
+            profile = VerifiedProfile(config.profile)
         except ValueError:
-            known = ", ".join(SignatureProfile)
+            known = ", ".join(VerifiedProfile)
             raise ConfigurationError(f"The sandbox knows no signature_profile {config.profile}: {known}.") from None
         self._clock = clock
         self._choice = AnswerChoice(config.behaviour)

@@ -75,7 +75,7 @@ def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> 
             signal.signal(each, handler)
 
 
-class _Server(uvicorn.Server):
+class _SandboxServer(uvicorn.Server):
     """Cuts what is still open when it stops: a silent or dripping answer would otherwise hold it up."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -84,8 +84,8 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _server(app: SandboxApp) -> _Server:
-    return _Server(
+def _server(app: SandboxApp) -> _SandboxServer:
+    return _SandboxServer(
         uvicorn.Config(
             app,
             http=_DroppableProtocol,

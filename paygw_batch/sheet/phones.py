@@ -17,7 +17,7 @@ NUMBER_KINDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class NumberColumn:
+class PhoneColumn:
     """A number column of one country, over a `prepared` frame. The expressions are null where the column is."""
 
     name: str
@@ -26,7 +26,7 @@ class NumberColumn:
     bank_account_pattern: str | None
 
     @classmethod
-    def of(cls, rule: CountryRule, name: str, kind: FieldKind) -> "NumberColumn":
+    def of(cls, rule: CountryRule, name: str, kind: FieldKind) -> "PhoneColumn":
         """Return the column `name` as `rule` wants it."""
         return cls(name, kind, rule.numbers, rule.bank_account_pattern if kind is FieldKind.WALLET else None)
 

@@ -31,7 +31,7 @@ class NotPlain(Exception):
     """A file cannot be gone through piece by piece: it has to be read as a whole."""
 
 
-class Source(Headed, Protocol):
+class SheetSource(Headed, Protocol):
     """A sheet that can be gone through piece by piece, as often as need be. `headers` has all of the `nameless`."""
 
     @property
@@ -52,7 +52,7 @@ class Source(Headed, Protocol):
         """Return the sheet read as a whole. Raises `SheetError`."""
 
 
-def each(source: Source, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
+def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
     """Yield what `work` makes of each piece of a sheet, in order.
 
     Some are worked at beside each other (polars lets go of the interpreter's lock); no more are begun than that.
@@ -70,46 +70,46 @@ def each(source: Source, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """A `Source` whose frame is there already."""
+    """A `SheetSource` whose frame is there already."""
 
     whole_sheet: Sheet
 
     @property
     def name(self) -> str:
-        """As in `Source`."""
+        """As in `SheetSource`."""
         return self.whole_sheet.name
 
     @property
     def operation(self) -> str:
-        """As in `Source`."""
+        """As in `SheetSource`."""
         return self.whole_sheet.operation
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """As in `Source`."""
+        """As in `SheetSource`."""
         return self.whole_sheet.headers
 
     @property
     def unknown(self) -> Sequence[str]:
-        """As in `Source`."""
+        """As in `SheetSource`."""
         return self.whole_sheet.unknown
 
     @property
     def nameless(self) -> Collection[str]:
-        """As in `Source`: those that hold nothing have been dropped."""
+        """As in `SheetSource`: those that hold nothing have been dropped."""
         return ()
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
-        """As in `Source`."""
+        """As in `SheetSource`."""
         for frame in self.whole_sheet.frame.iter_slices(ROWS_AT_ONCE):
             yield partial(self._piece, frame)
 
-    def sheet(self, held: Collection[str]) -> Sheet:  # noqa: ARG002 (as in `Source`)
-        """As in `Source`."""
+    def sheet(self, held: Collection[str]) -> Sheet:  # noqa: ARG002 (as in `SheetSource`)
+        """As in `SheetSource`."""
         return self.whole_sheet
 
     def whole(self) -> Sheet:
-        """As in `Source`."""
+        """As in `SheetSource`."""
         return self.whole_sheet
 
     def _piece(self, frame: pl.DataFrame) -> Piece:

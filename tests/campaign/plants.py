@@ -54,16 +54,16 @@ class _WithoutSync:
 
 def spool_not_synced() -> None:
     """Answer notifications that are written, and not on stable storage."""
-    append = inbox.Spool.append
+    append = inbox.Inbox.append
 
-    def careless(self: inbox.Spool, contents: Sequence[str]) -> int:
+    def careless(self: inbox.Inbox, contents: Sequence[str]) -> int:
         _put(inbox, "os", _WithoutSync())
         try:
             return append(self, contents)
         finally:
             _put(inbox, "os", os)
 
-    _put(inbox.Spool, "append", careless)
+    _put(inbox.Inbox, "append", careless)
 
 
 def witness_not_synced() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import PaygwError
-from paygw_batch.journal.inbox import Spool, SpoolEnd, spool_path
+from paygw_batch.journal.inbox import Inbox, InboxEnd, inbox_path
 from paygw_batch.run.approval import read_plan
 from tests.campaign.judge import Broken
 from tests.campaign.machine import PATIENCE_S, Machine, Run, free_port
@@ -129,11 +129,11 @@ def _notify(machine: Machine) -> Callable[[Run], None]:
 
 def _after_notifications(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
     """Every notification that was answered with 200 is in the spool, which a listener opens and goes on from."""
-    path = spool_path(machine.journal)
+    path = inbox_path(machine.journal)
     kept = 0
     if path.exists():
         try:
-            with closing(Spool(path, taken=SpoolEnd(), now=WHEN)) as spool:
+            with closing(Inbox(path, taken=InboxEnd(), now=WHEN)) as spool:
                 kept = spool.end.number
         except PaygwError as error:
             raise Broken(f"{when}: the spool does not open: {error.message}") from None

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.engine.engine import SIGNED_AHEAD, Pace
-from paygw_batch.engine.gc_pause import rare_collections
+from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.pacing import TRIES
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
@@ -245,7 +245,7 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
         async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
             if not self.arrived:  # all are signed by now: the gateway says that it has the last one, from elsewhere
                 claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
-                evidence = Evidence(Source.NOTIFICATION, claim, "{}", 1, "1")
+                evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1, "1")
                 assert journal.take_in([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [Finding.CONTRADICTING]
             return await super().deliver(request)
 
@@ -293,7 +293,7 @@ def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room(
 
 def test_a_payout_leaves_nothing_for_the_garbage_collector() -> None:
     journal, batch = a_journal(rows=600)
-    with rare_collections():
+    with gc_paused():
         gc.collect()
         run(an_engine(journal, ScriptedGateway(latency=0.01)), batch)
         assert gc.collect() < 600
@@ -302,7 +302,7 @@ def test_a_payout_leaves_nothing_for_the_garbage_collector() -> None:
 
 def test_the_collector_is_left_as_it_was_found() -> None:
     before = gc.get_threshold()
-    with suppress(ZeroDivisionError), rare_collections():
+    with suppress(ZeroDivisionError), gc_paused():
         assert gc.get_threshold()[0] > before[0]
         raise ZeroDivisionError
     assert gc.get_threshold() == before

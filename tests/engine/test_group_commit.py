@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from paygw_batch.core.lifecycle import Interrupted
-from paygw_batch.engine.group_commit import Committer
+from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.values import Entry
 
@@ -34,7 +34,7 @@ class SlowJournal:
 def test_what_arrives_during_a_commit_shares_the_next_one() -> None:
     async def story() -> None:
         journal = SlowJournal()
-        committer = Committer(journal.append, on_failure=lambda _: None)
+        committer = GroupCommit(journal.append, on_failure=lambda _: None)
         first = asyncio.create_task(committer.append(entry(1)))
         await asyncio.sleep(0)
         later = [asyncio.create_task(committer.append(entry(number))) for number in (2, 3, 4)]
@@ -52,7 +52,7 @@ def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again() -
         journal = SlowJournal()
         journal.fails = True
         told: list[Exception] = []
-        committer = Committer(journal.append, on_failure=told.append)
+        committer = GroupCommit(journal.append, on_failure=told.append)
         waiting = [asyncio.create_task(committer.append(entry(number))) for number in (1, 2, 3)]
         await asyncio.sleep(0)
         journal.gate.set()
@@ -71,7 +71,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
     async def story() -> None:
         journal = SlowJournal()
         journal.gate.set()
-        committer = Committer(journal.append, lambda _: None, is_pressed=lambda: True, facts_under_pressure=3)
+        committer = GroupCommit(journal.append, lambda _: None, is_pressed=lambda: True, facts_under_pressure=3)
         await asyncio.gather(*(committer.append(entry(number)) for number in range(1, 9)))
         assert journal.commits == [[1, 2, 3], [4, 5, 6], [7, 8]]
 
@@ -81,7 +81,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
 def test_at_leisure_a_commit_is_followed_by_a_rest_in_which_more_comes_together() -> None:
     async def story() -> None:
         journal = SlowJournal()
-        committer = Committer(journal.append, lambda _: None)
+        committer = GroupCommit(journal.append, lambda _: None)
         first = committer.submit(entry(1))
         asyncio.get_running_loop().call_later(0.05, journal.gate.set)
         await first

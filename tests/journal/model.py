@@ -25,8 +25,8 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts.evidence_chain import candidate_of, note_of
-from paygw_batch.journal.facts.progress import Progress, advance, amendable, next_order_id, row_standing, succeed
-from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowStanding, Tally
+from paygw_batch.journal.facts.progress import RowProgress, advance, amendable, next_order_id, row_standing, succeed
+from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowStanding, StateTally
 
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
 
@@ -38,7 +38,7 @@ class Modelled:
     number: int
     batch: int
     new: NewInstruction
-    progress: Progress
+    progress: RowProgress
     facts: list[Fact] = field(default_factory=list)
     """Those that moved it."""
     is_contested: bool = False
@@ -70,7 +70,7 @@ class ModelJournal:
         brought: list[Modelled] = []
         for new in rows:
             old = replaces.get(new.row)
-            start = Progress(new.client_orderid) if old is None else succeed(old.progress)
+            start = RowProgress(new.client_orderid) if old is None else succeed(old.progress)
             brought.append(Modelled(len(self.instructions) + len(brought) + 1, number, new, start))
         self.instructions += brought
         covered = {one.new.row: one for one in brought} | {one.row: self.instruction(one.instruction) for one in known}
@@ -178,13 +178,13 @@ class ModelJournal:
             )
         return list(islice(found, limit))
 
-    def tallies(self, batch: int) -> list[Tally]:
+    def tallies(self, batch: int) -> list[StateTally]:
         rows: Counter[tuple[str, str, State]] = Counter()
         sums: Counter[tuple[str, str, State]] = Counter()
         for row in self.standings(batch):
             rows[row.country, row.currency, row.state] += 1
             sums[row.country, row.currency, row.state] += row.minor
-        return [Tally(*key, rows[key], sums[key]) for key in sorted(rows)]
+        return [StateTally(*key, rows[key], sums[key]) for key in sorted(rows)]
 
     def due(self, batch: int) -> list[int]:
         """Read the facts backwards: a row may be sent if the last one clears it, and nothing speaks against it."""

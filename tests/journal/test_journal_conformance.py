@@ -6,7 +6,7 @@ from paygw_batch.core.lifecycle import Intended, Released, Replaced, Resolution,
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.port import Journal
-from paygw_batch.journal.values import Amendment, Clash, Entry, Known, LookAlike, Tally
+from paygw_batch.journal.values import Amendment, Clash, Entry, Known, LookAlike, StateTally
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -38,7 +38,7 @@ def test_an_opened_batch_is_found_again_with_its_pages_and_ready_rows(journal: J
     assert (record.number, record.batch, record.rows, record.opened_at) == (1, "b1", 3, AT)
     assert list(journal.pages(1)) == [b"one", b"", b"three"]
     assert states(journal, 1) == [State.READY] * 3
-    assert list(journal.tallies(1)) == [Tally("KE", "KES", State.READY, 3, 450150)]
+    assert list(journal.tallies(1)) == [StateTally("KE", "KES", State.READY, 3, 450150)]
     assert journal.head().seq == 1
 
 

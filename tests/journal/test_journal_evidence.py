@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from paygw_batch.core.evidence import Claim, Evidence, Finding, Proof, Source
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
@@ -42,7 +42,7 @@ def says(
     amount: str = "1500.50",
 ) -> Evidence:
     claim = Claim(order_id, amount, "KES", status, "ref", proof)
-    return Evidence(Source.NOTIFICATION, claim, json.dumps([order_id, status]), number, f"{number:064}")
+    return Evidence(EvidenceSource.NOTIFICATION, claim, json.dumps([order_id, status]), number, f"{number:064}")
 
 
 def accepted(journal: Journal) -> None:
@@ -92,7 +92,7 @@ def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal:
         says(2, order_id="NOT-OURS"),
         says(3, "limbo"),
         says(4, amount="1"),
-        Evidence(Source.NOTIFICATION, Claim(None), "{", 5, "5"),
+        Evidence(EvidenceSource.NOTIFICATION, Claim(None), "{", 5, "5"),
         says(6, order_id="half a pair \ud800"),
     ]
     assert list(journal.take_in(given, WORDS, at=at(5))) == [
@@ -166,7 +166,7 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
     released(journal)
     journal.take_in([says(1)], WORDS, at=at(5))
     (hold,) = journal.holds(1).values()
-    assert (hold.source, hold.said, hold.taken_at) == (Source.NOTIFICATION, "paid", at(5))
+    assert (hold.source, hold.said, hold.taken_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
     number, standing = journal.row(1, 2) or (0, Standing())
     journal.settle([resolved(number, standing.attempt, Resolution(resolution), at(6))])
     assert states(journal)[0] == state
@@ -234,9 +234,9 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
 
 
 @pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("source", [Source.NOTIFICATION, Source.ENQUIRY, Source.STATEMENT])
+@pytest.mark.parametrize("source", [EvidenceSource.NOTIFICATION, EvidenceSource.ENQUIRY, EvidenceSource.STATEMENT])
 def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes_to_a_final_state(
-    journal: Journal, word: str, source: Source
+    journal: Journal, word: str, source: EvidenceSource
 ) -> None:
     accepted(journal)
     open_sheet(journal, operation="payin", batch="other")

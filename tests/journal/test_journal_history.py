@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.core.evidence import Claim, Evidence, Proof, Source
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
@@ -34,9 +34,9 @@ IDS = ["A", "B", "C", "A-r2", "B-r2", "A-r3"]
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 EVIDENCE = st.builds(
     lambda source, order_id, amount, word, proof: Evidence(
-        source, Claim(order_id, amount, "KES", word, None, proof, is_current=source is Source.STATEMENT), word
+        source, Claim(order_id, amount, "KES", word, None, proof, is_current=source is EvidenceSource.STATEMENT), word
     ),
-    st.sampled_from([Source.NOTIFICATION, Source.STATEMENT]),
+    st.sampled_from([EvidenceSource.NOTIFICATION, EvidenceSource.STATEMENT]),
     st.sampled_from(IDS),
     st.sampled_from(["1", "2.00"]),
     st.sampled_from(sorted(WORDS)),

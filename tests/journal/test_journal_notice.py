@@ -6,28 +6,28 @@ import pytest
 
 from paygw_batch.core.evidence import Claim, Meant, Proof, Span, StatedTimes, meant_attempt
 from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.notice import Notice, decode_notice, encode_notice
+from paygw_batch.journal.notice import KeptNotification, decode_notification, encode_notification
 
 _AT = "2026-11-20T10:00:00.000Z"
 _SPAN = Span(_AT, "2026-11-20T10:00:01.000Z")
 
 
-def _notice(times: StatedTimes) -> Notice:
+def _notice(times: StatedTimes) -> KeptNotification:
     claim = Claim("PAY-2", "10.00", "KES", "approved", "r", Proof.PROVEN, times=times)
-    return Notice(_AT, "POST", "application/json", "", b"{}", 2, "", claim)
+    return KeptNotification(_AT, "POST", "application/json", "", b"{}", 2, "", claim)
 
 
 @pytest.mark.parametrize("times", [StatedTimes(), StatedTimes((_SPAN,), _SPAN)])
 def test_a_notification_is_read_back_as_it_was_kept(times: StatedTimes) -> None:
     notice = _notice(times)
-    kept = decode_notice(encode_notice(notice))
+    kept = decode_notification(encode_notification(notice))
     assert kept == notice
     assert meant_attempt(kept.claim.times, _AT) is meant_attempt(times, _AT)
 
 
 def test_a_notification_that_an_older_version_kept_states_no_times() -> None:
-    fields = json.loads(encode_notice(_notice(StatedTimes((_SPAN,)))))
+    fields = json.loads(encode_notification(_notice(StatedTimes((_SPAN,)))))
     del fields["said"]["times"]
-    kept = decode_notice(canonical(fields))
+    kept = decode_notification(canonical(fields))
     assert kept == _notice(StatedTimes())
     assert meant_attempt(kept.claim.times, _AT) is Meant.UNSAID

@@ -7,51 +7,51 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.errors import JournalError, JournalHeld, SpoolDamaged, SpoolUnwritable
+from paygw_batch.errors import InboxDamaged, InboxUnwritable, JournalError, JournalHeld
 from paygw_batch.journal import inbox as spool_module
-from paygw_batch.journal.inbox import Spool, SpoolEnd, SpoolReader
+from paygw_batch.journal.inbox import Inbox, InboxEnd, InboxReader
 
 NOW = "2026-11-21T08:00:00.000Z"
 
 
-def opened(place: Path, taken: SpoolEnd | None = None) -> Spool:
-    return Spool(place / "spool", taken=taken or SpoolEnd(), now=NOW)
+def opened(place: Path, taken: InboxEnd | None = None) -> Inbox:
+    return Inbox(place / "spool", taken=taken or InboxEnd(), now=NOW)
 
 
 @pytest.fixture
-def spool(place: Path) -> Iterator[Spool]:
+def spool(place: Path) -> Iterator[Inbox]:
     one = opened(place)
     yield one
     one.close()
 
 
-def all_of(place: Path, taken: SpoolEnd | None = None, limit: int = 100) -> list[str]:
-    found = SpoolReader(place / "spool").after(taken or SpoolEnd(), limit=limit)
+def all_of(place: Path, taken: InboxEnd | None = None, limit: int = 100) -> list[str]:
+    found = InboxReader(place / "spool").after(taken or InboxEnd(), limit=limit)
     return [one.content for one in found]
 
 
-def test_what_is_appended_is_read_in_order_with_numbers_from_one(place: Path, spool: Spool) -> None:
+def test_what_is_appended_is_read_in_order_with_numbers_from_one(place: Path, spool: Inbox) -> None:
     assert spool.append(["a", "b"]) == 2
     assert spool.append(["c\n\ud800"]) == 3
-    found = SpoolReader(place / "spool").after(SpoolEnd(), limit=10)
+    found = InboxReader(place / "spool").after(InboxEnd(), limit=10)
     assert [(one.number, one.content) for one in found] == [(1, "a"), (2, "b"), (3, "c\n\ud800")]
     assert found[0].hash == found[1].hash != found[2].hash
     assert (place / "spool").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_reader_goes_on_from_where_the_journal_stopped_also_in_the_middle_of_a_write(
-    place: Path, spool: Spool
+    place: Path, spool: Inbox
 ) -> None:
     spool.append(["a", "b", "c"])
-    reader = SpoolReader(place / "spool")
-    (first,) = reader.after(SpoolEnd(), limit=1)
-    taken = SpoolEnd(first.number, first.hash)
+    reader = InboxReader(place / "spool")
+    (first,) = reader.after(InboxEnd(), limit=1)
+    taken = InboxEnd(first.number, first.hash)
     assert [one.content for one in reader.after(taken, limit=1)] == ["b"]
     spool.append(["d"])
     assert [one.content for one in reader.after(taken, limit=10)] == ["b", "c", "d"]
     assert all_of(place, taken) == ["b", "c", "d"]
     last = reader.after(taken, limit=10)[-1]
-    end = SpoolEnd(last.number, last.hash)
+    end = InboxEnd(last.number, last.hash)
     assert reader.after(end, limit=10) == []
     spool.append(["e"])
     assert [one.content for one in reader.after(end, limit=10)] == ["e"]
@@ -90,7 +90,7 @@ def test_any_changed_byte_is_found_or_is_only_the_end_that_was_never_answered(pl
         (place / "spool").write_bytes(changed)
         try:
             read = all_of(place)
-        except SpoolDamaged:
+        except InboxDamaged:
             continue
         # A line break in the middle, or in a hash, can make the rest look torn: what is read is a true beginning.
         assert read == ["a", "b", "c"][: len(read)]
@@ -102,16 +102,16 @@ def test_a_changed_line_in_the_middle_stops_reader_and_writer(place: Path) -> No
         with_all.append([content])
     with_all.close()
     (place / "spool").write_bytes((place / "spool").read_bytes().replace(b"second", b"secund"))
-    with pytest.raises(SpoolDamaged, match="middle"):
+    with pytest.raises(InboxDamaged, match="middle"):
         all_of(place)
-    with pytest.raises(SpoolDamaged, match="middle"):
+    with pytest.raises(InboxDamaged, match="middle"):
         opened(place)
 
 
-def test_a_spool_that_does_not_go_on_from_what_the_journal_took_is_refused(place: Path, spool: Spool) -> None:
+def test_a_spool_that_does_not_go_on_from_what_the_journal_took_is_refused(place: Path, spool: Inbox) -> None:
     spool.append(["a"])
-    for taken in (SpoolEnd(1, "0" * 64), SpoolEnd(5, "0" * 64)):
-        with pytest.raises(SpoolDamaged, match="does not go on"):
+    for taken in (InboxEnd(1, "0" * 64), InboxEnd(5, "0" * 64)):
+        with pytest.raises(InboxDamaged, match="does not go on"):
             all_of(place, taken)
 
 
@@ -121,10 +121,10 @@ def test_a_spool_that_was_taken_in_whole_is_begun_anew_and_goes_on(
     monkeypatch.setattr(spool_module, "ROTATE_BYTES", 100)
     first = opened(place)
     first.append(["a" * 200])
-    reader = SpoolReader(place / "spool")
-    (taken,) = reader.after(SpoolEnd(), limit=1)
+    reader = InboxReader(place / "spool")
+    (taken,) = reader.after(InboxEnd(), limit=1)
     first.close()
-    end = SpoolEnd(taken.number, taken.hash)
+    end = InboxEnd(taken.number, taken.hash)
     not_taken = opened(place)
     assert all_of(place) == ["a" * 200]
     not_taken.close()
@@ -133,11 +133,11 @@ def test_a_spool_that_was_taken_in_whole_is_begun_anew_and_goes_on(
     assert anew.append(["b"]) == 2
     anew.close()
     assert [one.content for one in reader.after(end, limit=5)] == ["b"]
-    with pytest.raises(SpoolDamaged):
-        all_of(place, SpoolEnd())
+    with pytest.raises(InboxDamaged):
+        all_of(place, InboxEnd())
 
 
-def test_a_second_listener_is_refused(place: Path, spool: Spool) -> None:
+def test_a_second_listener_is_refused(place: Path, spool: Inbox) -> None:
     with pytest.raises(JournalHeld):
         opened(place)
     assert spool.append(["a"]) == 1
@@ -152,7 +152,7 @@ def test_no_spool_is_nothing_to_take_in_and_a_link_is_refused(place: Path) -> No
 
 
 def test_a_full_disk_keeps_nothing_of_the_write_and_the_next_one_goes_on(
-    place: Path, spool: Spool, monkeypatch: pytest.MonkeyPatch
+    place: Path, spool: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool.append(["a"])
     real = os.pwrite
@@ -162,7 +162,7 @@ def test_a_full_disk_keeps_nothing_of_the_write_and_the_next_one_goes_on(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", half)
-    with pytest.raises(SpoolUnwritable, match="No space left"):
+    with pytest.raises(InboxUnwritable, match="No space left"):
         spool.append(["b"])
     monkeypatch.undo()
     assert all_of(place) == ["a"]

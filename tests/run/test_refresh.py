@@ -12,7 +12,7 @@ import pytest
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import load_enquiry, load_operation
-from paygw_batch.gateway.enquiry import Answer, read_answer
+from paygw_batch.gateway.enquiry import EnquiryAnswer, read_answer
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 from paygw_batch.journal.sqlite.in_memory import in_memory_journal
 from paygw_batch.journal.values import BatchRecord, Entry, NewBatch, NewInstruction
@@ -67,7 +67,7 @@ class World:
         await asyncio.sleep(0)
         self.now_s += wait_s
 
-    async def _ask(self, expected: Expected) -> Answer:
+    async def _ask(self, expected: Expected) -> EnquiryAnswer:
         self.asked.append((self.now_s, expected.order_id))
         self._times[expected.order_id] = self._times.get(expected.order_id, 0) + 1
         came_back = self._script(expected.order_id, self._times[expected.order_id])

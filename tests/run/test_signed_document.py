@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
-from paygw_batch.run.approval import Content, Finding, PlanDocument, make_plan
+from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, make_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.people import people_of
 from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, make_order
@@ -52,7 +52,7 @@ def plan() -> PlanDocument:
         instructions_sha256="c" * 64,
         totals={"KES": "3001.00"},
     )
-    return make_plan(content, [Finding(row=2, code="row.look_alike", message="Row 2: twice.")], ADA, NOW)
+    return make_plan(content, [PlanFinding(row=2, code="row.look_alike", message="Row 2: twice.")], ADA, NOW)
 
 
 def order() -> SettlementOrder:

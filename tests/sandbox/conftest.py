@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
+from paygw_batch.sandbox.authorization import Authenticator, VerifiedProfile
 from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
 from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
 from paygw_batch.sandbox.verifier import Verifier
@@ -48,7 +48,7 @@ def make_verifier(rules: Rules) -> MakeVerifier:
             authenticator=Authenticator(
                 consumer_key=CONSUMER_KEY,
                 public_key_pem=merchant.public_key_pem(),
-                profile=SignatureProfile(merchant.profile),
+                profile=VerifiedProfile(merchant.profile),
             ),
             clock=clock,
         )

@@ -6,7 +6,7 @@ import pytest
 
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import OperatorTerms
-from paygw_batch.sandbox.authorization import Authenticator, SignatureProfile
+from paygw_batch.sandbox.authorization import Authenticator, VerifiedProfile
 from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.request import Order
 from paygw_batch.sandbox.verifier import Verifier
@@ -67,7 +67,7 @@ def collecting(merchant: Merchant) -> Verifier:
         authenticator=Authenticator(
             consumer_key=CONSUMER_KEY,
             public_key_pem=merchant.public_key_pem(),
-            profile=SignatureProfile(merchant.profile),
+            profile=VerifiedProfile(merchant.profile),
         ),
         clock=lambda: NOW_S,
         expects=Expects(amount_is_text=False, control=CONTROL),

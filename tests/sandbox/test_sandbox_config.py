@@ -4,7 +4,7 @@ import pytest
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import config_dir, load_rules
-from paygw_batch.sandbox.authorization import SignatureProfile
+from paygw_batch.sandbox.authorization import VerifiedProfile
 from paygw_batch.settings.configuration import Settings, load_settings
 
 FILE = config_dir() / "sandbox.toml"
@@ -57,6 +57,6 @@ def test_no_key_is_configured_and_all_state_is_in_one_throw_away_directory(setti
     assert settings.journal_path().resolve() == FILE.parent.parent / "sandbox-state" / "journal.sqlite3"
 
 
-@pytest.mark.parametrize("profile", SignatureProfile)
-def test_the_sandbox_knows_every_profile_that_can_be_configured(profile: SignatureProfile) -> None:
+@pytest.mark.parametrize("profile", VerifiedProfile)
+def test_the_sandbox_knows_every_profile_that_can_be_configured(profile: VerifiedProfile) -> None:
     assert load_settings(FILE, environ={"PAYGW_SIGNATURE_PROFILE": profile}).gateway.signature_profile == profile

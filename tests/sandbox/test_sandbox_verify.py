@@ -19,7 +19,7 @@ from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
 from paygw_batch.gateway.signing.key import PrivateKey
-from paygw_batch.sandbox.authorization import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, SignatureProfile
+from paygw_batch.sandbox.authorization import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, VerifiedProfile
 from paygw_batch.sandbox.form import FormCheck
 from paygw_batch.sandbox.request import Order, Request
 from paygw_batch.sandbox.verifier import Verifier
@@ -294,7 +294,7 @@ def test_a_public_key_that_is_none_is_a_configuration_error() -> None:
     ec_key = generate_ec_key(SECP256R1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     for pem in (b"no key", ec_key):
         with pytest.raises(ConfigurationError):
-            Authenticator(consumer_key="c", public_key_pem=pem, profile=SignatureProfile.RAW_BODY)
+            Authenticator(consumer_key="c", public_key_pem=pem, profile=VerifiedProfile.RAW_BODY)
 
 
 line_of_text = (
@@ -328,7 +328,7 @@ def test_what_the_client_signs_is_what_the_sandbox_verifies(
     authenticator = Authenticator(
         consumer_key=merchant.consumer_key,
         public_key_pem=merchant.public_key_pem(),
-        profile=SignatureProfile(profile),
+        profile=VerifiedProfile(profile),
     )
     fields = fields_of(request.body)
 

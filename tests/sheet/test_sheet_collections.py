@@ -16,7 +16,7 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import bare, bare_number
 from paygw_batch.sheet.columns import COLUMNS_OF
 from paygw_batch.sheet.model import Sheet, Validated
-from paygw_batch.sheet.phones import NumberColumn
+from paygw_batch.sheet.phones import PhoneColumn
 from paygw_batch.sheet.read.misdirected import refuse_misdirected
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 
@@ -115,7 +115,7 @@ masked = st.text("0123456789*", min_size=9, max_size=9)
 
 @given(written=st.sampled_from(["+254{}", "00254 {}", "254-{}", "0{}"]), digits=masked)
 def test_a_phone_is_partly_hidden_at_most_and_keeps_what_is_shown(written: str, digits: str) -> None:
-    column = NumberColumn.of(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
+    column = PhoneColumn.of(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
     text = pl.Series("phone", [written.format(digits)])
     frame = pl.DataFrame([text, bare_number(text).alias(bare("phone"))])
     ((valid, wire),) = frame.select(valid=column.is_valid, wire=column.wire).rows()
@@ -128,7 +128,7 @@ def test_a_phone_is_partly_hidden_at_most_and_keeps_what_is_shown(written: str, 
 @given(digits=masked.filter(lambda text: "*" in text))
 def test_a_hidden_digit_passes_nowhere_else(digits: str) -> None:
     for name, kind in (("cell_phone", FieldKind.INTERNATIONAL_PHONE), ("account_number", FieldKind.WALLET)):
-        column = NumberColumn.of(RULES["KE"], name, kind)
+        column = PhoneColumn.of(RULES["KE"], name, kind)
         text = pl.Series(name, [f"+254{digits}"])
         frame = pl.DataFrame([text, bare_number(text).alias(bare(name))])
         assert not frame.select(column.is_valid).item()

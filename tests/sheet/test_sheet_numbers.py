@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import bare, bare_number, is_clean, prepared
-from paygw_batch.sheet.phones import NumberColumn
+from paygw_batch.sheet.phones import PhoneColumn
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 KENYAN_WAYS = [
@@ -133,7 +133,7 @@ def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Ru
 def column(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], list[str | None]]:
     """Return which of `values` are valid numbers, and the valid ones on the wire."""
     frame = prepared(of_rows(*({"phone": value} for value in values)).frame)
-    made = NumberColumn("phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
+    made = PhoneColumn("phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
     read = frame.select(valid=made.is_valid, wire=pl.when(made.is_valid).then(made.wire))
     return read["valid"].to_list(), read["wire"].to_list()
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.journal.inbox import Spool, SpoolEnd, spool_path
-from paygw_batch.journal.notice import Notice, encode_notice
+from paygw_batch.journal.inbox import Inbox, InboxEnd, inbox_path
+from paygw_batch.journal.notice import KeptNotification, encode_notification
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.run.take_in import Intake
+from paygw_batch.run.take_in import NotificationReader
 from tests.simulation.judge import row_of
 from tests.simulation.words import MEANS, WORDS
 
@@ -29,14 +29,14 @@ class Notified:
     """Whether it says that the gateway has a row that is ready."""
 
 
-class Inbox:
+class SimulatedInbox:
     """Notifications: received by a listener, kept in the spool, taken in by whoever holds the journal."""
 
     def __init__(self, world: "SimWorld") -> None:
         self._world = world
         self._journal_path: Path | None = None
-        self._spool: Spool | None = None
-        self._intake: Intake | None = None
+        self._spool: Inbox | None = None
+        self._intake: NotificationReader | None = None
         self.heard: list[Notified] = []
 
     def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
@@ -44,12 +44,12 @@ class Inbox:
         if self._spool is None:
             self._journal_path = path = self._world.directory() / "journal.sqlite3"
             self._spool = self._world.undo.enter_context(
-                closing(Spool(spool_path(path), taken=SpoolEnd(), now=self._world.at()))
+                closing(Inbox(inbox_path(path), taken=InboxEnd(), now=self._world.at()))
             )
-            self._intake = Intake(path, WORDS, self._world.now)
+            self._intake = NotificationReader(path, WORDS, self._world.now)
         claim = Claim(order_id, amount, "KES", word, None, Proof.PROVEN)
-        notice = Notice(self._world.at(), "POST", "application/json", "", b"{}", 2, "", claim)
-        self._spool.append([encode_notice(notice)])
+        notice = KeptNotification(self._world.at(), "POST", "application/json", "", b"{}", 2, "", claim)
+        self._spool.append([encode_notification(notice)])
         self.heard.append(Notified(order_id, word, is_about_ready))
 
     def surprise(self, journal: SqliteJournal) -> None:

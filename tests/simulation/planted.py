@@ -19,7 +19,7 @@ from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdi
 from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.inbox import Spooled, SpoolEnd, SpoolReader
+from paygw_batch.journal.inbox import InboxEnd, InboxEntry, InboxReader
 from paygw_batch.journal.sqlite import messages
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Due, Entry, Known, NewInstruction, RowStanding
@@ -189,20 +189,20 @@ def journal(kind: type[SqliteJournal]) -> Callable[[SimWorld], None]:
 # The inbox.
 
 
-def _reading(look: Callable[[Sequence[Spooled]], Sequence[Spooled]]) -> Callable[[SimWorld], None]:
-    after = SpoolReader.after
+def _reading(look: Callable[[Sequence[InboxEntry]], Sequence[InboxEntry]]) -> Callable[[SimWorld], None]:
+    after = InboxReader.after
 
-    def reading(self: SpoolReader, taken: SpoolEnd, *, limit: int) -> Sequence[Spooled]:
+    def reading(self: InboxReader, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
         return look(after(self, taken, limit=limit))
 
-    return patched(SpoolReader, "after", reading)
+    return patched(InboxReader, "after", reading)
 
 
-def first_is_skipped(found: Sequence[Spooled]) -> Sequence[Spooled]:
+def first_is_skipped(found: Sequence[InboxEntry]) -> Sequence[InboxEntry]:
     return found[1:] if len(found) > 1 else found
 
 
-def last_alone(found: Sequence[Spooled]) -> Sequence[Spooled]:
+def last_alone(found: Sequence[InboxEntry]) -> Sequence[InboxEntry]:
     return found[-1:]
 
 

@@ -32,7 +32,7 @@ from paygw_batch.sheet.write import table
 from tests.simulation.approvals import Approvals
 from tests.simulation.disk import Disk
 from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, SimGateway
-from tests.simulation.inbox import Inbox
+from tests.simulation.inbox import SimulatedInbox
 from tests.simulation.judge import Judge, Shown
 from tests.simulation.loop import Clock
 from tests.simulation.people import StatementFile
@@ -70,7 +70,7 @@ class SimWorld:
         )
         self.mood: Sequence[str] = USUAL
         self.judge = Judge()
-        self.inbox = Inbox(self)
+        self.inbox = SimulatedInbox(self)
         self.approvals = Approvals(self) if seed % 5 == 0 else None
         self.judge.needs_approval = self.approvals is not None
         self.statements: list[StatementFile] = []

@@ -14,7 +14,7 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp
 from paygw_batch.compose.approvals import policy_of
-from paygw_batch.compose.gateway import Connection, Signing, gateway_of, signer_key, signing_of
+from paygw_batch.compose.gateway import GatewayAccess, Signing, gateway_of, signer_key, signing_of
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, operation_of, rules_of, utc_now
 from paygw_batch.core.instruction import Instruction
@@ -38,7 +38,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """One thing that was looked at. `code` is what a bad one makes the program end with."""
 
     what: str
@@ -47,7 +47,7 @@ class Check:
     code: ExitCode = ExitCode.USAGE
 
 
-@click.command("doctor", short_help="Check that everything is in place.")
+@click.command("doctor", short_help="HealthCheck that everything is in place.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and reachability, and show a sample signature. No payout is sent."""
@@ -56,7 +56,7 @@ def command(invocation: Invocation) -> None:
     settings = settings_of(invocation, distrusts=distrusts)
     payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
     checks = [
-        *[Check("configuration file", Health.BAD, f"{one.message} {one.hint}") for one in distrusts],
+        *[HealthCheck("configuration file", Health.BAD, f"{one.message} {one.hint}") for one in distrusts],
         *_configuration(settings),
         *_countries(settings, payout, payin),
         *_environment(settings, os.environ),
@@ -79,9 +79,9 @@ def command(invocation: Invocation) -> None:
     )
 
 
-def _configuration(settings: Settings) -> Iterator[Check]:
+def _configuration(settings: Settings) -> Iterator[HealthCheck]:
     missing = settings.missing_to_send()
-    yield Check(
+    yield HealthCheck(
         "configuration",
         Health.BAD if missing else Health.GOOD,
         f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
@@ -97,11 +97,11 @@ def _ready(settings: Settings, rules: Rules) -> list[str]:
     return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
 
 
-def _countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[Check]:
+def _countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
     paid, collected = _ready(settings, payout), _ready(settings, payin)
     none = Health.WARNING if collected else Health.BAD
     told = f"can be paid: {', '.join(paid)}" if paid else "none can be paid"
-    yield Check("countries", Health.GOOD if paid else none, told)
+    yield HealthCheck("countries", Health.GOOD if paid else none, told)
     yield from _of_each_country("country", payout)
     missing = settings.missing_for(PAYIN)
     begun = settings.payin != PayinSection() or any(
@@ -109,46 +109,46 @@ def _countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[Chec
     )
     if missing:
         health = Health.BAD if begun else Health.WARNING
-        yield Check("collections", health, f"missing: {', '.join(missing)}")
+        yield HealthCheck("collections", health, f"missing: {', '.join(missing)}")
     else:
         told = f"can be collected from: {', '.join(collected)}" if collected else "no country can be collected from"
-        yield Check("collections", Health.GOOD if collected else Health.BAD, told)
+        yield HealthCheck("collections", Health.GOOD if collected else Health.BAD, told)
     if begun:
         yield from _of_each_country("collections", payin)
 
 
-def _of_each_country(what: str, rules: Rules) -> Iterator[Check]:
+def _of_each_country(what: str, rules: Rules) -> Iterator[HealthCheck]:
     for code, rule in rules.items():
         if rule.missing_terms:
-            yield Check(f"{what} {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
+            yield HealthCheck(f"{what} {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
         elif rule.form is None:
-            yield Check(f"{what} {code}", Health.WARNING, rule.unusable)
+            yield HealthCheck(f"{what} {code}", Health.WARNING, rule.unusable)
 
 
-def _columns(settings: Settings) -> Check:
+def _columns(settings: Settings) -> HealthCheck:
     profile = settings.sheet.column_profile
     try:
         headings = known_headings(profile, settings.columns)
     except PaygwError as error:
-        return Check("columns", Health.BAD, f"{error.message} {error.hint}".strip())
+        return HealthCheck("columns", Health.BAD, f"{error.message} {error.hint}".strip())
     named = f"profile {profile}" if profile else "no profile"
-    return Check("columns", Health.GOOD, f"{named}; {len(headings)} headings besides our own are known")
+    return HealthCheck("columns", Health.GOOD, f"{named}; {len(headings)} headings besides our own are known")
 
 
-def _approval(settings: Settings) -> Iterator[Check]:
+def _approval(settings: Settings) -> Iterator[HealthCheck]:
     """Say who may prepare and who may approve, by name and key, and whose plans nobody could approve."""
     try:
         policy = policy_of(settings)
     except PaygwError as error:
-        yield Check("approval", Health.BAD, f"{error.message} {error.hint}".strip())
+        yield HealthCheck("approval", Health.BAD, f"{error.message} {error.hint}".strip())
         return
     if policy is None:
-        yield Check("approval", Health.GOOD, "none is asked for")
+        yield HealthCheck("approval", Health.GOOD, "none is asked for")
         return
     people = policy.people.listed
     makers, approvers = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
     told = f"{policy.needed} needed; {makers} may prepare and {approvers} may approve"
-    yield Check("approval", Health.GOOD, told)
+    yield HealthCheck("approval", Health.GOOD, told)
     for person in people:
         may = [
             f"may {does} with {', '.join(key.fingerprint for key in keys)}"
@@ -157,15 +157,17 @@ def _approval(settings: Settings) -> Iterator[Check]:
         ]
         is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
         stuck = "; too few others may approve what this person prepares" if is_stuck else ""
-        yield Check(f"approval {person.name}", Health.WARNING if is_stuck else Health.GOOD, f"{'; '.join(may)}{stuck}")
+        yield HealthCheck(
+            f"approval {person.name}", Health.WARNING if is_stuck else Health.GOOD, f"{'; '.join(may)}{stuck}"
+        )
 
 
-def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
+def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     for name in unknown_variables(environ, settings):
-        yield Check("environment", Health.WARNING, f"{name} sets nothing; is it misspelt?")
+        yield HealthCheck("environment", Health.WARNING, f"{name} sets nothing; is it misspelt?")
 
 
-def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[Check]:
+def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     """Look at what `listen` needs, where the callback address has a place for its token."""
     if TOKEN not in (settings.gateway.server_callback_url or ""):
         return
@@ -173,53 +175,55 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[C
         listener_path(settings, environ)
         check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
     except PaygwError as error:
-        yield Check("notifications", Health.BAD, f"{error.message} {error.hint}".strip())
+        yield HealthCheck("notifications", Health.BAD, f"{error.message} {error.hint}".strip())
         return
     told = "proven by a shared secret" if check is not None else "nothing proves them: a person confirms each"
-    yield Check("notifications", Health.GOOD if check is not None else Health.WARNING, told)
+    yield HealthCheck("notifications", Health.GOOD if check is not None else Health.WARNING, told)
 
 
-def _key(settings: Settings, environ: Mapping[str, str]) -> Check:
+def _key(settings: Settings, environ: Mapping[str, str]) -> HealthCheck:
     try:
         key = signer_key(settings, environ)
     except PaygwError as error:
-        return Check("private key", Health.BAD, f"{error.message} {error.hint}".strip())
-    return Check("private key", Health.GOOD, f"RSA, {key.bits} bits, fingerprint {key.fingerprint()}")
+        return HealthCheck("private key", Health.BAD, f"{error.message} {error.hint}".strip())
+    return HealthCheck("private key", Health.GOOD, f"RSA, {key.bits} bits, fingerprint {key.fingerprint()}")
 
 
-def _journal_and_clock(settings: Settings) -> Iterator[Check]:
+def _journal_and_clock(settings: Settings) -> Iterator[HealthCheck]:
     path = settings.journal_path()
     now, wrong = utc_now(), list[str]()
     if settings.uses_sandbox and not path.exists():
-        yield Check("journal", Health.GOOD, f"{path}: not there yet; the first run makes it")
+        yield HealthCheck("journal", Health.GOOD, f"{path}: not there yet; the first run makes it")
     else:
         try:
             with journal_to_read(settings, must_be_known=True) as journal:
                 records = journal.batches()
                 wrong = clock_sentences(journal, now)
-                yield Check("journal", Health.GOOD, f"{path}: {len(records)} batches, {journal.head().seq:,} facts")
+                yield HealthCheck(
+                    "journal", Health.GOOD, f"{path}: {len(records)} batches, {journal.head().seq:,} facts"
+                )
         except PaygwError as error:
-            yield Check("journal", Health.BAD, f"{error.message} {error.hint}".strip(), ExitCode.JOURNAL)
+            yield HealthCheck("journal", Health.BAD, f"{error.message} {error.hint}".strip(), ExitCode.JOURNAL)
     if wrong:
-        yield Check("clock", Health.BAD, f"{' '.join(wrong)} Nothing is settled, released or amended by it")
+        yield HealthCheck("clock", Health.BAD, f"{' '.join(wrong)} Nothing is settled, released or amended by it")
     else:
-        yield Check("clock", Health.GOOD, f"it is {timestamp(now)}; signatures carry this time")
+        yield HealthCheck("clock", Health.GOOD, f"it is {timestamp(now)}; signatures carry this time")
 
 
-def _gateway(settings: Settings, usable: Sequence[Rules], screen: Screen) -> Iterator[Check]:
+def _gateway(settings: Settings, usable: Sequence[Rules], screen: Screen) -> Iterator[HealthCheck]:
     with gateway_of(settings, usable[0], os.environ) as connection:
         fault = asyncio.run(_probe(connection))
         if fault is None:
-            yield Check("gateway", Health.GOOD, f"{settings.gateway.base_url} can be reached")
+            yield HealthCheck("gateway", Health.GOOD, f"{settings.gateway.base_url} can be reached")
         else:
             told = f"{settings.gateway.base_url} cannot be reached ({fault.kind.value}: {fault.detail})"
-            yield Check("gateway", Health.BAD, told, ExitCode.STOPPED_EARLY)
+            yield HealthCheck("gateway", Health.BAD, told, ExitCode.STOPPED_EARLY)
     for rules in usable:
         code = _ready(settings, rules)[0]
         _show_sample(signing_of(settings, rules, os.environ), rules[code], screen)
 
 
-async def _probe(connection: Connection) -> TransportFault | None:
+async def _probe(connection: GatewayAccess) -> TransportFault | None:
     async with connection.transport:
         return await connection.transport.probe()
 

@@ -20,12 +20,12 @@ from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
-from paygw_batch.journal import Spool, SpoolEnd, make_directory, spool_path
+from paygw_batch.journal import Inbox, InboxEnd, inbox_path, make_directory
 from paygw_batch.listener.keeper import Keeper
 from paygw_batch.listener.listener_app import Limits, ListenerApp
 from paygw_batch.listener.listener_server import LOOPBACK, serve
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.take_in import AT_ONCE, Intake
+from paygw_batch.run.take_in import AT_ONCE, NotificationReader
 from paygw_batch.settings.configuration import Settings
 
 TAKE_IN_EVERY_S = 1.0
@@ -63,7 +63,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
             screen.notes(["No authenticity check is configured: a notification is evidence for a person to confirm."])
 
         def ready(port: int) -> None:
-            screen.say(f"Listening on {LOOPBACK}:{port}; kept in {spool_path(settings.journal_path())}.")
+            screen.say(f"Listening on {LOOPBACK}:{port}; kept in {inbox_path(settings.journal_path())}.")
 
         async def receive() -> None:
             at_intervals = asyncio.create_task(taking.at_intervals())
@@ -87,27 +87,27 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     )
 
 
-def _open_spool(settings: Settings) -> Spool:
-    taken = SpoolEnd()
+def _open_spool(settings: Settings) -> Inbox:
+    taken = InboxEnd()
     if (
         settings.uses_sandbox and not settings.journal_path().exists()
     ):  # the first run makes it, and takes in what waits
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = SpoolEnd(*journal.spool_end())
-    return Spool(spool_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
+            taken = InboxEnd(*journal.spool_end())
+    return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
 class _Taking:
     """Takes notifications in while no run holds the journal, for a moment at a time, so that a run can always start."""
 
-    def __init__(self, settings: Settings, spool: Spool, screen: Screen) -> None:
+    def __init__(self, settings: Settings, spool: Inbox, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
         self._settings = settings
         self._spool = spool
         self._screen = screen
-        self._intake: Intake = intake_of(settings)
+        self._intake: NotificationReader = intake_of(settings)
         self._taken = -1
         self._told = ""
 

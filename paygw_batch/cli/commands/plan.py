@@ -42,7 +42,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.report.changes import changes
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.approval import Finding, PlanDocument, content_of, make_plan, needs_approval
+from paygw_batch.run.approval import PlanDocument, PlanFinding, content_of, make_plan, needs_approval
 from paygw_batch.run.signed_document import write_document
 from paygw_batch.run.submit import Plan
 from paygw_batch.sheet.instructions.pages import from_pages
@@ -139,15 +139,16 @@ def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float
     )
 
 
-def _warnings(planned: Plan) -> list[Finding]:
+def _warnings(planned: Plan) -> list[PlanFinding]:
     """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
     lines = planned.warnings.select(pl.col("row").cast(pl.Int64), "code", "message").iter_rows()
     return [
-        Finding(row=row, code=code, message=f"Row {row}: {message}" if row else message) for row, code, message in lines
+        PlanFinding(row=row, code=code, message=f"Row {row}: {message}" if row else message)
+        for row, code, message in lines
     ]
 
 
-def _changes(planned: Plan, journal: JournalReader, against: str | None, share: Decimal) -> list[Finding]:
+def _changes(planned: Plan, journal: JournalReader, against: str | None, share: Decimal) -> list[PlanFinding]:
     """Return what differs from the run before: the batch that is named, or the newest that is not this sheet's own."""
     validated = planned.validated
     same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
@@ -157,12 +158,12 @@ def _changes(planned: Plan, journal: JournalReader, against: str | None, share: 
         if others[0].operation != validated.sheet.operation:
             raise UsageError(f"--against {against}: one of the two runs pays people, and the other collects.")
     if not others:
-        return [Finding(row=0, code="payee.first_run", message="There is no run before this one to compare with.")]
+        return [PlanFinding(row=0, code="payee.first_run", message="There is no run before this one to compare with.")]
     before = others[-1]
     found = changes(validated.rows, from_pages(journal.pages(before.number)), share=share)
-    compared = Finding(
+    compared = PlanFinding(
         row=0,
         code="payee.compared",
         message=f"Compared with batch {before.batch} ({before.sheet_name}, {before.opened_at[:10]}).",
     )
-    return [compared, *(Finding(row=one.row, code=one.code, message=one.message) for one in found)]
+    return [compared, *(PlanFinding(row=one.row, code=one.code, message=one.message) for one in found)]

@@ -24,7 +24,7 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, RowStanding, Tally
+from paygw_batch.journal import BatchRecord, JournalReader, RowStanding, StateTally
 from paygw_batch.report.next_step import NEED_PERSON, long_accepted_until, next_step
 from paygw_batch.report.questions import questions
 from paygw_batch.report.summary import ExitCode, Summary, of_states, worst
@@ -42,7 +42,7 @@ class _Listed:
     """A batch in the list of all batches. `age` is the time since it was opened."""
 
     record: BatchRecord
-    tallies: tuple[Tally, ...]
+    tallies: tuple[StateTally, ...]
     states: Mapping[str, int]
     contradictions: int
     """Contradicting messages, and those that wait for a person."""
@@ -185,7 +185,7 @@ def _concerned(
     return _Concerned(count, rows)
 
 
-def _show_tallies(tallies: Sequence[Tally], minor_units: Mapping[str, int], screen: Screen) -> None:
+def _show_tallies(tallies: Sequence[StateTally], minor_units: Mapping[str, int], screen: Screen) -> None:
     screen.table(
         "",
         ("country", "currency", "state", "rows", "sum"),
@@ -325,7 +325,7 @@ def _minute(at: str) -> str:
     return f"{at[:10]} {at[11:16]}"
 
 
-def _sum(tally: Tally, minor_units: Mapping[str, int]) -> str:
+def _sum(tally: StateTally, minor_units: Mapping[str, int]) -> str:
     return from_minor(tally.minor, minor_units=minor_units[tally.currency])
 
 

@@ -18,7 +18,7 @@ from paygw_batch.cli.screen.screen import Screen, listed, warnings_told
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.report.totals import books_of_sheet
+from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.write.rejects import write_mendable
 
@@ -57,7 +57,7 @@ def command(
     screen.notes(validated.sheet.notes)
     screen.findings("Defects", validated.defects)
     screen.findings("Warnings", validated.warnings)
-    counted = books_of_sheet(validated.counts, minor_units_of(rules))
+    counted = totals_of_sheet(validated.counts, minor_units_of(rules))
     screen.books(counted)
     bad = counted.states.get("invalid", 0)
     message = (

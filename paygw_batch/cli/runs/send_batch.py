@@ -22,7 +22,7 @@ from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.report.html import report_html
 from paygw_batch.report.summary import Summary
-from paygw_batch.report.totals import Books
+from paygw_batch.report.totals import BatchTotals
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.sheet.write.table import check_format, write_frame
 
@@ -90,7 +90,9 @@ def _leave() -> NoReturn:
     leave("Left at once: rows in flight will be in doubt.", AGAIN)
 
 
-def write_results(frame: pl.DataFrame, counted: Books, batch: BatchRecord, out: Path, report: Path | None) -> None:
+def write_results(
+    frame: pl.DataFrame, counted: BatchTotals, batch: BatchRecord, out: Path, report: Path | None
+) -> None:
     """Write the reconciliation file (a workbook for people where it ends in .xlsx), and the report if one is asked."""
     if out.suffix.lower() == ".xlsx":
         check_format(out)

@@ -6,7 +6,7 @@ from pathlib import Path
 from paygw_batch.cli.runs.send_batch import send_and_reconcile
 from paygw_batch.cli.screen.screen import Screen, warnings_told
 from paygw_batch.compose.approvals import require_approval
-from paygw_batch.compose.gateway import Connection
+from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.parts import PAYOUT, utc_now
@@ -59,7 +59,12 @@ class Submission:
 
 
 def submit_sheet(
-    submission: Submission, settings: Settings, rules: Rules, connection: Connection, journal: Journal, screen: Screen
+    submission: Submission,
+    settings: Settings,
+    rules: Rules,
+    connection: GatewayAccess,
+    journal: Journal,
+    screen: Screen,
 ) -> Summary:
     """Open the sheet's batch, or find it opened, and send what is due in it.
 

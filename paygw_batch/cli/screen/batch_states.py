@@ -7,7 +7,7 @@ from paygw_batch.compose.send import end_sentence
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.journal import BatchRecord, JournalReader, Tally
+from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 from paygw_batch.report.summary import Summary, of_states
 
 
@@ -17,7 +17,7 @@ def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapp
 
 
 def summary_of(
-    journal: JournalReader, record: BatchRecord, tallies: Sequence[Tally], minor_units: Mapping[str, int]
+    journal: JournalReader, record: BatchRecord, tallies: Sequence[StateTally], minor_units: Mapping[str, int]
 ) -> Summary:
     """Return the summary of a batch whose `tallies` were read already."""
     states = states_of(record, tallies)
@@ -34,7 +34,7 @@ def summary_of(
     )
 
 
-def states_of(record: BatchRecord, tallies: Sequence[Tally]) -> Mapping[str, int]:
+def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
     """Return how many rows of a batch's sheet stand in each state: those without an instruction are invalid."""
     counts: Counter[str] = Counter()
     for tally in tallies:
@@ -44,7 +44,7 @@ def states_of(record: BatchRecord, tallies: Sequence[Tally]) -> Mapping[str, int
     return {state: counts[state] for state in STATES if counts[state]}
 
 
-def totals_of(tallies: Iterable[Tally], minor_units: Mapping[str, int]) -> Mapping[str, Mapping[str, str]]:
+def totals_of(tallies: Iterable[StateTally], minor_units: Mapping[str, int]) -> Mapping[str, Mapping[str, str]]:
     """Return currency -> state -> exact sum, as text with the currency's decimals."""
     sums: dict[str, Counter[str]] = {}
     for tally in tallies:

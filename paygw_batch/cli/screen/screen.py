@@ -17,7 +17,7 @@ from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.terminal_text import fit_in_json
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.report.totals import Books
+from paygw_batch.report.totals import BatchTotals
 
 EXAMPLES = 3
 """How many rows of each kind of defect are shown in full on a screen."""
@@ -119,7 +119,7 @@ class Screen:
             )
         self.out.print(table)
 
-    def books(self, books: Books) -> None:
+    def books(self, books: BatchTotals) -> None:
         """Print counts and sums by country and state."""
         self.table("", ("country", "currency", "state", "rows", "sum"), books.lines)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from paygw_batch.core.lifecycle import IllegalMove
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, canonical, encode, encode_batch
-from paygw_batch.journal.facts.progress import Progress, advance
+from paygw_batch.journal.facts.progress import RowProgress, advance
 from paygw_batch.journal.values import Entry
 
 
@@ -90,7 +90,7 @@ def follow(end: Link, line: Line) -> Link:
 
 
 def fold(
-    entries: Iterable[Entry], end: Link, progress: MutableMapping[int, Progress], batches: Mapping[int, int]
+    entries: Iterable[Entry], end: Link, progress: MutableMapping[int, RowProgress], batches: Mapping[int, int]
 ) -> list[Line]:
     """Return the lines that `entries` become, and move the instructions in `progress` (by number) as they say.
 

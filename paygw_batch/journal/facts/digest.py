@@ -63,7 +63,7 @@ class PageDigest:
         return self._sha256.hexdigest()
 
 
-class Intake:
+class OpeningDigests:
     """Watches what a batch brings go by, and comes to what is written down of it."""
 
     def __init__(self, batch: NewBatch, first_instruction: int) -> None:

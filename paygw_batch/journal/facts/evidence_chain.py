@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from paygw_batch.core.evidence import Candidate, Claim, Evidence, Finding, Ruling, Source
+from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling
 from paygw_batch.core.lifecycle import Resolved
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.facts.progress import Progress, storable
+from paygw_batch.journal.facts.progress import RowProgress, storable
 from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry
 
 
@@ -81,7 +81,7 @@ def word_of(entry: Entry) -> tuple[Evidence, Ruling]:
         raise InternalError("a row that is held was to be settled by something else than a person's word")
     content = canonical({"as": fact.resolution.value, "by": fact.by, "evidence": storable(fact.evidence)})
     return (
-        Evidence(Source.PERSON, Claim(None), content),
+        Evidence(EvidenceSource.PERSON, Claim(None), content),
         Ruling(Finding.RESOLVED, entry.instruction, entry.attempt),
     )
 
@@ -89,7 +89,7 @@ def word_of(entry: Entry) -> tuple[Evidence, Ruling]:
 def carried_out_evidence(done: CarriedOut) -> tuple[Evidence, Ruling]:
     """Return as evidence that a statement was carried out."""
     said = {"batch": done.batch, "by": done.by, "sha256": done.sha256, "statement": done.name}
-    return Evidence(Source.STATEMENT, Claim(None), canonical(said)), Ruling(Finding.CARRIED_OUT)
+    return Evidence(EvidenceSource.STATEMENT, Claim(None), canonical(said)), Ruling(Finding.CARRIED_OUT)
 
 
 def carried_out_of(content: str, at: str) -> CarriedOut:
@@ -101,7 +101,7 @@ def carried_out_of(content: str, at: str) -> CarriedOut:
 def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
     """Return as evidence how far our clock was from the gateway's."""
     content = canonical({"ahead_s": seen.ahead_s, "gateway_date": seen.gateway_date, "our_time": seen.our_time})
-    return Evidence(Source.REPLY, Claim(None), content), Ruling(Finding.CLOCK)
+    return Evidence(EvidenceSource.REPLY, Claim(None), content), Ruling(Finding.CLOCK)
 
 
 def clock_of(content: str) -> ClockSeen:
@@ -116,7 +116,7 @@ def hash_after(before: bytes, line: EvidenceLine) -> bytes:
     return hashlib.sha256(before + text.encode()).digest()
 
 
-def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: Progress) -> Candidate:
+def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
     """Return an instruction as a claim is held against it."""
     return Candidate(
         number,
@@ -130,6 +130,6 @@ def candidate_of(number: int, client_orderid: str, amount: str, currency: str, p
     )
 
 
-def note_of(source: Source, number: int) -> str:
+def note_of(source: EvidenceSource, number: int) -> str:
     """Return the sentence that an outcome carries which evidence brought about."""
     return f"By {source.value} (evidence {number})."

@@ -14,9 +14,9 @@ from paygw_batch.core.lifecycle import (
     Returned,
 )
 from paygw_batch.journal.facts.codec import BATCH_OPENED, decode, decode_batch
-from paygw_batch.journal.values import Deed
+from paygw_batch.journal.values import HistoryEntry
 
-DEED_KINDS = tuple(
+HISTORY_KINDS = tuple(
     kind.value
     for kind in (
         FactKind.RESOLVED_PAID,
@@ -30,24 +30,26 @@ DEED_KINDS = tuple(
 """The kinds of facts about an instruction that come from a person."""
 
 
-def deeds_of(seq: int, at: str, kind: str, details: str, *, row: int | None, attempt: int | None) -> Iterator[Deed]:
+def history_of(
+    seq: int, at: str, kind: str, details: str, *, row: int | None, attempt: int | None
+) -> Iterator[HistoryEntry]:
     """Yield what one fact says that people did; nothing for the facts of a run."""
     if kind == BATCH_OPENED:
         opened = decode_batch(details)
-        yield Deed(seq, at, "opened", None, None, opened.by, f"{opened.rows} rows of {opened.sheet_name}")
+        yield HistoryEntry(seq, at, "opened", None, None, opened.by, f"{opened.rows} rows of {opened.sheet_name}")
         for sentence in opened.approvals:
-            yield Deed(seq, at, "approved", None, None, "", sentence)
+            yield HistoryEntry(seq, at, "approved", None, None, "", sentence)
         return
     fact = decode(kind, details)
     match fact:
         case Resolved():
-            yield Deed(seq, at, kind, row, attempt, fact.by, fact.evidence)
+            yield HistoryEntry(seq, at, kind, row, attempt, fact.by, fact.evidence)
         case Released():
-            yield Deed(seq, at, kind, row, attempt, fact.by, f"next attempt as {fact.order_id}")
+            yield HistoryEntry(seq, at, kind, row, attempt, fact.by, f"next attempt as {fact.order_id}")
         case Returned():
-            yield Deed(seq, at, kind, row, attempt, "", fact.evidence)
+            yield HistoryEntry(seq, at, kind, row, attempt, "", fact.evidence)
         case Replaced():
-            yield Deed(seq, at, kind, row, attempt, "", f"by row {fact.row} of batch {fact.batch}")
+            yield HistoryEntry(seq, at, kind, row, attempt, "", f"by row {fact.row} of batch {fact.batch}")
         case Intended() | Concluded() | Interrupted():
             return
         case _:

@@ -30,7 +30,7 @@ from paygw_batch.journal.values import RowStanding
 _FRESH = Standing()
 
 
-class Progress(NamedTuple):
+class RowProgress(NamedTuple):
     """All that facts change of an instruction; a tuple, because every payout makes two.
 
     `order_id` is what the next attempt is sent under, `sent_orderid` what the latest was; `inherited_attempts` counts
@@ -53,7 +53,7 @@ class Progress(NamedTuple):
     updated_at: str | None = None
 
 
-def advance(before: Progress, fact: Fact, attempt: int, at: str) -> Progress | IllegalMove:
+def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
     """Return what `before` becomes by `fact`, which speaks of attempt number `attempt` and is known since `at`.
 
     Beyond the table of the state machine, an intent under any order id but the one that is due is illegal.
@@ -65,7 +65,7 @@ def advance(before: Progress, fact: Fact, attempt: int, at: str) -> Progress | I
         case Intended():
             if fact.order_id != before.order_id:
                 return IllegalMove(before.standing.state, before.standing.attempt, FactKind.INTENDED, attempt)
-            return Progress(
+            return RowProgress(
                 order_id=before.order_id,
                 standing=after,
                 inherited_attempts=before.inherited_attempts,
@@ -102,9 +102,9 @@ def advance(before: Progress, fact: Fact, attempt: int, at: str) -> Progress | I
             assert_never(fact)
 
 
-def _concluded(before: Progress, after: Standing, outcome: Outcome, at: str) -> Progress:
+def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) -> RowProgress:
     left = outcome.kind is not OutcomeKind.NOT_SENT
-    return Progress(
+    return RowProgress(
         order_id=before.order_id,
         standing=after,
         inherited_attempts=before.inherited_attempts,
@@ -157,14 +157,14 @@ def amendable(standing: Standing) -> bool:
     )
 
 
-def succeed(replaced: Progress) -> Progress:
+def succeed(replaced: RowProgress) -> RowProgress:
     """Return what an amended row starts with: the numbering and order id of the payment it replaces, no evidence."""
-    return Progress(
+    return RowProgress(
         order_id=replaced.order_id, standing=replaced.standing, inherited_attempts=replaced.standing.attempt
     )
 
 
-def next_order_id(client_orderid: str, progress: Progress, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
+def next_order_id(client_orderid: str, progress: RowProgress, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
     """Return the order id of a released row's next attempt: the same again, or the next suffix that was never used."""
     if not suffix:
         return progress.order_id
@@ -175,7 +175,7 @@ def next_order_id(client_orderid: str, progress: Progress, *, suffix: bool, is_u
 
 
 def row_standing(
-    row: int, client_orderid: str, country: str, currency: str, minor: int, progress: Progress
+    row: int, client_orderid: str, country: str, currency: str, minor: int, progress: RowProgress
 ) -> RowStanding:
     """Return what a person reads about a row: its progress, the mark of a possible duplicate always with it."""
     standing = progress.standing

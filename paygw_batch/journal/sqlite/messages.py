@@ -11,9 +11,9 @@ from paygw_batch.core.evidence import (
     NOTES,
     Candidate,
     Evidence,
+    EvidenceSource,
     Finding,
     Ruling,
-    Source,
     Waits,
     rule,
 )
@@ -163,7 +163,7 @@ def holds(connection: apsw.Connection, batch: int) -> Mapping[int, Hold]:
         WHERE p.state = 'ready' AND {UNANSWERED} GROUP BY c.row ORDER BY c.row""",  # noqa: S608 - constants of ours
         (batch,),
     )
-    return {row: Hold(number, Source(source), said, at) for row, number, source, said, at in found}
+    return {row: Hold(number, EvidenceSource(source), said, at) for row, number, source, said, at in found}
 
 
 def _insert(connection: apsw.Connection, line: EvidenceLine) -> None:
@@ -219,7 +219,9 @@ def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvide
         (batch,),
     )
     return [
-        WaitingEvidence(number, batch_id, row, order_id, STATES[state], Finding(finding), said, Source(source), at)
+        WaitingEvidence(
+            number, batch_id, row, order_id, STATES[state], Finding(finding), said, EvidenceSource(source), at
+        )
         for number, batch_id, row, order_id, state, finding, said, source, at in found
     ]
 

@@ -14,7 +14,7 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.codec import BATCH_OPENED
-from paygw_batch.journal.facts.history import DEED_KINDS, deeds_of
+from paygw_batch.journal.facts.history import HISTORY_KINDS, history_of
 from paygw_batch.journal.facts.progress import amendable, row_standing
 from paygw_batch.journal.sqlite import messages, spellings
 from paygw_batch.journal.sqlite import states as states_disk
@@ -29,15 +29,15 @@ from paygw_batch.journal.values import (
     Clash,
     ClockSeen,
     Contradiction,
-    Deed,
     Due,
     Head,
+    HistoryEntry,
     Hold,
     Known,
     LookAlike,
     RepeatedBatch,
     RowStanding,
-    Tally,
+    StateTally,
     UsedReference,
     UsedSpelling,
     WaitingEvidence,
@@ -207,7 +207,7 @@ class SqliteReader:
         )
         return {row: json.loads(details)["customer_url"] for row, details in found}
 
-    def tallies(self, batch: int) -> Sequence[Tally]:
+    def tallies(self, batch: int) -> Sequence[StateTally]:
         """Return counts and sums of a batch, ordered by country, currency and state."""
         with self._plainly(), self._snapshot():
             return states_disk.tallies(self._connection, batch)
@@ -294,20 +294,20 @@ class SqliteReader:
         with self._plainly():
             return messages.spool_end(self._connection)
 
-    def deeds(self, batch: int) -> Sequence[Deed]:
+    def deeds(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
-        kinds = ", ".join("?" for _ in DEED_KINDS)
+        kinds = ", ".join("?" for _ in HISTORY_KINDS)
         found = self._fetch(
             f"""SELECT f.seq, f.at, f.kind, f.details, c.row, f.attempt FROM fact f
             LEFT JOIN covered c ON c.instruction = f.instruction AND c.batch = ?1
             WHERE (f.kind = ?2 AND f.batch = ?1) OR (f.kind IN ({kinds}) AND c.row IS NOT NULL)
             ORDER BY f.seq""",  # noqa: S608 - question marks of ours
-            (batch, BATCH_OPENED, *DEED_KINDS),
+            (batch, BATCH_OPENED, *HISTORY_KINDS),
         )
         return [
             deed
             for seq, at, kind, details, row, attempt in found
-            for deed in deeds_of(seq, at, kind, details, row=row, attempt=attempt)
+            for deed in history_of(seq, at, kind, details, row=row, attempt=attempt)
         ]
 
     def row(self, batch: int, row: int) -> tuple[int, Standing] | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.digest import Intake
-from paygw_batch.journal.facts.progress import Progress
+from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.values import Known, NewInstruction
 
 
@@ -47,12 +47,12 @@ CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(conten
 """An instruction's content, in SQL: see `_stored_content`."""
 
 
-def progress_of(columns: Sequence[Any]) -> Progress:
+def progress_of(columns: Sequence[Any]) -> RowProgress:
     """Return the progress that the columns `PROGRESS` hold."""
-    return Progress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
+    return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
 
 
-def page_lines(batch: int, pages: Iterable[bytes], intake: Intake) -> Iterator[tuple[object, ...]]:
+def page_lines(batch: int, pages: Iterable[bytes], intake: OpeningDigests) -> Iterator[tuple[object, ...]]:
     """Yield the pages of a batch as they are stored, taken in by `intake`."""
     for number, content in enumerate(pages):
         intake.page(content)
@@ -60,7 +60,7 @@ def page_lines(batch: int, pages: Iterable[bytes], intake: Intake) -> Iterator[t
 
 
 def instruction_lines(
-    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], intake: Intake
+    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], intake: OpeningDigests
 ) -> Iterator[tuple[object, ...]]:
     """Yield the new instructions of a batch as they are stored, taken in by `intake`."""
     for number, new in enumerate(instructions, start=intake.first_instruction):
@@ -81,14 +81,14 @@ def _stored_content(content: str, fields: str) -> str:
     return f"{_WITH_FIELDS}{content.removesuffix(fields)}" if content.endswith(fields) else content
 
 
-def known_lines(batch: int, known: Iterable[Known], intake: Intake) -> Iterator[tuple[object, ...]]:
+def known_lines(batch: int, known: Iterable[Known], intake: OpeningDigests) -> Iterator[tuple[object, ...]]:
     """Yield the known rows of a batch as they are stored, taken in by `intake`."""
     for line in sorted(known, key=attrgetter("row")):
         intake.known(line)
         yield batch, line.row, line.instruction
 
 
-def progress_line(number: int, after: Progress, before: Progress) -> tuple[object, ...]:
+def progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple[object, ...]:
     """Return an instruction's progress as it is stored, and after it the state and attempt it must have come from."""
     standing = after.standing
     return (
@@ -120,4 +120,4 @@ class _Loaded:
 
     client_orderids: Mapping[int, str]
     batches: Mapping[int, int]
-    progress: Mapping[int, Progress]
+    progress: Mapping[int, RowProgress]

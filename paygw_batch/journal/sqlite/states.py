@@ -16,7 +16,7 @@ from paygw_batch.journal.facts.progress import row_standing
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.messages import UNANSWERED
 from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
-from paygw_batch.journal.values import RowStanding, Tally
+from paygw_batch.journal.values import RowStanding, StateTally
 
 _BILLION = 1_000_000_000
 _AT_ONCE = 10_000
@@ -66,7 +66,7 @@ def standing_lines(connection: apsw.Connection, batch: int) -> Iterator[Sequence
         yield lines
 
 
-def tallies(connection: apsw.Connection, batch: int) -> list[Tally]:
+def tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
     """Return counts and sums of a batch, ordered by country, currency and state.
 
     Raises `JournalCorrupt` where the states' rows come to more than the batch.
@@ -84,7 +84,11 @@ def tallies(connection: apsw.Connection, batch: int) -> list[Tally]:
         raise JournalCorrupt(f"The rows of batch number {batch} come to more than the batch did when it was opened.")
     sums[most] = {key: found for key, found in left.items() if found[0]}
     return sorted(
-        (Tally(*key, STATES[state], *found) for state, of_state in sums.items() for key, found in of_state.items()),
+        (
+            StateTally(*key, STATES[state], *found)
+            for state, of_state in sums.items()
+            for key, found in of_state.items()
+        ),
         key=lambda tally: (tally.country, tally.currency, tally.state),
     )
 

@@ -19,8 +19,8 @@ from paygw_batch.core.lifecycle import TRANSITIONS, IllegalMove, Released, Repla
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.chain import Line, Link, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
-from paygw_batch.journal.facts.digest import Intake
-from paygw_batch.journal.facts.progress import Progress, advance, succeed
+from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
 from paygw_batch.journal.sqlite import messages, spellings
 from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import fetch
@@ -109,7 +109,7 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
         ((at, *row),) = fetch(connection, f"SELECT opened_at, {columns} FROM batch WHERE number = ?", (number,))  # noqa: S608 - ours
         # Who opened and approved it stands in the fact alone.
         batch = replace(NewBatch(*row), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
-        found = _digested(connection, number, Intake(batch, opened.first_instruction))
+        found = _digested(connection, number, OpeningDigests(batch, opened.first_instruction))
         for part in BatchOpened.__dataclass_fields__:
             if getattr(found, part) != getattr(opened, part):
                 raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: {part} differs.")
@@ -128,7 +128,7 @@ def _check_totals(connection: apsw.Connection) -> None:
             raise JournalCorrupt(f"Batch number {(line or also)[0]} does not come to what is noted of it.")
 
 
-def _digested(connection: apsw.Connection, number: int, intake: Intake) -> BatchOpened:
+def _digested(connection: apsw.Connection, number: int, intake: OpeningDigests) -> BatchOpened:
     for page_number, content in connection.execute(
         "SELECT number, content FROM page WHERE batch = ? ORDER BY number", (number,)
     ):
@@ -174,7 +174,7 @@ class _Groups:
 class _Handover:
     """What an instruction that was replaced left to its successor."""
 
-    progress: Progress
+    progress: RowProgress
     order_ids: set[str]
     batch: str
     row: int
@@ -212,18 +212,18 @@ class _Replay:
             self.counts["order_ids"] += len(owned)
             self.counts[progress.standing.state.value] += 1
 
-    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[Progress, set[str]]:
+    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
         """Return what an instruction starts with: progress, and the order ids that are its own."""
         if replaces is None:
-            return Progress(client_orderid), {client_orderid}
+            return RowProgress(client_orderid), {client_orderid}
         handover = self.handovers.pop(replaces, None)
         if handover is None or (handover.batch, handover.row) != (batch, row):
             raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
         return succeed(handover.progress), handover.order_ids
 
     def _replayed(
-        self, number: int, client_orderid: str, start: tuple[Progress, set[str]], facts: list[tuple[Any, ...]]
-    ) -> tuple[Progress, set[str]]:
+        self, number: int, client_orderid: str, start: tuple[RowProgress, set[str]], facts: list[tuple[Any, ...]]
+    ) -> tuple[RowProgress, set[str]]:
         progress, order_ids = start
         for _, seq, at, kind, attempt, contradicts, details in facts:
             try:

@@ -19,9 +19,9 @@ from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, i
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.facts.chain import Line, Link, fold, opening_line
-from paygw_batch.journal.facts.digest import Intake
+from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock_evidence
-from paygw_batch.journal.facts.progress import Progress, amendable, next_order_id, storable, succeed
+from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.sqlite import messages, spellings
@@ -101,7 +101,7 @@ class SqliteJournal(SqliteReader):
         with self._writing():
             at = max(at, self._end.at)
             number = self._next_number("batch")
-            intake = Intake(batch, self._next_number("instruction"))
+            intake = OpeningDigests(batch, self._next_number("instruction"))
             record = BatchRecord(
                 number,
                 batch.batch,
@@ -211,7 +211,7 @@ class SqliteJournal(SqliteReader):
     def _store_batch(
         self,
         record: BatchRecord,
-        intake: Intake,
+        intake: OpeningDigests,
         pages: Iterable[bytes],
         instructions: Iterable[NewInstruction],
         known: Iterable[Known],
@@ -267,7 +267,7 @@ class SqliteJournal(SqliteReader):
         self._record(entries, replace(before, progress=progress))
 
     def _release_entry(
-        self, number: int, client_orderid: str, operation: str, progress: Progress, suffix: bool, by: str, at: str
+        self, number: int, client_orderid: str, operation: str, progress: RowProgress, suffix: bool, by: str, at: str
     ) -> Entry:
         """Return the fact that releases a rejected instruction, its next order id claimed."""
 

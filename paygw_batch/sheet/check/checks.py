@@ -15,7 +15,7 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
 from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_value, sound_amount
 from paygw_batch.sheet.clean import CLEAN_DECIMALS, EXPONENT, bare, is_clean
-from paygw_batch.sheet.phones import NUMBER_KINDS, NumberColumn
+from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
 
 SHOWN_CHARACTERS = 60
 """Values are cut to so many characters where they are shown."""
@@ -318,7 +318,7 @@ def _pattern(column: str, pattern: str, what: str, *, required: bool) -> ColumnC
 
 def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnChecks:
     name = field.name
-    column = NumberColumn.of(rule, name, field.kind)
+    column = PhoneColumn.of(rule, name, field.kind)
     text, digits = pl.col(name), pl.col(bare(name))
     wrong = text.is_not_null() & ~column.is_valid
     error_mark, cut = text.str.contains(_ERROR_MARK), digits.str.contains(EXPONENT)

@@ -160,7 +160,7 @@ class _Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _CountryPart:
     """What the rows of one country come to, in their order: those of their `lines` that the country decides about."""
 
     lines: pl.DataFrame
@@ -194,12 +194,14 @@ class _CountryJudge:
         shown, wire = shown_columns(rule, rule.form), wire_columns(rule, rule.form)
         return cls(code, rule, used, warnings, tuple(shown), tuple(wire))
 
-    def judge(self, part: pl.DataFrame) -> _Part:
+    def judge(self, part: pl.DataFrame) -> _CountryPart:
         """Judge prepared rows that are all of this country."""
         sound, unsound = self._asked(part, self.columns)
         valid = (sound & ~part["refused"]).alias("valid")
         if not valid.any():
-            return _Part(part.select(*self._as_written, "purpose", self._currency).with_columns(valid), unsound, [])
+            return _CountryPart(
+                part.select(*self._as_written, "purpose", self._currency).with_columns(valid), unsound, []
+            )
         if self.rule is None or not self.shown:
             raise InternalError("a row without a country or a form was taken for valid")
         texts = self._as_sent(part, valid)
@@ -208,7 +210,9 @@ class _CountryJudge:
             as_written = [*self._as_written, pl.col("purpose")]
             for text in part.select(_roots(as_written))[at].select(as_written):
                 texts[text.name] = texts[text.name].scatter(at, text)
-        return _Part(pl.DataFrame([*texts.values(), valid]), unsound, self._asked(part, self.warnings, among=valid)[1])
+        return _CountryPart(
+            pl.DataFrame([*texts.values(), valid]), unsound, self._asked(part, self.warnings, among=valid)[1]
+        )
 
     @property
     def _as_written(self) -> list[pl.Expr]:

@@ -16,7 +16,7 @@ from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS
-from paygw_batch.sheet.pieces import Piece, Source, each
+from paygw_batch.sheet.pieces import Piece, SheetSource, each
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
@@ -61,14 +61,14 @@ class _PieceTally:
         return replace(self, frame=self.frame.clear(), lines=self.lines.clear())
 
 
-class Tally:
+class SheetTally:
     """The pieces of a sheet added up.
 
     `held` names the columns that hold anything at all: the batch's id needs them before the first row is counted in.
     Where they are not told, the first piece stands for all, and `batch` is None if that was wrong.
     """
 
-    def __init__(self, source: Source, held: Collection[str] | None) -> None:
+    def __init__(self, source: SheetSource, held: Collection[str] | None) -> None:
         self._source = source
         self._assumed = None if held is None else frozenset(held)
         self._digest: BatchDigest | None = None
@@ -133,9 +133,9 @@ class Tally:
         return explained(one for piece in self._pieces for one in piece.doubtful)
 
 
-def tallied(source: Source, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> Tally:
-    """Return what the pieces of a sheet come to, as they are judged. `held` as in `Tally`."""
-    tally = Tally(source, held)
+def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> SheetTally:
+    """Return what the pieces of a sheet come to, as they are judged. `held` as in `SheetTally`."""
+    tally = SheetTally(source, held)
     for piece in each(source, lambda piece: _PieceTally.of(piece, judge(piece))):
         tally.add(piece)
     return tally

@@ -20,12 +20,12 @@ from paygw_batch.sheet import pieces
 from paygw_batch.sheet.check.judge import Judge, Judged
 from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.check.same_spelling import ids_spelled_alike
-from paygw_batch.sheet.check.tally import Tally, counted, tallied
+from paygw_batch.sheet.check.tally import SheetTally, counted, tallied
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.instructions.order_ids import content_digests, derived_ids
 from paygw_batch.sheet.model import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
-from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, Source, each
+from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, each
 from paygw_batch.sheet.read.frame import rows_of
 
 _RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
@@ -40,7 +40,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     return _validate(InMemory(sheet), rules, reference)
 
 
-def validate_opened(source: Source, rules: Rules, *, reference: str | None = None) -> Validated:
+def validate_opened(source: SheetSource, rules: Rules, *, reference: str | None = None) -> Validated:
     """Hold what `read.open_sheet` returned against `rules`, as `validate` does. Raises `SheetError` as reading does."""
     try:
         return _validate(source, rules, reference)
@@ -48,7 +48,7 @@ def validate_opened(source: Source, rules: Rules, *, reference: str | None = Non
         return _validate(InMemory(source.whole()), rules, reference)
 
 
-def _validate(source: Source, rules: Rules, reference: str | None) -> Validated:
+def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Validated:
     derive = "client_orderid" not in source.headers
     if derive and reference is None:
         source.whole()  # what is wrong with the file itself is told first
@@ -71,7 +71,9 @@ def _validate(source: Source, rules: Rules, reference: str | None) -> Validated:
     return _validated(source, rules, passing, tally, repeated)
 
 
-def _validated(source: Source, rules: Rules, passing: "_Passing", tally: Tally, repeated: pl.DataFrame) -> Validated:
+def _validated(
+    source: SheetSource, rules: Rules, passing: "_Passing", tally: SheetTally, repeated: pl.DataFrame
+) -> Validated:
     sheet = source.sheet(tally.held)
     defects = _ordered(pl.concat([repeated, tally.defects()]))
     if tally.batch is None or not defects["row"].unique().sort().equals(tally.invalid):
@@ -114,7 +116,7 @@ class _Passing:
         lines = judged.lines.drop("client_orderid").join(self.ids, on="row", how="left", maintain_order="left")
         return replace(judged, lines=lines.select(LINE_COLUMNS))
 
-    def lines_of(self, source: Source, rows: pl.Series | None = None) -> pl.DataFrame:
+    def lines_of(self, source: SheetSource, rows: pl.Series | None = None) -> pl.DataFrame:
         """Return the lines of these rows, or of all."""
 
         def lines(piece: Piece) -> pl.DataFrame | None:
@@ -126,7 +128,7 @@ class _Passing:
         return pl.concat(found for found in each(source, lines) if found is not None)
 
 
-def _derived(source: Source, passing: _Passing, reference: str) -> pl.DataFrame:
+def _derived(source: SheetSource, passing: _Passing, reference: str) -> pl.DataFrame:
     """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
 
     def digests(piece: Piece) -> pl.DataFrame:
@@ -185,7 +187,7 @@ def warnings_as_defects(validated: Validated) -> Validated:
     return with_defects(validated, validated.warnings) if validated.warnings.height else validated
 
 
-def _demand_columns(source: Source, rules: Rules, countries: pl.Series) -> None:
+def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> None:
     """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
     have = {*source.headers, "client_orderid"}
     needed_by: dict[str, list[str]] = defaultdict(list)

@@ -6,7 +6,7 @@ import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, FieldKind
 from paygw_batch.sheet.check.checks import Check, ColumnChecks, shown
-from paygw_batch.sheet.phones import NUMBER_KINDS, NumberColumn
+from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
 
 PAYEE_NAMES = frozenset({"account_name", "first_name", "last_name", "receiver_first_name", "receiver_last_name"})
 _DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
@@ -29,7 +29,7 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
     payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
     for field in fields:
         if field in numbers:
-            column = NumberColumn.of(rule, field.name, field.kind)
+            column = PhoneColumn.of(rule, field.name, field.kind)
             checks, plainly = [_zero_restored(column)], column.is_long
             if field is payee and rule.operator is not None and rule.purpose is not None:
                 other = _other_operator(column, rule, rule.operator)
@@ -40,7 +40,7 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
             yield _doubtful_names(field.name)
 
 
-def _zero_restored(column: NumberColumn) -> Check:
+def _zero_restored(column: PhoneColumn) -> Check:
     lost = column.lost_its_zero.fill_null(value=False)
     read = pl.format(
         "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(column.name), column.wire
@@ -48,7 +48,7 @@ def _zero_restored(column: NumberColumn) -> Check:
     return Check(f"{column.name}.zero_restored", lost, read)
 
 
-def _other_operator(column: NumberColumn, rule: CountryRule, operator: str) -> Check:
+def _other_operator(column: PhoneColumn, rule: CountryRule, operator: str) -> Check:
     fails, owner = column.of_another_operator(operator)
     message = pl.format(
         "{} begins like a number of {}, and the purpose {} pays to {}: make sure that it was taken there.",

@@ -9,7 +9,7 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.amounts import minor_value
 from paygw_batch.sheet.clean import bare
-from paygw_batch.sheet.phones import NUMBER_KINDS, NumberColumn
+from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
 
 INSTRUCTION_COLUMNS = (
     "row",
@@ -70,7 +70,7 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
         # A field of that very name tells it better, where the country has one.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
-            number = NumberColumn.of(rule, name, field.kind)
+            number = PhoneColumn.of(rule, name, field.kind)
             shown.append(ShownColumn(name, pl.col(bare(name)), number.is_as_sent, number.wire))
         else:
             shown.append(ShownColumn(name, _value(rule, field) if field is not None else _joined(values)))
@@ -97,7 +97,7 @@ def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
 
 def _value(rule: CountryRule, field: FormField) -> pl.Expr:
     if field.kind in NUMBER_KINDS:
-        return NumberColumn.of(rule, field.name, field.kind).wire
+        return PhoneColumn.of(rule, field.name, field.kind).wire
     if field.kind is FieldKind.COUNTRY:
         return pl.lit(rule.code)
     return pl.col(field.name)

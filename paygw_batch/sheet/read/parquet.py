@@ -8,7 +8,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.sheet.model import no_defects
 from paygw_batch.sheet.read.frame import Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
-from paygw_batch.sheet.read.parquet_trial import Verdict, try_parquet
+from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
 
 _EXACT_BELOW = 2**53
 """Every whole number below it has a float of its own."""
@@ -22,7 +22,7 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
     that is larger inside than the limits allow, and for nested or binary columns.
     """
     verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
-    if verdict is not Verdict.SOUND:
+    if verdict is not TrialResult.SOUND:
         sentence, hint = _REFUSALS[verdict]
         raise SheetError(f"{file} {sentence}.", hint=hint)
     return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
@@ -43,9 +43,9 @@ def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table
 
 
 _REFUSALS = {
-    Verdict.DAMAGED: ("is a damaged Parquet file", "Write it again."),
-    Verdict.TOO_MANY_ROWS: ("has more rows than are allowed", "Split the sheet, or raise limits.max_rows."),
-    Verdict.TOO_LARGE: ("is too large once unpacked", "Split the sheet, or raise limits.max_sheet_mib."),
+    TrialResult.DAMAGED: ("is a damaged Parquet file", "Write it again."),
+    TrialResult.TOO_MANY_ROWS: ("has more rows than are allowed", "Split the sheet, or raise limits.max_rows."),
+    TrialResult.TOO_LARGE: ("is too large once unpacked", "Split the sheet, or raise limits.max_sheet_mib."),
 }
 _FIRST_ROW = 2
 

@@ -23,7 +23,7 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _START = "from paygw_batch.sheet.read.parquet_trial import child; child({limits})"
 
 
-class Verdict(IntEnum):
+class TrialResult(IntEnum):
     """What a trial came to: the child's exit status. Any other status means a damaged file."""
 
     SOUND = 0
@@ -32,7 +32,7 @@ class Verdict(IntEnum):
     DAMAGED = 12
 
 
-def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> Verdict:
+def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
     """Return whether `data` can be decoded, to at most `max_rows` rows and `max_bytes` of text."""
     command = python_command(_START.format(limits=f"{max_rows}, {max_bytes}"))
     if command is None:
@@ -42,19 +42,19 @@ def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> Verdict:
         command, input=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
     )
     try:
-        return Verdict(done.returncode)
+        return TrialResult(done.returncode)
     except ValueError:  # ended by a signal, or by the interpreter
-        return Verdict.DAMAGED
+        return TrialResult.DAMAGED
 
 
 def child(max_rows: int, max_bytes: int) -> None:
-    """Decode standard input, and exit with a `Verdict`."""
+    """Decode standard input, and exit with a `TrialResult`."""
     _limit(resource.RLIMIT_CPU, _CPU_S)
     _limit(resource.RLIMIT_AS, 4 * _GIB + 4 * max_bytes)
     try:
         verdict = _verdict(sys.stdin.buffer.read(), max_rows, max_bytes)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError):
-        verdict = Verdict.DAMAGED
+        verdict = TrialResult.DAMAGED
     sys.exit(verdict)
 
 
@@ -64,10 +64,14 @@ def _limit(which: int, most: int) -> None:
     resource.setrlimit(which, (most, most))
 
 
-def _verdict(data: bytes, max_rows: int, max_bytes: int) -> Verdict:
+def _verdict(data: bytes, max_rows: int, max_bytes: int) -> TrialResult:
     if pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item() > max_rows:
-        return Verdict.TOO_MANY_ROWS
+        return TrialResult.TOO_MANY_ROWS
     frame = pl.read_parquet(io.BytesIO(data))
     # A text that many rows share is stored once, and counts for each of them: all of them will be looked at.
     texts = [column.cast(pl.String) for column in frame.iter_columns() if column.dtype in _TEXTS]
-    return Verdict.TOO_LARGE if sum(int(text.str.len_bytes().sum()) for text in texts) > max_bytes else Verdict.SOUND
+    return (
+        TrialResult.TOO_LARGE
+        if sum(int(text.str.len_bytes().sum()) for text in texts) > max_bytes
+        else TrialResult.SOUND
+    )

@@ -13,7 +13,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.pieces import InMemory, NotPlain, Source
+from paygw_batch.sheet.pieces import InMemory, NotPlain, SheetSource
 from paygw_batch.sheet.read import text_stream
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
@@ -83,7 +83,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     return to_sheet(table, operation=options.operation, file=file, sha256=sha256, max_rows=options.max_rows)
 
 
-def open_sheet(path: Path, options: ReadOptions) -> Source:
+def open_sheet(path: Path, options: ReadOptions) -> SheetSource:
     """Return the sheet in a file as something that `validate` goes through: a large text is then read block by block.
 
     Raises `SheetError` as `read_sheet`; of a large text, what `read_sheet` would refuse is refused in going through it.

@@ -7,7 +7,7 @@ from decimal import Decimal
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
 from paygw_batch.sheet.check.checks import ORDER_ID_CHARACTERS, TEXT_CHARACTERS
 from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.phones import NUMBER_KINDS, NumberColumn
+from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
 _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
@@ -120,4 +120,4 @@ def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
     )
     if field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None:
         words = words.removesuffix(".") + ", or a bank account."
-    return words, NumberColumn.of(rule, field.name, field.kind).example
+    return words, PhoneColumn.of(rule, field.name, field.kind).example

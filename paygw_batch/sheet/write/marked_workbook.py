@@ -21,7 +21,7 @@ from openpyxl.worksheet.worksheet import Worksheet
 from paygw_batch.sheet.columns import KNOWN_COLUMNS, PROBLEMS_TITLE
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.xlsx import Place
-from paygw_batch.sheet.write.problem_list import COLOURS, PROBLEM, WARNING, Finding, add_problems, write_text
+from paygw_batch.sheet.write.problem_list import COLOURS, PROBLEM, WARNING, Problem, add_problems, write_text
 from paygw_batch.sheet.write.workbook_copy import loaded, saved
 
 MOST_COMMENTS = 5_000
@@ -55,7 +55,7 @@ def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
     return sheet._cells  # noqa: SLF001 (as said)
 
 
-def _findings(validated: Validated, place: Place) -> list[Finding]:
+def _findings(validated: Validated, place: Place) -> list[Problem]:
     """Return all findings by row. What concerns a whole row is shown at its country."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
@@ -64,7 +64,7 @@ def _findings(validated: Validated, place: Place) -> list[Finding]:
     columns = {name: at for at, name in enumerate(place.names, start=1)}
     headings = validated.sheet.headers
     return [
-        Finding(
+        Problem(
             row,
             columns.get(name, columns["country"]),
             headings.get(name, name) if name in columns else "(whole row)",
@@ -93,7 +93,7 @@ def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
             cell.comment = _comment(own, cell.comment.author or "") if own else None
 
 
-def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Finding], validated: Validated, place: Place) -> None:
+def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated: Validated, place: Place) -> None:
     """Make text of dates in marked cells, as they were read: a number typed over a date would become a date again."""
     dates = {
         (finding.row, finding.column)
@@ -109,9 +109,9 @@ def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Finding], validated
         write_text(sheet, row, column, texts[row][place.names[column - 1]])
 
 
-def _mark(sheet: Worksheet, findings: Sequence[Finding], place: Place) -> None:
+def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
     """Colour the cells of the findings, and say in comments what is wrong."""
-    by_cell: dict[tuple[int, int], list[Finding]] = defaultdict(list)
+    by_cell: dict[tuple[int, int], list[Problem]] = defaultdict(list)
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
@@ -126,7 +126,7 @@ def _mark(sheet: Worksheet, findings: Sequence[Finding], place: Place) -> None:
     _show(sheet, findings)
 
 
-def _show(sheet: Worksheet, findings: Sequence[Finding]) -> None:
+def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
     """Show hidden rows and columns that hold a problem. A row that is doubtful because it is hidden stays so."""
     to_mend = [finding for finding in findings if finding.kind == PROBLEM and finding.code != "row.hidden"]
     columns = {finding.column for finding in to_mend}
@@ -138,7 +138,7 @@ def _show(sheet: Worksheet, findings: Sequence[Finding]) -> None:
             dimension.hidden = False
 
 
-def _cell(sheet: Worksheet, finding: Finding) -> Cell:
+def _cell(sheet: Worksheet, finding: Problem) -> Cell:
     """Return the cell that shows a finding: of merged ones the first, which holds what they all show."""
     cell = sheet.cell(finding.row, finding.column)
     if isinstance(cell, MergedCell):

@@ -29,7 +29,7 @@ _LETTERS_A_DIGIT = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Problem:
     """A defect or a warning, and the cell that shows it. `heading` is the sender's."""
 
     row: int
@@ -46,7 +46,7 @@ def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
     sheet.cell(row, column, text).data_type = "s"
 
 
-def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Finding]) -> None:
+def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) -> None:
     """Add the worksheet of problems behind all others, and make it the one that a person sees first."""
     problems: Worksheet = book.create_sheet(_free_name(book.sheetnames))
     _show_first(book, problems)
@@ -74,7 +74,7 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Finding]) 
     problems.auto_filter.ref = f"A{top}:{get_column_letter(len(_HEADINGS))}{problems.max_row}"
 
 
-def _write_head(problems: Worksheet, title: str, findings: Sequence[Finding]) -> int:
+def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) -> int:
     """Write how the worksheet is used, and its headings; return their row."""
     sentences = [
         PROBLEMS_TITLE,
