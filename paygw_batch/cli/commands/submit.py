@@ -125,9 +125,10 @@ def run_sheet(
     flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, flags)
     rules = rules_of(settings, operation)
+    plan_file = plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    asked_for = Wanted("--out", out, OutputKind.RECONCILIATION)
-    guard.check(asked_for, inputs={"the sheet": sheet, "the plan": plan or default_plan(sheet)}, reporting=not dry_run)
+    inputs = {"the sheet": sheet, "the plan": plan_file}
+    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
 
     def read() -> Validated:
@@ -139,10 +140,8 @@ def run_sheet(
         return validated
 
     def submission_of(validated: Validated) -> Submission:
-        place, plan_file = out or default_out(sheet, validated.sheet.name), plan or default_plan(sheet)
-        return Submission(
-            sheet, validated, place, plan_file, guard, out is not None, skip_invalid, amend, strict, repeats_meant
-        )
+        place, named = out or default_out(sheet, validated.sheet.name), out is not None
+        return Submission(sheet, validated, place, plan_file, guard, named, skip_invalid, amend, strict, repeats_meant)
 
     if dry_run:
         with journal_to_plan_with(settings) as reader:
