@@ -9,6 +9,7 @@ import polars as pl
 
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.parts import (
+    as_answered,
     intake_of,
     minor_units_of,
     operation_of,
@@ -133,7 +134,7 @@ async def _run(
             journal=task.journal,
             gateway=transport,
             prepare=prepare,
-            judge=_judge(task.settings, operation_of(task.rules), dates),
+            judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
             pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
             world=real_world(),
             away=away,

@@ -1,0 +1,30 @@
+"""The gateway as it really answers: what the operator's configuration says of it decides how a run goes."""
+
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+
+NAMES = """
+[reply]
+order_id = ["order.merchant-id"]
+amount = ["order.sum"]
+amount_unit = "minor"
+reference = ["bank-reference"]
+error_code = ["error.code"]
+message = ["error.text"]
+"""
+
+
+def test_a_gateway_that_repeats_under_other_names_pays_and_gives_its_reasons(program: Program) -> None:
+    program.config.write_text(sandbox_toml().replace("[submission]", '[submission]\nconnections = "reuse"') + NAMES)
+    sheet = program.sheet([*kenyan_rows(3), *kenyan_rows(1, amount="9001.25", prefix="NO")])
+    assert program.json("submit", sheet)["states"] == {"paid": 3, "rejected": 1}
+    lines = read_csv(program.home / "payroll.reconciliation.csv")
+    assert (lines[3]["error_code"], lines[3]["message"]) == ("9001", "Declined by the sandbox.")
+    assert all(line["gateway_reference"] for line in lines)
+
+
+def test_doctor_shows_the_names_of_a_reply(program: Program) -> None:
+    program.config.write_text(program.config.read_text() + NAMES)
+    found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}["replies"]
+    assert "order id: order.merchant-id" in found
+    assert "amount, in the smallest unit: order.sum" in found
+    assert "currency: currency" in found
