@@ -135,7 +135,12 @@ async def _run(
             gateway=transport,
             prepare=prepare,
             judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
-            pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
+            pace=Pace(
+                submission.concurrency,
+                submission.rate_per_s,
+                submission.stop_after_in_doubt,
+                submission.stop_after_rejected,
+            ),
             world=real_world(),
             away=away,
             progress=progress,

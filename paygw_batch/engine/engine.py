@@ -17,7 +17,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.group_commit import GroupCommit
-from paygw_batch.engine.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
+from paygw_batch.engine.pacing import TRIES, Breaker, RejectionBreaker, Rhythm, Window, wait_before_try
 from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
 from paygw_batch.engine.threads import Away
 from paygw_batch.errors import InternalError
@@ -44,6 +44,7 @@ class Pace:
     concurrency: int
     rate_per_s: float = 0.0
     stop_after_in_doubt: int = 5
+    stop_after_rejected: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class Engine:
         self._progress = progress
         self._window = Window(pace.concurrency)
         self._breaker = Breaker(pace.stop_after_in_doubt)
+        self._rejections = RejectionBreaker(pace.stop_after_rejected)
         self._rhythm = Rhythm(pace.rate_per_s)
         self._tally = _RunTally()
         self._batch = 0
@@ -274,6 +276,9 @@ class Engine:
         self._window.learn(kind)
         if self._breaker.learn(kind):
             self._stop(f"{self._breaker.in_a_row} rows in a row came into doubt.")
+        if self._rejections.learn(verdict.outcome):
+            counted, reason = self._rejections.in_a_row, self._rejections.reason or "the gateway gives none"
+            self._stop(f"{counted} rows in a row were rejected for the same reason: {reason}.")
         match verdict.advice:
             case StopRun(reason):
                 self._stop(reason)

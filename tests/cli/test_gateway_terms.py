@@ -28,3 +28,19 @@ def test_doctor_shows_the_names_of_a_reply(program: Program) -> None:
     assert "order id: order.merchant-id" in found
     assert "amount, in the smallest unit: order.sum" in found
     assert "currency: currency" in found
+
+
+def test_an_empty_balance_does_not_reject_a_payroll_row_by_row(program: Program) -> None:
+    sheet = program.sheet([*kenyan_rows(3), *kenyan_rows(60, amount="9001.00", prefix="NO")])
+    summary = program.json("submit", sheet, "--concurrency", "4")
+    assert summary["exit_code"] == 6
+    assert "rows in a row were rejected for the same reason: 9001" in summary["message"]
+    assert 10 <= summary["states"]["rejected"] <= 14
+    assert summary["states"]["ready"] == 60 - summary["states"]["rejected"]
+    assert summary["states"]["paid"] == 3
+
+
+def test_a_stop_after_rejected_of_zero_never_stops(program: Program) -> None:
+    program.config.write_text(sandbox_toml().replace("[submission]", "[submission]\nstop_after_rejected = 0"))
+    sheet = program.sheet(kenyan_rows(30, amount="9001.00"))
+    assert program.json("submit", sheet)["states"] == {"rejected": 30}

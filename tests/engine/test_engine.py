@@ -174,6 +174,17 @@ def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concu
     assert "in a row came into doubt" in (end.stop_reason or "")
 
 
+@pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])
+def test_rows_rejected_for_one_reason_in_a_row_stop_the_run(concurrency: int, limit: int) -> None:
+    journal, batch = a_journal(rows=200)
+    gateway = ScriptedGateway(lambda _order_id, _times: reply("declined"), latency=0.01)
+    end = run(an_engine(journal, gateway, Pace(concurrency, stop_after_rejected=limit)), batch)
+    found = states(journal, batch)
+    assert limit <= found[State.REJECTED] <= limit + concurrency
+    assert found[State.READY] == 200 - found[State.REJECTED]
+    assert end.stop_reason == f"{limit} rows in a row were rejected for the same reason: declined."
+
+
 def test_a_breaker_of_zero_goes_on_through_doubt() -> None:
     journal, batch = a_journal(rows=30)
     gateway = ScriptedGateway(lambda _order_id, _times: LOST)
