@@ -1,6 +1,10 @@
 """The gateway as it really answers: what the operator's configuration says of it decides how a run goes."""
 
+from importlib.metadata import version
+
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.test_collect import HEADING as COLLECTING
+from tests.cli.test_collect import customers
 
 NAMES = """
 [reply]
@@ -44,3 +48,28 @@ def test_a_stop_after_rejected_of_zero_never_stops(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("[submission]", "[submission]\nstop_after_rejected = 0"))
     sheet = program.sheet(kenyan_rows(30, amount="9001.00"))
     assert program.json("submit", sheet)["states"] == {"rejected": 30}
+
+
+def test_the_first_rows_are_paid_and_running_again_continues(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(5))
+    summary = program.json("submit", sheet, "--first", "1")
+    assert (summary["exit_code"], summary["states"]) == (6, {"paid": 1, "ready": 4})
+    assert [order["client_orderid"] for order in program.record()] == ["PAY-1"]
+    assert "resume" in summary["message"]
+    program.json("submit", sheet, "--first", "2")
+    assert [order["client_orderid"] for order in program.record()] == ["PAY-1", "PAY-2", "PAY-3"]
+    assert program.json("submit", sheet)["exit_code"] == 0
+    assert len(program.record()) == 5
+    assert program.run("submit", sheet, "--first", "0").exit_code == 2
+
+
+def test_the_first_customers_are_collected_from(program: Program) -> None:
+    sheet = program.sheet(customers(3), heading=COLLECTING)
+    summary = program.json("collect", sheet, "--first", "2")
+    assert (summary["exit_code"], summary["states"]) == (6, {"paid": 2, "ready": 1})
+
+
+def test_a_version_is_stated(program: Program) -> None:
+    result = program.run("--version", config=False)
+    assert result.exit_code == 0
+    assert result.stdout == f"paygw-batch, version {version('paygw-batch')}\n"
