@@ -17,6 +17,7 @@ from paygw_batch.countries.rules import (
     MobileNumbers,
     Operation,
     OperatorTerms,
+    ReplyNames,
     Rules,
 )
 from paygw_batch.errors import ConfigurationError
@@ -44,13 +45,15 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
         path=read.path,
         columns=tuple(read.columns),
         amount_forms=tuple(read.amount_forms),
-        echo_order_id=read.reply.echo_order_id,
-        echo_amount=read.reply.echo_amount,
-        echo_currency=read.reply.echo_currency,
-        reference_fields=tuple(read.reply.reference_fields),
-        error_code_fields=tuple(read.reply.error_code_fields),
-        message_fields=tuple(read.reply.message_fields),
-        customer_url_fields=tuple(read.reply.customer_url_fields),
+        reply=ReplyNames(
+            order_id=(read.reply.echo_order_id,),
+            amount=(read.reply.echo_amount,),
+            currency=(read.reply.echo_currency,),
+            reference=tuple(read.reply.reference_fields),
+            error_code=tuple(read.reply.error_code_fields),
+            message=tuple(read.reply.message_fields),
+            customer_url=tuple(read.reply.customer_url_fields),
+        ),
     )
 
 

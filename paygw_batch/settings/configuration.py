@@ -26,6 +26,7 @@ from paygw_batch.processes import HANDED_ON
 from paygw_batch.settings.sections import (
     NotificationsSection,
     PayinSection,
+    ReplySection,
     Section,
     StatusEnquirySection,
 )
@@ -54,6 +55,7 @@ class Settings(Section):
     gateway: GatewaySection = GatewaySection()
     submission: SubmissionSection = SubmissionSection()
     journal: JournalSection = JournalSection()
+    reply: ReplySection = ReplySection()
     outcomes: Mapping[str, Literal["paid", "accepted", "rejected"]] = Field(default_factory=dict)
     retry: RetrySection = RetrySection()
     limits: LimitsSection = LimitsSection()

@@ -69,6 +69,26 @@ class NotificationsSection(Section):
     fields: NotificationFieldsSection = NotificationFieldsSection()
 
 
+ReplyPath = Annotated[str, Field(max_length=200, pattern=r"^[^.\s]+(\.[^.\s]+)*$")]
+"""The name of a member of a reply, or a path to one: `error.message`."""
+ReplyPaths = Annotated[list[ReplyPath], Field(min_length=1)]
+
+
+class ReplySection(Section):
+    """`[reply]`: under which names the gateway's replies say what; without a key, the names of config/operations/.
+
+    `amount_unit`: whether it repeats an amount as it was sent, in the currency's smallest unit, or another amount.
+    """
+
+    order_id: ReplyPaths | None = None
+    amount: ReplyPaths | None = None
+    amount_unit: Literal["major", "minor", "unchecked"] = "major"
+    currency: ReplyPaths | None = None
+    reference: ReplyPaths | None = None
+    error_code: ReplyPaths | None = None
+    message: ReplyPaths | None = None
+
+
 class StatusEnquirySection(Section):
     """`[status_enquiry]`: whether and how the gateway is asked what became of orders. Without `profile`, it is not.
 
