@@ -56,7 +56,7 @@ def forbid_core_dumps(*, for_good: bool) -> None:
     """Let no crash of this process write an image of its memory: it would hold the private key and payees' data.
 
     `for_good` takes the permission to raise the limit again as well. A limit does not stop a system that hands dumps to
-    a program of its own; on Linux the process is therefore also marked as one that must not be dumped.
+    a separate program; on Linux the process is therefore also marked as one that must not be dumped.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else hard))

@@ -1,7 +1,7 @@
 """Decides the effect of evidence from outside a run: a notification, a statement, an answer.
 
 Pure. The one question here is what a claim may do to the instruction it names, and the answer goes through the one
-table of `lifecycle.py`. Whatever does not move a row is kept all the same, under a finding that says why.
+table of `lifecycle.py`. A claim that does not move a row is kept as well, under a finding that says why.
 """
 
 from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
 class Claim:
     """A statement of the gateway about an order; None where it says nothing. `amount` is the text of a number.
 
-    `is_current`: it says how things stand, as a statement does, and is no message of a moment that can come late.
+    `is_current`: it gives the state of now, as a statement does, and cannot come late.
     """
 
     order_id: str | None
@@ -257,7 +257,7 @@ def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Fin
     """Return the outcome that a proven claim would give, and the attempt it speaks of."""
     standing = candidate.standing
     if candidate.sent_order_id is None:
-        # Never sent: whoever has it has it from someone else, and the row must be looked at before it leaves.
+        # Never sent: the gateway has it from someone else, and the row must be looked at before it leaves.
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # After a person's word an "accepted" of the attempt before is no late message: it says that the word was wrong.

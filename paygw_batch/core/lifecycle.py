@@ -1,6 +1,6 @@
 """The state machine of an instruction: states, facts, one table.
 
-An instruction starts READY. Before a request may leave, INTENDED is made durable; whatever comes back is one
+An instruction starts READY. Before a request may leave, INTENDED is made durable; any reply or fault is one
 more fact. The rule everything here serves: *a row may be sent if and only if it is READY*, and the only ways back to
 READY are proof that nothing left (NOT_SENT), a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases
 a rejected row (RELEASED). A missing entry in the table is an illegal move: a late or contradicting message, which is

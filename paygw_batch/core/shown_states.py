@@ -15,7 +15,7 @@ SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 def shown_state(state: State) -> str:
     """Return the state a person is shown for an instruction.
 
-    A row in flight is in doubt to whoever looks from outside its run; a replaced row is no longer part of its batch.
+    A row in flight is in doubt to everyone outside its run; a replaced row is no longer part of its batch.
     """
     match state:
         case State.IN_FLIGHT:

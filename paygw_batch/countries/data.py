@@ -1,7 +1,7 @@
 """Reads the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
 
-The models here say what may stand in a file and stay inside this package; `load` makes the frozen values of `rules`
-from them.
+The models here say what a file may hold. Only this package uses them: `load` makes the frozen values of `rules` from
+them.
 """
 
 import difflib

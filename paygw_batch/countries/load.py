@@ -215,7 +215,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         defaults=MappingProxyType(defaults),
         min_amount=case.terms.min_amount,
         max_amount=case.terms.max_amount,
-        # Grouped, so that whoever anchors it anchors every alternative.
+        # Grouped, so that an anchor applies to every alternative.
         bank_account_pattern=None if pattern is None else f"(?:{pattern})",
         notes=(*case.country.notes, *case.asks.notes),
         confused_codes=MappingProxyType(dict(case.country.confused_codes)),

@@ -165,7 +165,7 @@ class CountryRule:
     `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
     `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
     `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`).
-    `operator` is the mobile operator whose wallets `purpose` stands for, where the configuration says so.
+    `operator` is the mobile operator whose wallets `purpose` names, where the configuration says so.
     `bank_account_pattern` is the operator's, grouped: it must match the whole of an account number.
     `notes` are sentences about the country that a person should know ("Egypt is paid out in cash only").
     `confused_codes` maps a code that is often written for this country by mistake to the sentence that says so.

@@ -53,7 +53,7 @@ class Pace:
 class RunEnd:
     """How a run ended. `sent` counts the rows for which a first byte may have left.
 
-    `stop_reason` is the sentence of whatever stopped it early; `failure` is what made going on impossible (a journal
+    `stop_reason` says why it stopped early; `failure` is what made going on impossible (a journal
     that cannot be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came after it.
     """
 
@@ -167,7 +167,7 @@ class Engine:
                     await self._wait_for_room(signing)
                     signing.add(asyncio.create_task(self._sign(page[start : start + SIGN_AT_ONCE])))
             await asyncio.gather(*signing)
-        except Exception as error:  # noqa: BLE001 (whatever it is ends the run, in order)
+        except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
         finally:
             for task in signing:
@@ -235,7 +235,7 @@ class Engine:
     async def _deliver(self, row: _Row) -> None:
         try:
             await self._try(row)
-        except Exception as error:  # noqa: BLE001 (whatever it is ends the run, in order)
+        except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
         finally:
             self._land(row)

@@ -16,9 +16,9 @@ LONGEST_REST_S = 0.002
 class GroupCommit:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
-    A commit costs nearly the same whatever it carries, so at leisure one takes all that waits, and the next one lets
-    more come together. Under pressure, while requests wait for a place in flight, commits are small and follow each
-    other at once: the rows of a large one would leave together, be answered together and wait for each other again.
+    A commit costs nearly the same for one fact and for many, so at leisure one takes all that waits, and the next
+    one lets more come together. Under pressure, while requests wait for a place in flight, commits are small and follow
+    each other at once: the rows of a large one would leave together, be answered together and wait for each other again.
 
     Facts are committed in the order they were submitted. After the first failure every further one fails with it: a
     process whose journal failed once never writes to it again.
@@ -72,7 +72,7 @@ class GroupCommit:
         if self._failure is None:
             try:
                 moved = await self._append_away([entry for entry, _ in group])
-            except Exception as error:  # noqa: BLE001 (whatever it is, everyone who waits must hear it)
+            except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
                 self._failure = error
                 self._on_failure(error)
         if self._failure is not None:

@@ -71,7 +71,7 @@ class RejectionBreaker:
     in_a_row: int = 0
 
     def learn(self, outcome: Outcome) -> bool:
-        """Take note of what an attempt came to, and return whether the run must stop."""
+        """Note the outcome of an attempt, and return whether the run must stop."""
         match outcome.kind:
             case OutcomeKind.REJECTED:
                 reason = outcome.error_code or outcome.message or outcome.gateway_status

@@ -50,7 +50,7 @@ class JournalThread:
             return await asyncio.shield(calling)
         except asyncio.CancelledError:
             await asyncio.wait([calling])
-            calling.exception()  # whoever asks the journal next hears of it
+            calling.exception()  # the next call to the journal raises it
             raise
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
 """Decides the meaning of a reply or a fault: the one table that leads to an outcome and advice.
 
 The rule everything here serves: only a reply that is complete, strict and about this payout says what became of it.
-Whatever else came back after a byte may have left is UNKNOWN, and UNKNOWN is never sent again. Source: section 4 rule 5
-and section 7 of the gateway's interface: `status` decides, and the HTTP status alone never does.
+Any other reply or fault after a byte may have left is UNKNOWN, and UNKNOWN is never sent again. Source: section 4
+rule 5 and section 7 of the gateway's interface: `status` decides, and the HTTP status alone never does.
 """
 
 import re
@@ -45,7 +45,7 @@ def classify(
     """Return the outcome of an attempt, and what the run should do about it.
 
     `words` is the operator's `[outcomes]`: status word -> outcome, matched exactly. `now` (with its time zone) is only
-    needed for a Retry-After date in a reply without a Date of its own. Never raises, whatever the reply holds.
+    needed for a Retry-After date in a reply without a Date of its own. Never raises, with any reply.
     """
     if isinstance(reply, TransportFault):
         return _of_fault(reply)

@@ -1,6 +1,6 @@
 """Computes the control hash of a collection: SHA-256 over order id, amount and currency.
 
-Source: section 5 of the gateway's interface. What it does not show (the order, what stands between the parts, how the
+Source: section 5 of the gateway's interface. What it does not show (the order, the text between the parts, how the
 amount is written, whether a secret is mixed in) is the operator's word, without a default.
 """
 

@@ -19,7 +19,7 @@ _quoted = json.encoder.encode_basestring
 class EncodedBody:
     """A request body, and the (name, value as text) pairs it holds, in the form's order.
 
-    The value of `amount` has the very digits that stand in the body. Neither is shown: they name a payee.
+    The value of `amount` has the very digits of the body. Neither is shown: they name a payee.
     """
 
     body: bytes = field(repr=False)
@@ -41,7 +41,7 @@ class Supplies:
 def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, supplies: Supplies) -> EncodedBody:
     """Return the JSON object of the country's form for `instruction`, as UTF-8.
 
-    Fields stand in the form's order, without those that the country omits and those that are optional and absent.
+    Fields are in the form's order, without those that the country omits and those that are optional and absent.
     `amount` is a JSON number with the sheet's own digits, or a text with two decimals: it goes from text to text and is
     never a float. Source: sections 2.1 and 2.2 of the gateway's interface.
 

@@ -17,7 +17,7 @@ from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import SignatureProfile, percent_encode
 
 METHOD = "POST"
-SECRET_SHOWN = "<secret>"  # noqa: S105 (what stands for one)
+SECRET_SHOWN = "<secret>"  # noqa: S105 (it replaces one)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Keeper:
         failure: Exception | None = None
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._spool.append, contents)
-        except Exception as error:  # noqa: BLE001 (whatever it is, everyone who waits must hear it)
+        except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
             failure = error
         for _, durable in group:
             if durable.done():

@@ -1,6 +1,6 @@
 """Handles the requests of the listener as an ASGI callable: counts, reads, keeps, and only then answers.
 
-A notification is answered with 200 once it is durable, whatever it says: an unknown order, a word that is not listed, a
+A notification is answered with 200 once it is durable, with any content: an unknown order, a word that is not listed, a
 hash that is wrong. It is kept, and what comes of it is the journal's to decide; the one who sent it learns nothing.
 """
 
@@ -54,7 +54,7 @@ class Limits:
 class ListenerApp:
     """The ASGI callable. `path` is the one path that is listened on, its secret token included.
 
-    `read` tells what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
+    `read` returns what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
     `InboxUnwritable`. `counts` says what happened so far, by words of ours.
     """
 
@@ -82,7 +82,7 @@ class ListenerApp:
         """Serve one request. What never arrived whole is not looked at."""
         try:
             status = await self._serve(scope, receive)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it was not kept: the sender must hear that)
+        except Exception as error:  # noqa: BLE001 (after any error it was not kept: the sender must hear that)
             # Without the error's own text, which could quote the request.
             _log.error("The listener failed on a request: %s.", type(error).__name__)
             status = 503

@@ -18,7 +18,7 @@ MAX_CONNECTIONS = 512
 MAX_HEAD_BYTES = 16 * 1024
 _BACKLOG = 2048
 
-# Without a handler of its own the library's warnings would go to standard error, with whatever they quote.
+# Without this handler the library's warnings would go to standard error, with any text that they quote.
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 

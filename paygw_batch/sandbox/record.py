@@ -1,7 +1,7 @@
 """Keeps the sandbox's record: one line for every order that it received, in a CSV that a person can read.
 
-It tells what a real gateway would know, and judges what the client believes. It does not deduplicate: the gateway
-promises no idempotency, so an order that arrives twice is paid twice and stands here twice.
+It has what a real gateway would know, and shows whether the client is right. It does not deduplicate: the gateway
+promises no idempotency, so an order that arrives twice is paid twice and is here twice.
 """
 
 import csv

@@ -22,7 +22,7 @@ _BACKLOG = 2048
 _START_LIMIT_S = 30
 _STOP_LIMIT_S = 10
 
-# Without a handler of its own the library's warnings would go to standard error.
+# Without this handler the library's warnings would go to standard error.
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 

@@ -301,7 +301,7 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         section = getattr(settings, name)
         if not isinstance(section, Section):
             continue
-        # Without following links: whether one stands there is the business of whoever opens the file.
+        # Without following links: whether there is one matters to the code that opens the file.
         paths = {key: Path(os.path.abspath(base / value)) for key, value in section if isinstance(value, Path)}  # noqa: PTH100 (Path.resolve would follow them)
         if paths:
             changed[name] = section.model_copy(update=paths)

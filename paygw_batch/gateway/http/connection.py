@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
     ) -> "asyncio.Future[RawReply | TransportFault]":
         """Send the bytes of one whole request, once, and return the future of what comes of it.
 
-        The future ends after `read_timeout_s` of silence, and at `deadline_s` of the loop's clock, whatever drips.
+        The future ends after `read_timeout_s` of silence, and at `deadline_s` of the loop's clock, even if bytes come.
         """
         result = self._result = self._loop.create_future()
         transport = self._transport
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
         """The TCP connection is established."""
         self._transport = cast("asyncio.Transport", transport)
         self._arrivals = Arrivals(transport.get_extra_info("socket").fileno())
-        # With no slack, `resume_writing` tells the moment the kernel has taken the whole request.
+        # With no slack, `resume_writing` is called when the kernel has taken the whole request.
         self._transport.set_write_buffer_limits(0)
         self._living.add(self)
 
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
                 else:
                     self._take_encrypted(self._tls, data)
             case _Stage.QUIET:
-                # TLS has a little of its own to say between exchanges (session tickets); nothing else has.
+                # TLS may send session tickets between exchanges; nothing else may come.
                 if self._tls is None or self._tls.decrypt(data):
                     self.abort(*_SPOKE_FIRST)
                 elif self._tls.ended or self._tls.failure:

@@ -122,7 +122,7 @@ class ReplyReader:
             try:
                 self._parser.feed_data(data)
             except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-                # The parser's reason is a fixed text of its own, never a piece of the reply.
+                # The parser's reason is a fixed text, never a piece of the reply.
                 self._break(FaultKind.PROTOCOL_ERROR, str(error))
         if self._broken is not None:
             self._settle(self._broken)

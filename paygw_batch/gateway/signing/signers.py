@@ -86,7 +86,7 @@ class SigningThreads:
 class SigningProcesses:
     """Signs in processes of their own (`signing_process`), which end when their input does: also when we are killed.
 
-    The key goes to them through a pipe, and never stands in an argument, a file or the environment.
+    The key goes to them through a pipe, and is never in an argument, a file or the environment.
     """
 
     def __init__(self, key: PrivateKey) -> None:
@@ -189,7 +189,7 @@ def _process() -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
         raise FileNotFoundError(errno.ENOENT, "this program does not run in a Python of its own")
-    # A group of its own: the interrupt of a terminal is for the run, which then drains and needs its signers no more.
+    # A separate process group: the interrupt of a terminal is for the run, which drains and then ends them.
     # But not a session: Linux gives each session an equal share of the processor, and niceness counts only within one.
     # What it says when it cannot start is for no one: the run says so, and signs in threads.
     return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)
