@@ -17,11 +17,10 @@ class GroupCommit:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
     A commit costs nearly the same for one fact and for many, so at leisure one takes all that waits, and the next
-    one lets more come together. Under pressure, while requests wait for a place in flight, commits are small and follow
-    each other at once: the rows of a large one would leave together, be answered together and wait for each other again.
-
-    Facts are committed in the order they were submitted. After the first failure every further one fails with it: a
-    process whose journal failed once never writes to it again.
+    one lets more come together. Under pressure, while requests wait for a place in flight, commits are small and
+    follow each other at once: the rows of a large one would leave together, be answered together and wait for each
+    other again. Facts are committed in the order they were submitted. After the first failure every further one
+    fails with it: a process whose journal failed once never writes to it again.
     """
 
     def __init__(
