@@ -41,7 +41,7 @@ def test_an_empty_balance_does_not_reject_a_payroll_row_by_row(program: Program)
     summary = program.json("submit", sheet, "--concurrency", "4")
     assert summary["exit_code"] == 6
     assert "rows in a row were rejected for the same reason: 9001" in summary["message"]
-    assert 10 <= summary["states"]["rejected"] <= 14
+    assert 10 <= summary["states"]["rejected"] <= 20  # a payout still under way can end the first count
     assert summary["states"]["ready"] == 60 - summary["states"]["rejected"]
     assert summary["states"]["paid"] == 3
 
