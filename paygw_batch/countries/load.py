@@ -1,4 +1,4 @@
-"""Country rules from data: the files under config/ and the operator's terms become the frozen values of `rules`."""
+"""Builds the frozen values of `rules` from the files under config/ and the operator's terms."""
 
 import ipaddress
 import re
@@ -72,7 +72,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
 
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
-    """Return how orders of `operation` are asked after: at a path of its own, replies read like the operation's."""
+    """Return how to ask about orders of `operation`: at another path, with replies read like the operation's."""
     return replace(operation, name="enquiry", path=files.read_enquiry(data or config_dir(), profile).path)
 
 
@@ -141,7 +141,7 @@ class _Case:
 
     @property
     def asks(self) -> files.CountryOperationData:
-        """What the country's own file says of the operation."""
+        """The part about the operation in the country's own file."""
         return self.country.operations[self.operation]
 
     @property

@@ -1,4 +1,4 @@
-"""What a country, a form and an operation ask of a row: the types that the data files under config/ become."""
+"""Types for the rules of a country, a form and an operation, as read from config/."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FieldKind(StrEnum):
-    """What a field of a form holds, and with that how it is checked and written."""
+    """The kind of a field of a form. It decides how a value is checked and written."""
 
     TEXT = "text"
     ORDER_ID = "order_id"
@@ -36,7 +36,7 @@ class FieldKind(StrEnum):
 
 
 class AmountForm(StrEnum):
-    """How `amount` stands in a body."""
+    """How `amount` is written in a body."""
 
     NUMBER = "number"
     """A JSON number with the sheet's own digits."""
@@ -138,7 +138,7 @@ class MobileNumbers:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTerms:
-    """What the operator's configuration adds to a country: `[countries.KE.payout]`. All may be absent."""
+    """The operator's additions to a country: `[countries.KE.payout]`. All may be absent."""
 
     purpose: str | None = None
     min_amount: Decimal | None = None
@@ -146,7 +146,7 @@ class OperatorTerms:
     form: str | None = None
     """Enables an operation that the interface does not document for this country."""
     operator: str | None = None
-    """The mobile operator whose wallets `purpose` stands for, as config/mobile-operators.toml calls it."""
+    """The mobile operator whose wallets `purpose` names, as config/mobile-operators.toml calls it."""
     bank_account_pattern: str | None = None
     """A regular expression over the whole of `account_number`, where money also goes to banks."""
     ipaddress: str | None = None

@@ -1,4 +1,4 @@
-"""The engine: takes the due instructions of a batch to the gateway, never more at once than the window allows.
+"""Sends the due instructions of a batch to the gateway, never more at once than the window allows.
 
     due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
@@ -34,7 +34,7 @@ SIGNATURE_AGE_S = 30
 """A signed request that waited longer is signed afresh before it leaves."""
 
 Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
-"""What a reply or a fault means."""
+"""Decides the meaning of a reply or a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RunEnd:
 
 @dataclass(slots=True)
 class _Row:
-    """A due instruction on its way: signed, then launched, and in flight until its last attempt has come to an end."""
+    """A due instruction on its way: signed, then launched, and in flight until its last attempt has ended."""
 
     due: Due
     request: PreparedRequest
@@ -279,7 +279,7 @@ class Engine:
         return verdict
 
     def _heed(self, verdict: Verdict) -> None:
-        """Let what an attempt came to decide how the run goes on."""
+        """Apply the advice that came with an outcome to the run."""
         kind = verdict.outcome.kind
         if kind is not OutcomeKind.NOT_SENT:
             self._tally.sent += 1

@@ -1,4 +1,4 @@
-"""How much may be under way, and when to stop: pure counters that the engine asks before it starts a row.
+"""Pure counters that limit how many rows are in flight and decide when a run stops.
 
 They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a
 row whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a
@@ -29,7 +29,7 @@ class Window:
     size: int = 1
 
     def learn(self, outcome: OutcomeKind) -> None:
-        """Take note of what an attempt came to."""
+        """Note the outcome of an attempt."""
         match outcome:
             case OutcomeKind.ACCEPTED | OutcomeKind.PAID | OutcomeKind.REJECTED:
                 self.size = min(self.limit, self.size * 2)
@@ -47,7 +47,7 @@ class Breaker:
     in_a_row: int = 0
 
     def learn(self, outcome: OutcomeKind) -> bool:
-        """Take note of what an attempt came to, and return whether the run must stop."""
+        """Note the outcome of an attempt, and return whether the run must stop."""
         match outcome:
             case OutcomeKind.UNKNOWN:
                 self.in_a_row += 1

@@ -1,4 +1,4 @@
-"""What a reply or a fault means: the one table from what came back to an outcome and advice.
+"""Decides the meaning of a reply or a fault: the one table that leads to an outcome and advice.
 
 The rule everything here serves: only a reply that is complete, strict and about this payout says what became of it.
 Whatever else came back after a byte may have left is UNKNOWN, and UNKNOWN is never sent again. Source: section 4 rule 5
@@ -42,7 +42,7 @@ def classify(
     *,
     now: datetime | None = None,
 ) -> Verdict:
-    """Return what an attempt came to, and what the run should do about it.
+    """Return the outcome of an attempt, and what the run should do about it.
 
     `words` is the operator's `[outcomes]`: status word -> outcome, matched exactly. `now` (with its time zone) is only
     needed for a Retry-After date in a reply without a Date of its own. Never raises, whatever the reply holds.
@@ -95,7 +95,7 @@ def _of_fault(fault: TransportFault) -> Verdict:
 
 
 def _cause_by_http(http_status: int) -> str | None:
-    """Return why a reply with this HTTP status cannot say what became of a payout, whatever its body, or None."""
+    """Return why no reply with this HTTP status can say whether a payout was made, with any body; None where it can."""
     if http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return "reply.server_error"
     if HTTPStatus.MULTIPLE_CHOICES <= http_status < HTTPStatus.BAD_REQUEST:
@@ -214,6 +214,6 @@ def _http_date(text: str) -> datetime | None:
 
 
 def _header(reply: RawReply, name: str) -> str | None:
-    """Return the header's value; None when it is absent or stands more than once."""
+    """Return the header's value; None when it is absent or repeated."""
     values = [value.strip() for header, value in reply.headers if header == name]
     return values[0] if len(values) == 1 else None

@@ -1,4 +1,4 @@
-"""What the gateway says, read strictly: JSON that no two readers take for two things, and values fit to be kept."""
+"""Reads the gateway's JSON strictly: one meaning for every reader, and only values that can be stored."""
 
 import json
 import re
@@ -50,7 +50,7 @@ _DECODER = json.JSONDecoder(
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Whether lists and objects stand within each other more than `levels` deep."""
+    """Whether lists and objects are nested more than `levels` deep."""
     layer = [value]
     for _ in range(levels):
         layer = [inner for outer in layer for inner in _inside(outer)]

@@ -1,4 +1,4 @@
-"""What the sandbox says: replies as bytes."""
+"""Writes the sandbox's replies as bytes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _AMOUNT = "(the amount)"
 CUSTOMER_PAGE = "https://sandbox.example/pay/"
 """Where a customer would pay, if the sandbox had any; the sandbox's own number of the order follows."""
 _REFUSAL_HEADERS: Mapping[int, Headers] = {401: (("WWW-Authenticate", "OAuth"),), 405: (("Allow", "POST"),)}
-"""What RFC 9110 asks to go with these statuses."""
+"""The headers that RFC 9110 requires with these statuses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What every table of the configuration file is made of, and the tables of operations and of notifications."""
+"""Defines the base of every table of the configuration file, and the tables of operations and notifications."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -35,11 +35,11 @@ AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
 CONTROL_PARTS = ("client_orderid", "amount", "currency")
-"""What section 5 of the gateway's interface has the control of a collection computed from."""
+"""The parts of a collection's control, by section 5 of the gateway's interface."""
 
 
 class NotificationFieldsSection(Section):
-    """`[notifications.fields]`: under which names a notification tells what it is about; without it, the request's."""
+    """`[notifications.fields]`: the names of a notification's fields; without it, the request's."""
 
     order_id: str | None = None
     amount: str | None = None
@@ -143,7 +143,7 @@ class PayinSection(Section):
 
 
 class _TermsSection(Section):
-    """What the interface leaves to the operator in every operation, and what it allows to tighten."""
+    """Values that the interface leaves to the operator in every operation, and limits that may be tightened."""
 
     purpose: str | None = None
     min_amount: AmountText | None = None

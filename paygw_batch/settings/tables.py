@@ -119,7 +119,7 @@ class ApprovalSection(Section):
 
 
 class ReportingSection(Section):
-    """`[reporting]`: whom a run tells of itself: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
+    """`[reporting]`: what a run reports to: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
 
     `hook` is a command without a shell; it gets the summary on its standard input.
     """

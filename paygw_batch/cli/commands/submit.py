@@ -127,16 +127,16 @@ def run_sheet(
     flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, flags)
     rules = rules_of(settings, operation)
+    plan_file = plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    asked_for = Wanted("--out", out, OutputKind.RECONCILIATION)
-    guard.check(asked_for, inputs={"the sheet": sheet, "the plan": plan or default_plan(sheet)}, reporting=not dry_run)
+    inputs = {"the sheet": sheet, "the plan": plan_file}
+    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
 
     def read() -> Submission:
         validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
         _require_as_stated(validated, stated, settings, rules, screen)
-        place, plan_file = out or default_out(sheet, validated.sheet.name), plan or default_plan(sheet)
-        named = out is not None
+        place, named = out or default_out(sheet, validated.sheet.name), out is not None
         asked = Submission(sheet, validated, place, plan_file, guard, named, skip_invalid, amend, strict, repeats_meant)
         return replace(asked, first=first)
 
