@@ -1,5 +1,8 @@
 """The gateway as it really answers: what the operator's configuration says of it decides how a run goes."""
 
+import json
+import sqlite3
+from contextlib import closing
 from importlib.metadata import version
 
 import pytest
@@ -142,3 +145,46 @@ def test_rwanda_cannot_do_without_the_name_that_the_interface_requires(program: 
     text = sandbox_toml().replace("[countries.RW.payout]", '[countries.RW.payout]\noptional = ["account_name"]')
     program.config.write_text(text)
     assert "the gateway's interface requires account_name for Rwanda" in program.run("doctor").stderr
+
+
+def test_raw_replies_of_rows_that_were_not_paid_are_kept_and_shown(program: Program) -> None:
+    sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9001.00", prefix="NO")])
+    batch = program.json("submit", sheet)["batch"]
+    assert program.json("status", batch, "--row", "2")["replies"] == []
+    (kept,) = program.json("status", batch, "--row", "3")["replies"]
+    assert kept["attempt"] == 1
+    assert kept["head"].startswith("HTTP/1.1 200\n")
+    assert json.loads(kept["body"])["error-message"] == "Declined by the sandbox."
+    shown = program.run("status", batch, "--row", "3").output
+    assert "Row 3 is rejected, after 1 attempt." in shown
+    assert '"error-code": "9001"' in shown
+    assert program.run("verify").exit_code == 0
+    assert program.run("status", batch, "--row", "9").exit_code == 2
+    assert program.run("status", "--row", "3").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE reply SET body = x'00'", "UPDATE reply SET head = 'HTTP/1.1 201'", "DELETE FROM reply"]
+)
+def test_verify_finds_a_reply_that_was_changed_or_removed(program: Program, change: str) -> None:
+    program.json("submit", program.sheet(kenyan_rows(2, amount="9001.00")))
+    with closing(sqlite3.connect(program.journal)) as database, database:
+        triggers = database.execute("SELECT name, sql FROM sqlite_schema WHERE name LIKE 'reply_is_never%'").fetchall()
+        for name, _ in triggers:
+            database.execute(f"DROP TRIGGER {name}")
+        database.execute(change)
+        for _, sql in triggers:
+            database.execute(sql)
+    result = program.run("verify")
+    assert result.exit_code == 7
+    assert "The reply that is kept for fact" in result.stderr
+
+
+def test_a_reply_cannot_write_to_the_terminal(program: Program) -> None:
+    behaviour = program.home / "behaviour.toml"
+    behaviour.write_text('[default]\nstatus = "declined"\nmessage = "\u202eevil\\u001b[2J"\n')
+    program.config.write_text(program.config.read_text() + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
+    batch = program.json("submit", program.sheet(kenyan_rows(1)))["batch"]
+    shown = program.run("status", batch, "--row", "2").output
+    assert "\\u202eevil" in shown
+    assert not {"\u202e", "\x1b"} & set(shown)
