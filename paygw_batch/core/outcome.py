@@ -27,6 +27,7 @@ class Outcome:
 
     `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
     `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.
+    `reply_sha256` is the digest of the raw reply, in hex, where that is kept.
     `customer_url` is where the customer of a collection goes to pay, where the gateway named such a page.
     """
 
@@ -39,6 +40,7 @@ class Outcome:
     message: str | None = None
     conflict: bool = False
     customer_url: str | None = None
+    reply_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

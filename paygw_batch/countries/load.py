@@ -23,6 +23,20 @@ from paygw_batch.countries.rules import (
 from paygw_batch.errors import ConfigurationError
 
 _NO_TERMS = OperatorTerms()
+_EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+\.[A-Za-z]{2,}")
+_POSTAL_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
+_MAY_BE_FILLED_IN = frozenset({FieldKind.TEXT, FieldKind.EMAIL, FieldKind.IPV4, FieldKind.POSTAL_CODE})
+_NEVER_OPTIONAL = frozenset(
+    {
+        FieldKind.ORDER_ID,
+        FieldKind.AMOUNT,
+        FieldKind.CURRENCY,
+        FieldKind.CONTROL,
+        FieldKind.WALLET,
+        FieldKind.LOCAL_PHONE,
+    }
+)
+"""What says whom is paid, how much, and under which id."""
 
 
 def config_dir() -> Path:
@@ -144,7 +158,7 @@ class _Case:
     def omitted(self) -> frozenset[str]:
         """The fields of the form that are never sent for this country."""
         fields = self.forms[self.form_name].fields if self.form_name in self.forms else []
-        not_asked = {field.name for field in fields if not field.everywhere} - set(self.asks.further)
+        not_asked = {field.name for field in fields if not field.everywhere} - {*self.asks.further, *self.terms.also}
         return frozenset(not_asked) | frozenset(self.asks.omitted)
 
     @property
@@ -152,7 +166,32 @@ class _Case:
         """The fields that are sent for this country, by name; none while there is no form."""
         if self.form_name not in self.forms:
             return {}
-        return {field.name: field for field in self.forms[self.form_name].fields if field.name not in self.omitted}
+        return {field.name: field for field in self.fields if field.name not in self.omitted}
+
+    @property
+    def fields(self) -> tuple[files.FieldData, ...]:
+        """The form's fields, and those that the operator wants sent as well."""
+        own = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
+        have = {field.name for field in own}
+        return (*own, *(self.addable[name] for name in self.terms.also if name in self.addable and name not in have))
+
+    @property
+    def addable(self) -> Mapping[str, files.FieldData]:
+        """The fields that could be sent as well: of all forms, those that a sheet or the configuration may have.
+
+        Where several forms have a field of that name, the operation's usual form says of what kind it is.
+        """
+        every = [field for form in self.forms.values() for field in form.fields]
+        usual = self.forms[self.read.default_form].fields
+        found = {field.name: field for field in (*every, *usual)}
+        columns = {*self.read.columns, "server_callback_url"}
+        return {name: field for name, field in found.items() if name in columns}
+
+    @property
+    def not_required(self) -> frozenset[str]:
+        """The fields that the operator calls optional, and those from the sheet that are sent as well."""
+        own = {*self.terms.optional, *self.terms.also}
+        return frozenset(name for name in own if name in self.sent and self.sent[name].from_sheet)
 
     @property
     def supplied(self) -> Mapping[str, str]:
@@ -164,7 +203,7 @@ class _Case:
     def missing(self) -> tuple[str, ...]:
         """The names of the terms that are needed and absent."""
         supplies = [name for name in self.read.operator_supplies if not self.sent or name in self.sent]
-        absent = [name for name in supplies if name not in {*self.asks.relaxed, *self.supplied}]
+        absent = [name for name in supplies if name not in {*self.asks.relaxed, *self.terms.optional, *self.supplied}]
         return (*([] if self.form_name else ["form"]), *absent)
 
     def check_data(self) -> None:
@@ -184,10 +223,11 @@ class _Case:
 
 def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
     usable = bool(case.form_name) and not (case.asks.unusable and case.missing)
-    form = _form(case.form_name, case.forms[case.form_name]) if usable and case.form_name in case.forms else None
+    form = _form(case) if usable and case.form_name in case.forms else None
     sent = case.sent if form is not None else {}
     defaults = {name: field.default for name, field in sent.items() if field.default is not None}
     defaults |= {name: value for name, value in case.supplied.items() if name in sent and name != "purpose"}
+    defaults |= {name: value for name, value in case.terms.defaults.items() if name in sent}
     pattern = case.terms.bank_account_pattern
     return CountryRule(
         operation=case.operation,
@@ -207,7 +247,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         ),
         form=form,
         unusable="" if usable else case.asks.unusable,
-        required=frozenset(sent) - frozenset(case.asks.relaxed),
+        required=frozenset(sent) - {*case.asks.relaxed, *case.not_required},
         omitted=case.omitted,
         purpose=case.terms.purpose,
         operator=case.terms.operator,
@@ -222,9 +262,10 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
     )
 
 
-def _form(name: str, read: files.FormData) -> Form:
-    fields = tuple(FormField(field.name, field.kind, field.from_sheet) for field in read.fields)
-    return Form(name, fields, tuple((column, tuple(names)) for column, names in read.shown.items()))
+def _form(case: _Case) -> Form:
+    fields = tuple(FormField(field.name, field.kind, field.from_sheet) for field in case.fields)
+    shown = case.forms[case.form_name].shown
+    return Form(case.form_name, fields, tuple((column, tuple(names)) for column, names in shown.items()))
 
 
 def _several_purposes(operation: str, read: files.OperationData, rules: Rules) -> Iterator[str]:
@@ -242,6 +283,7 @@ def _wrong_terms(case: _Case) -> Iterator[str]:
     yield from _wrong_values(case)
     yield from _wrong_amounts(case)
     yield from _wrong_operator(case)
+    yield from _wrong_fields(case)
     pattern = case.terms.bank_account_pattern
     if pattern is not None:
         key = f"{case.key}.bank_account_pattern"
@@ -270,10 +312,50 @@ def _wrong_values(case: _Case) -> Iterator[str]:
             yield f"{key}: {name} is never sent for {case.country.name}; remove it."
         elif case.sent and name not in case.sent:
             yield f"{key}: the {case.form_name} form has no {name}; remove it."
-        if not value.strip() or value != value.strip() or not value.isprintable():
+        if not _is_one_line(value):
             yield f"{key}: must be a text of one line that neither is blank nor begins or ends with a blank."
         elif name == "ipaddress" and not _is_ipv4(value):
             yield f"{key}: {value!r} is no IPv4 address."
+
+
+def _wrong_fields(case: _Case) -> Iterator[str]:
+    """Yield a sentence for each name under `optional`, `also` and `defaults` that cannot be meant."""
+    if not case.sent:
+        return
+    for name in case.terms.optional:
+        if name not in case.sent:
+            yield f"{case.key}.optional: the {case.form_name} form has no {name}; {files.nearest(name, case.sent)}"
+        elif name in case.asks.required:
+            yield f"{case.key}.optional: the gateway's interface requires {name} for {case.country.name}; remove it."
+        elif case.sent[name].kind in _NEVER_OPTIONAL or not case.sent[name].from_sheet:
+            yield f"{case.key}.optional: nothing is paid without {name}; remove it."
+    yield from _wrong_also(case)
+    for name, value in case.terms.defaults.items():
+        if problem := _wrong_default(case, name, value):
+            yield f"{case.key}.defaults.{name}: {problem}"
+
+
+def _wrong_also(case: _Case) -> Iterator[str]:
+    for name in case.terms.also:
+        if name not in case.addable:
+            yield f"{case.key}.also: there is no field {name!r}; {files.nearest(name, case.addable)}"
+        elif name in case.asks.omitted:
+            yield f"{case.key}.also: {name} is never sent for {case.country.name}; remove it."
+
+
+def _wrong_default(case: _Case, name: str, value: str) -> str:
+    """Return why `value` cannot be sent in a field, or the empty text."""
+    kind = case.sent[name].kind if name in case.sent else None
+    wrong = {
+        f"the {case.form_name} form has no {name}; {files.nearest(name, case.sent)}": kind is None,
+        f"{name} is each row's own to say; remove it.": kind is not None and kind not in _MAY_BE_FILLED_IN,
+        f"{case.key}.{name} says it as well; remove one of them.": name in case.supplied,
+        "must be a text of one line that neither is blank nor begins or ends with a blank.": not _is_one_line(value),
+        f"{value!r} is no IPv4 address.": kind is FieldKind.IPV4 and not _is_ipv4(value),
+        f"{value!r} is no e-mail address.": kind is FieldKind.EMAIL and _EMAIL.fullmatch(value) is None,
+        f"{value!r} is no postal code.": kind is FieldKind.POSTAL_CODE and _POSTAL_CODE.fullmatch(value) is None,
+    }
+    return next((sentence for sentence, is_so in wrong.items() if is_so), "")
 
 
 def _wrong_operator(case: _Case) -> Iterator[str]:
@@ -302,6 +384,10 @@ def _is_amount(amount: Decimal, decimals: int) -> bool:
         return False
     exponent = amount.as_tuple().exponent
     return isinstance(exponent, int) and -exponent <= decimals
+
+
+def _is_one_line(text: str) -> bool:
+    return bool(text) and text == text.strip() and text.isprintable()
 
 
 def _is_ipv4(text: str) -> bool:

@@ -155,6 +155,12 @@ class OperatorTerms:
     city: str | None = None
     zip_code: str | None = None
     merchant_data: str | None = None
+    optional: tuple[str, ...] = ()
+    """Fields that this operator does not require, although the interface's examples all have them."""
+    also: tuple[str, ...] = ()
+    """Fields that are sent although the interface's example lacks them."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What is sent in a field where the sheet says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

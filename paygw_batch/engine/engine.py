@@ -19,10 +19,11 @@ from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopR
 from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.engine.pacing import TRIES, Breaker, RejectionBreaker, Rhythm, Window, wait_before_try
 from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
+from paygw_batch.engine.raw_reply import kept_reply
 from paygw_batch.engine.threads import Away
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import Due, Entry, Journal
+from paygw_batch.journal import Due, Entry, Journal, KeptReply
 
 PAGE_ROWS = 64
 """How many due instructions are read from the journal at a time: no more than commits can wait for."""
@@ -262,16 +263,17 @@ class Engine:
                 return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
-            verdict = Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
+            kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
-            verdict = self._judge(await self._gateway.deliver(request), request.expected)
+            came_back = await self._gateway.deliver(request)
+            kept, verdict = kept_reply(came_back, self._judge(came_back, request.expected))
         self._heed(verdict)
         if not isinstance(verdict.advice, TryAgain):
             # The row that is launched in its place runs, and hands in its intent, only once this one has handed in its
             # outcome and waits: they share a commit, and no commit shows more rows in flight than there are places.
             self._land(row)
         try:
-            await self._record(due, attempt, Concluded(verdict.outcome))
+            await self._record(due, attempt, Concluded(verdict.outcome), kept)
         except Exception:
             self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
@@ -298,9 +300,9 @@ class Engine:
             case GoOn() | TryAgain():
                 pass
 
-    def _record(self, due: Due, attempt: int, fact: Fact) -> asyncio.Future[bool]:
+    def _record(self, due: Due, attempt: int, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[bool]:
         """Hand a fact to the next commit; the future is done when it is durable."""
-        return self._committer.submit(Entry(due.number, attempt, fact, timestamp(self._world.now())))
+        return self._committer.submit(Entry(due.number, attempt, fact, timestamp(self._world.now()), reply))
 
     # Stopping.
 

@@ -15,6 +15,7 @@ from paygw_batch.journal.evidence_port import EvidenceReader
 from paygw_batch.journal.spelling_port import SpellingReader
 from paygw_batch.journal.values import (
     Amendment,
+    AttemptReply,
     BatchRecord,
     CarriedOut,
     Clash,
@@ -119,6 +120,10 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
 
     def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
         """Return number and standing of the instruction behind a row of a batch."""
+        ...
+
+    def replies(self, number: int) -> Sequence[AttemptReply]:
+        """Return the raw replies that are kept about instruction `number`, oldest first."""
         ...
 
     def verify(self) -> Mapping[str, int]:

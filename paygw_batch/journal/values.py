@@ -1,6 +1,7 @@
 """Defines the values that cross the journal's port."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paygw_batch.core.evidence import EvidenceSource, Finding
@@ -132,6 +133,33 @@ class Due:
     order_id: str
 
 
+def reply_sha256(head: str, body: bytes) -> str:
+    """Return the digest of a raw reply, in hex: over its head, two line feeds, and its body."""
+    return hashlib.sha256(head.encode() + b"\n\n" + body).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReply:
+    """A raw reply of the gateway: status line and headers that matter, a line each, and the body."""
+
+    head: str = field(repr=False)
+    body: bytes = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Its digest, in hex: what the fact names that it led to."""
+        return reply_sha256(self.head, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReply:
+    """The raw reply that attempt `attempt` got, whose outcome was recorded at UTC time `at`."""
+
+    attempt: int
+    at: str
+    reply: KeptReply
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One fact to append: about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
@@ -140,6 +168,8 @@ class Entry:
     attempt: int
     fact: Fact
     at: str
+    reply: KeptReply | None = None
+    """The raw reply that led to the fact, where it is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,11 @@ class Settings(Section):
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
         """Return what the operator's configuration adds to each country, for an operation."""
         sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
-        return {code: OperatorTerms(**terms.model_dump()) for code, terms in sections.items() if terms is not None}
+        return {
+            code: OperatorTerms(**{**terms.model_dump(), "optional": tuple(terms.optional), "also": tuple(terms.also)})
+            for code, terms in sections.items()
+            if terms is not None
+        }
 
     def urls(self) -> Mapping[str, str | None]:
         """Return the operator's own addresses, by the name of the field that carries them."""

@@ -1,5 +1,6 @@
 """Defines the base of every table of the configuration file, and the tables of operations and notifications."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
@@ -150,6 +151,9 @@ class _TermsSection(Section):
     ipaddress: str | None = None
     order_desc: str | None = None
     operator: str | None = None
+    optional: list[str] = Field(default_factory=list)
+    also: list[str] = Field(default_factory=list)
+    defaults: Mapping[str, str] = Field(default_factory=dict)
 
 
 class PayoutTermsSection(_TermsSection):

@@ -55,6 +55,8 @@ def test_an_age_is_told_in_its_two_largest_units(age: timedelta, text: str) -> N
 
 
 def test_rows_in_doubt_come_first_and_only_so_many_are_shown(program: Program) -> None:
+    text = program.config.read_text().replace("[submission]", "[submission]\nstop_after_rejected = 0")
+    program.config.write_text(text)
     rows = [*kenyan_rows(30, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9010", prefix="WHAT")]
     sheet = program.sheet(rows)
     program.json("submit", sheet)

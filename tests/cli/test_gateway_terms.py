@@ -1,6 +1,11 @@
 """The gateway as it really answers: what the operator's configuration says of it decides how a run goes."""
 
+import json
+import sqlite3
+from contextlib import closing
 from importlib.metadata import version
+
+import pytest
 
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.test_collect import HEADING as COLLECTING
@@ -39,7 +44,7 @@ def test_an_empty_balance_does_not_reject_a_payroll_row_by_row(program: Program)
     summary = program.json("submit", sheet, "--concurrency", "4")
     assert summary["exit_code"] == 6
     assert "rows in a row were rejected for the same reason: 9001" in summary["message"]
-    assert 10 <= summary["states"]["rejected"] <= 14
+    assert 10 <= summary["states"]["rejected"] <= 20  # a payout still under way can end the first count
     assert summary["states"]["ready"] == 60 - summary["states"]["rejected"]
     assert summary["states"]["paid"] == 3
 
@@ -73,3 +78,113 @@ def test_a_version_is_stated(program: Program) -> None:
     result = program.run("--version", config=False)
     assert result.exit_code == 0
     assert result.stdout == f"paygw-batch, version {version('paygw-batch')}\n"
+
+
+TANZANIAN = "country,client_orderid,amount,receiver_first_name,receiver_last_name,receiver_phone"
+ROW = "TZ,PAY-1,1500,Juma,Mushi,0712345678"
+
+
+def tanzania(program: Program, terms: str) -> None:
+    """Write these terms for payouts to Tanzania."""
+    program.config.write_text(sandbox_toml().replace("[countries.TZ.payout]", f"[countries.TZ.payout]\n{terms}"))
+
+
+def test_a_payroll_without_email_addresses_is_paid_where_the_operator_does_not_ask_for_them(program: Program) -> None:
+    sheet = program.sheet([ROW], heading=TANZANIAN)
+    assert program.run("submit", sheet).exit_code == 3
+    tanzania(program, 'optional = ["receiver_email"]')
+    assert program.json("submit", sheet)["states"] == {"paid": 1}
+    assert program.record()
+
+
+def test_fields_are_sent_that_the_example_lacks_and_defaults_fill_what_a_sheet_leaves_out(program: Program) -> None:
+    tanzania(
+        program,
+        'optional = ["receiver_email"]\nalso = ["server_callback_url"]\ndefaults = { order_desc = "Salary" }',
+    )
+    sheet = program.sheet([ROW], heading=TANZANIAN)
+    shown = program.run("sign", sheet, "--row", "2").output
+    assert '"server_callback_url":"' in shown
+    assert '"order_desc":"Salary"' in shown
+    assert "receiver_email" not in shown
+    assert program.json("submit", sheet)["states"] == {"paid": 1}
+
+
+def test_what_is_filled_in_is_told(program: Program) -> None:
+    found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
+    assert found["country TZ"] == 'sent where a sheet says nothing: ipaddress = "127.0.0.1", order_desc = "Payout"'
+    sheet = program.sheet([f"{ROW},a@example.com,Wages"], heading=f"{TANZANIAN},receiver_email,order_desc")
+    told = " ".join(program.run("validate", sheet).output.split())
+    assert 'TZ: the sheet does not say these, so they are filled in: ipaddress = "127.0.0.1".' in told
+    assert 'TZ: empty cells are filled in: order_desc = "Payout".' in told
+
+
+@pytest.mark.parametrize(
+    ("terms", "sentence"),
+    [
+        ('optional = ["receiver_mail"]', "countries.TZ.payout.optional: the receiver form has no receiver_mail"),
+        ('optional = ["amount"]', "nothing is paid without amount"),
+        ('optional = ["receiver_phone"]', "nothing is paid without receiver_phone"),
+        ('also = ["callback"]', "countries.TZ.payout.also: there is no field 'callback'"),
+        ('defaults = { receiver_phone = "0712345678" }', "receiver_phone is each row's own to say"),
+        ('defaults = { ipaddress = "here" }', "'here' is no IPv4 address"),
+        ('defaults = { receiver_email = "here" }', "'here' is no e-mail address"),
+        ('defaults = { order_desc = " " }', "must be a text of one line"),
+        ('order_desc = "A"\ndefaults = { order_desc = "B" }', "says it as well"),
+        ('option = ["receiver_email"]', "countries.TZ.payout.option is not a known key"),
+    ],
+)
+def test_terms_that_cannot_be_meant_are_refused(program: Program, terms: str, sentence: str) -> None:
+    tanzania(program, terms)
+    result = program.run("doctor")
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())
+
+
+def test_rwanda_cannot_do_without_the_name_that_the_interface_requires(program: Program) -> None:
+    text = sandbox_toml().replace("[countries.RW.payout]", '[countries.RW.payout]\noptional = ["account_name"]')
+    program.config.write_text(text)
+    assert "the gateway's interface requires account_name for Rwanda" in program.run("doctor").stderr
+
+
+def test_raw_replies_of_rows_that_were_not_paid_are_kept_and_shown(program: Program) -> None:
+    sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9001.00", prefix="NO")])
+    batch = program.json("submit", sheet)["batch"]
+    assert program.json("status", batch, "--row", "2")["replies"] == []
+    (kept,) = program.json("status", batch, "--row", "3")["replies"]
+    assert kept["attempt"] == 1
+    assert kept["head"].startswith("HTTP/1.1 200\n")
+    assert json.loads(kept["body"])["error-message"] == "Declined by the sandbox."
+    shown = program.run("status", batch, "--row", "3").output
+    assert "Row 3 is rejected, after 1 attempt." in shown
+    assert '"error-code": "9001"' in shown
+    assert program.run("verify").exit_code == 0
+    assert program.run("status", batch, "--row", "9").exit_code == 2
+    assert program.run("status", "--row", "3").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE reply SET body = x'00'", "UPDATE reply SET head = 'HTTP/1.1 201'", "DELETE FROM reply"]
+)
+def test_verify_finds_a_reply_that_was_changed_or_removed(program: Program, change: str) -> None:
+    program.json("submit", program.sheet(kenyan_rows(2, amount="9001.00")))
+    with closing(sqlite3.connect(program.journal)) as database, database:
+        triggers = database.execute("SELECT name, sql FROM sqlite_schema WHERE name LIKE 'reply_is_never%'").fetchall()
+        for name, _ in triggers:
+            database.execute(f"DROP TRIGGER {name}")
+        database.execute(change)
+        for _, sql in triggers:
+            database.execute(sql)
+    result = program.run("verify")
+    assert result.exit_code == 7
+    assert "The reply that is kept for fact" in result.stderr
+
+
+def test_a_reply_cannot_write_to_the_terminal(program: Program) -> None:
+    behaviour = program.home / "behaviour.toml"
+    behaviour.write_text('[default]\nstatus = "declined"\nmessage = "\u202eevil\\u001b[2J"\n')
+    program.config.write_text(program.config.read_text() + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
+    batch = program.json("submit", program.sheet(kenyan_rows(1)))["batch"]
+    shown = program.run("status", batch, "--row", "2").output
+    assert "\\u202eevil" in shown
+    assert not {"\u202e", "\x1b"} & set(shown)

@@ -22,6 +22,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.gateway.message import TransportFault
+from paygw_batch.report.preview import filled_in
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.settings.configuration import Settings, unknown_variables
@@ -143,6 +144,8 @@ def _of_each_country(what: str, rules: Rules) -> Iterator[HealthCheck]:
             yield HealthCheck(f"{what} {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
         elif rule.form is None:
             yield HealthCheck(f"{what} {code}", Health.WARNING, rule.unusable)
+        elif told := filled_in(rule):
+            yield HealthCheck(f"{what} {code}", Health.GOOD, f"sent where a sheet says nothing: {told}")
 
 
 def _columns(settings: Settings) -> HealthCheck:

@@ -14,7 +14,7 @@ import click
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.screen.batch_states import states_of, summary_of, totals_of
-from paygw_batch.cli.screen.gateway_messages import show_all_evidence, show_evidence
+from paygw_batch.cli.screen.gateway_messages import show_all_evidence, show_evidence, show_replies
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.watch import follow
 from paygw_batch.compose.outputs import OutputKind, Wanted
@@ -69,6 +69,7 @@ _ORDERS: Mapping[str, Callable[[_Listed], Any]] = {
 @click.option("--in-doubt", is_flag=True, help="Only the rows in doubt.")
 @click.option("--out", type=click.Path(path_type=Path), help="With --in-doubt: write the question list for support.")
 @click.option("--history", is_flag=True, help="Also who did what to it and when.")
+@click.option("--row", type=click.IntRange(1), help="Also the gateway's raw replies about this row.")
 @click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="opened", help="The order of all batches.")
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
 @force_option
@@ -80,6 +81,7 @@ def command(
     in_doubt: bool,
     out: Path | None,
     history: bool,
+    row: int | None,
     order: str,
     watch: bool,
     force: bool,
@@ -91,8 +93,8 @@ def command(
     minor_units = minor_units_by_currency()
     if out is not None and not in_doubt:
         raise UsageError("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row.")
-    if batch is None and (in_doubt or watch or history):
-        raise UsageError("--in-doubt, --history and --watch are about one batch: name it.")
+    if batch is None and (in_doubt or watch or history or row is not None):
+        raise UsageError("--in-doubt, --history, --row and --watch are about one batch: name it.")
     wanted, guard = Wanted("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
     guard.check(wanted, inputs={"the sheet": None if batch is None else Path(batch)})
     if batch is not None and watch:
@@ -106,6 +108,9 @@ def command(
             summary = _one(settings, journal, record, minor_units, screen, only_doubt=in_doubt)
             if history:
                 summary = replace(summary, further={**summary.further, "history": _history(journal, record, screen)})
+            if row is not None:
+                replies = show_replies(journal, record, row, screen)
+                summary = replace(summary, further={**summary.further, "replies": replies})
             if out is not None:
                 write_frame(asked := questions(journal, record, minor_units), out)
                 screen.say(f"{asked.height:,} questions for the gateway's support are in {out}.")

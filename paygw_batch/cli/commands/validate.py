@@ -17,6 +17,7 @@ from paygw_batch.cli.options import (
 from paygw_batch.cli.screen.screen import Screen, listed, warnings_told
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
+from paygw_batch.report.preview import filled_in_notes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects
@@ -55,6 +56,7 @@ def command(
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
+    screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
     screen.findings("Defects", validated.defects)
     screen.findings("Warnings", validated.warnings)
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))

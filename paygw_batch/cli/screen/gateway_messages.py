@@ -5,6 +5,8 @@ from typing import assert_never
 
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.core.evidence import Finding
+from paygw_batch.core.shown_states import shown_state
+from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, WaitingEvidence
 
 SHOWN_MESSAGES = 20
@@ -33,6 +35,34 @@ def show_evidence(journal: JournalReader, record: BatchRecord, screen: Screen) -
         }
         for one in waiting
     ]
+
+
+def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
+    """Show the raw replies that are kept about a row; return them as --json tells them.
+
+    Raises `UsageError` for a row that the batch does not have.
+    """
+    found = journal.row(record.number, row)
+    if found is None:
+        raise UsageError(f"Batch {record.batch} has no row {row}.", hint="The header is row 1, as in a spreadsheet.")
+    number, standing = found
+    replies = journal.replies(number)
+    state = shown_state(standing.state).replace("_", " ")
+    attempts = f"{standing.attempt} {'attempt' if standing.attempt == 1 else 'attempts'}"
+    screen.say(f"Row {row} is {state}, after {attempts}.")
+    if not replies:
+        screen.say("No reply is kept: none came, or the row was paid at once. Earlier versions kept none.")
+    for one in replies:
+        screen.say(f"Attempt {one.attempt}, reply recorded at {one.at}:")
+        for line in (*one.reply.head.splitlines(), "", *_text(one.reply.body).splitlines()):
+            screen.say(f"    {line}")
+    return [
+        {"attempt": one.attempt, "at": one.at, "head": one.reply.head, "body": _text(one.reply.body)} for one in replies
+    ]
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "backslashreplace")
 
 
 def show_all_evidence(journal: JournalReader, screen: Screen) -> Mapping[str, int]:

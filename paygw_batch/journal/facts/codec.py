@@ -114,6 +114,8 @@ def _outcome_details(outcome: Outcome) -> str:
         parts.append(f'"http_status":{outcome.http_status}')
     if outcome.message is not None:
         parts.append(f'"message":{_quoted(outcome.message)}')
+    if outcome.reply_sha256 is not None:
+        parts.append(f'"reply_sha256":{_quoted(outcome.reply_sha256)}')
     return f"{{{','.join(parts)}}}"
 
 

@@ -16,7 +16,7 @@ from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.codec import BATCH_OPENED
 from paygw_batch.journal.facts.history import HISTORY_KINDS, history_of
 from paygw_batch.journal.facts.progress import amendable, row_standing
-from paygw_batch.journal.sqlite import messages, spellings
+from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite import states as states_disk
 from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import fetch
@@ -24,6 +24,7 @@ from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, STATES, progress_
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
+    AttemptReply,
     BatchRecord,
     CarriedOut,
     Clash,
@@ -318,6 +319,11 @@ class SqliteReader:
             (batch, row),
         )
         return next(((number, Standing(STATES[state], *rest)) for number, state, *rest in found), None)
+
+    def replies(self, number: int) -> Sequence[AttemptReply]:
+        """Return the raw replies that are kept about an instruction, oldest first."""
+        with self._plainly():
+            return replies.of_instruction(self._connection, number)
 
     def verify(self) -> Mapping[str, int]:
         """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""

@@ -66,6 +66,22 @@ CREATE TRIGGER batch_reference_is_never_changed BEFORE UPDATE ON batch_reference
 CREATE TRIGGER batch_reference_is_never_removed BEFORE DELETE ON batch_reference
     BEGIN SELECT RAISE(ABORT, 'references of batches are never removed'); END;
 
+-- Version 4 of the journal: the raw replies of the gateway for rows that did not end paid. The SHA-256 of head and body is in
+-- the fact that the reply led to, under the chain; facts of earlier versions have none. `head` is the status line and the
+-- headers that matter. It holds what the gateway says of payees, and never leaves this file but for `status --row`.
+CREATE TABLE reply (
+    fact        INTEGER PRIMARY KEY REFERENCES fact (seq),
+    instruction INTEGER NOT NULL REFERENCES instruction (number),
+    head        TEXT NOT NULL,
+    body        BLOB NOT NULL CHECK (length(body) <= 65536)
+) STRICT;
+CREATE INDEX reply_by_instruction ON reply (instruction);
+
+CREATE TRIGGER reply_is_never_changed BEFORE UPDATE ON reply
+    BEGIN SELECT RAISE(ABORT, 'replies are never changed'); END;
+CREATE TRIGGER reply_is_never_removed BEFORE DELETE ON reply
+    BEGIN SELECT RAISE(ABORT, 'replies are never removed'); END;
+
 -- `lower` folds the case of ASCII, which is all there is to fold in nearly every order id. Not UNIQUE:
 -- earlier versions let ids differ in their spelling alone.
 CREATE INDEX order_id_in_one_case ON order_id (operation, lower(order_id));

@@ -15,13 +15,13 @@ from typing import Any
 
 import apsw
 
-from paygw_batch.core.lifecycle import TRANSITIONS, IllegalMove, Released, Replaced, State
+from paygw_batch.core.lifecycle import TRANSITIONS, Concluded, IllegalMove, Released, Replaced, State
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.chain import Line, Link, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
-from paygw_batch.journal.sqlite import messages, spellings
+from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, progress_of
@@ -230,6 +230,8 @@ class _Replay:
                 fact = decode(kind, details)
             except JournalCorrupt as error:
                 raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
+            if isinstance(fact, Concluded):
+                replies.check(self.connection, seq, number, fact)
             after = advance(progress, fact, attempt, at)
             if isinstance(after, IllegalMove):
                 if contradicts != after.state.value:

@@ -24,7 +24,7 @@ from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
-from paygw_batch.journal.sqlite import messages, spellings
+from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite.bulk import fetch_lines, write_lines
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.sqlite.reader import SqliteReader
@@ -286,6 +286,7 @@ class SqliteJournal(SqliteReader):
         progress = dict(before.progress)
         lines = fold(entries, self._end, progress, before.batches)
         self._add(lines)
+        replies.keep(self._connection, entries, lines)
         moved = {
             number: after
             for number, after in progress.items()

@@ -1,0 +1,44 @@
+"""Raw replies of the gateway, kept beside the facts that they led to: what a person shows to the gateway's support."""
+
+from collections.abc import Sequence
+
+import apsw
+
+from paygw_batch.core.lifecycle import Concluded
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.facts.chain import Line
+from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.values import AttemptReply, Entry, KeptReply, reply_sha256
+
+_INSERT = "INSERT INTO reply VALUES (?, ?, ?, ?)"
+
+
+def keep(connection: apsw.Connection, entries: Sequence[Entry], lines: Sequence[Line]) -> None:
+    """Write the replies of `entries`, which became the facts `lines`, inside the open transaction."""
+    kept = [
+        (line.seq, entry.instruction, entry.reply.head, entry.reply.body)
+        for entry, line in zip(entries, lines, strict=True)
+        if entry.reply is not None
+    ]
+    if kept:
+        connection.executemany(_INSERT, kept)
+
+
+def of_instruction(connection: apsw.Connection, number: int) -> Sequence[AttemptReply]:
+    """Return the replies about an instruction, oldest first."""
+    found = fetch(
+        connection,
+        """SELECT f.attempt, f.at, r.head, r.body FROM reply r JOIN fact f ON f.seq = r.fact
+        WHERE r.instruction = ? ORDER BY r.fact""",
+        (number,),
+    )
+    return [AttemptReply(attempt, at, KeptReply(head, body)) for attempt, at, head, body in found]
+
+
+def check(connection: apsw.Connection, seq: int, number: int, concluded: Concluded) -> None:
+    """Raise `JournalCorrupt` unless the reply that fact `seq` of instruction `number` names is the one that is kept."""
+    found = fetch(connection, "SELECT instruction, head, body FROM reply WHERE fact = ?", (seq,))
+    wanted = concluded.outcome.reply_sha256
+    kept = [(instruction, reply_sha256(head, body)) for instruction, head, body in found]
+    if kept != ([] if wanted is None else [(number, wanted)]):
+        raise JournalCorrupt(f"The reply that is kept for fact {seq} is not the one that came.")
