@@ -8,8 +8,9 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -275,6 +276,16 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:
+    """Read a file once, for as long as it is not changed: the rules and the columns of sheets both ask for it."""
+    try:
+        now = (root / name).stat()
+    except OSError:
+        return _checked(name, _parsed(root, name), model)  # says why it cannot be read
+    return cast("_Model", _read_once(root, name, model, (now.st_mtime_ns, now.st_size, now.st_ino)))
+
+
+@cache
+def _read_once(root: Path, name: str, model: type[BaseModel], _version: tuple[int, int, int]) -> BaseModel:
     return _checked(name, _parsed(root, name), model)
 
 
