@@ -8,12 +8,14 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from paygw_batch.countries.kinds import KINDS, Checking
 from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
 
@@ -40,6 +42,7 @@ class FieldData(_Data):
     """One `[[fields]]` of a form. `default` is sent where neither sheet nor operator says anything.
 
     A field that is not sent `everywhere` is sent where a country's file asks for it: as `further`.
+    The reconciliation shows a field under its own name, unless it is not `reconciled`.
     """
 
     name: _FieldName
@@ -47,6 +50,21 @@ class FieldData(_Data):
     from_sheet: bool = True
     default: _Text | None = None
     everywhere: bool = True
+    reconciled: bool = True
+
+    @model_validator(mode="after")
+    def _agrees_with_its_kind(self) -> Self:
+        entry = KINDS[self.kind]
+        if self.from_sheet and entry.checking is Checking.NEVER_IN_A_SHEET:
+            raise ValueError(f"a field of the kind {self.kind} is never in a sheet: write from_sheet = false")
+        if self.from_sheet and entry.column not in {None, self.name}:
+            raise ValueError(
+                f"a field of the kind {self.kind} is in a sheet's column {entry.column}: give the field that name, or "
+                "write from_sheet = false"
+            )
+        if not self.from_sheet and not (entry.is_instructed or entry.is_filled):
+            raise ValueError(f"a field of the kind {self.kind} comes from the sheet")
+        return self
 
 
 class FormData(_Data):
@@ -258,6 +276,16 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:
+    """Read a file once, for as long as it is not changed: the rules and the columns of sheets both ask for it."""
+    try:
+        now = (root / name).stat()
+    except OSError:
+        return _checked(name, _parsed(root, name), model)  # says why it cannot be read
+    return cast("_Model", _read_once(root, name, model, (now.st_mtime_ns, now.st_size, now.st_ino)))
+
+
+@cache
+def _read_once(root: Path, name: str, model: type[BaseModel], _version: tuple[int, int, int]) -> BaseModel:
     return _checked(name, _parsed(root, name), model)
 
 

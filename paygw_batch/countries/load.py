@@ -193,6 +193,10 @@ class _Case:
         own = {*self.terms.optional, *self.terms.also}
         return frozenset(name for name in own if name in self.sent and self.sent[name].from_sheet)
 
+    def kinds_of(self, name: str) -> set[FieldKind]:
+        """Return the kinds that a field of this name has in the forms."""
+        return {field.kind for form in self.forms.values() for field in form.fields if field.name == name}
+
     @property
     def supplied(self) -> Mapping[str, str]:
         """The values of fields that the operator's terms hold."""
@@ -314,7 +318,7 @@ def _wrong_values(case: _Case) -> Iterator[str]:
             yield f"{key}: the {case.form_name} form has no {name}; remove it."
         if not _is_one_line(value):
             yield f"{key}: must be a text of one line that neither is blank nor begins or ends with a blank."
-        elif name == "ipaddress" and not _is_ipv4(value):
+        elif FieldKind.IPV4 in case.kinds_of(name) and not _is_ipv4(value):
             yield f"{key}: {value!r} is no IPv4 address."
 
 

@@ -4,25 +4,12 @@ Every function works on whole columns and touches only the values that need it: 
 column comes back as the very same series.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 import polars as pl
 
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
-
-NAME_COLUMNS = (
-    "account_name",
-    "first_name",
-    "last_name",
-    "address1",
-    "city",
-    "receiver_first_name",
-    "receiver_last_name",
-    "order_desc",
-    "merchant_data",
-)
-NUMBER_COLUMNS = ("account_number", "cell_phone", "phone", "receiver_phone")
-CODE_COLUMNS = ("country", "currency", "receiver_country_code")
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.countries.kinds import Cleaning
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
@@ -30,12 +17,12 @@ _CLEAN_TEXT = '^[!"$-~](?:[ -~]*[!-~])?$'
 CLEAN_DECIMALS = 2
 """The most decimals that a clean amount has."""
 _CLEAN = {
-    **dict.fromkeys(CODE_COLUMNS, "^[A-Z]+$"),
-    **dict.fromkeys(NUMBER_COLUMNS, _CLEAN_NUMBER),
-    "amount": rf"^[1-9][0-9]{{0,14}}(?:\.[0-9]{{1,{CLEAN_DECIMALS}}})?$",
-    "client_orderid": "^[A-Za-z0-9](?:[A-Za-z0-9_/: -]*[A-Za-z0-9_/:-])?$",
+    Cleaning.CODE: "^[A-Z]+$",
+    Cleaning.AMOUNT: rf"^[1-9][0-9]{{0,14}}(?:\.[0-9]{{1,{CLEAN_DECIMALS}}})?$",
+    Cleaning.ORDER_ID: "^[A-Za-z0-9](?:[A-Za-z0-9_/: -]*[A-Za-z0-9_/:-])?$",
 }
-"""Patterns of values that need nothing done to them; `_CLEAN_TEXT` for all other columns. They leave out some more, so
+"""Patterns of values that need nothing done to them; `_CLEAN_TEXT` for all others but
+numbers. They leave out some more, so
 that the checks need not ask further: no text is a spreadsheet's error mark, no order id a number that was cut, and an
 amount is above zero."""
 _TRIM_START, _TRIM_END = r"^[\p{C}\p{Z}]+", r"[\p{C}\p{Z}]+$"
@@ -63,56 +50,59 @@ def is_clean(column: str) -> str:
     return f"{column}:clean"
 
 
-def prepared(frame: pl.DataFrame, columns: Sequence[str] = KNOWN_COLUMNS) -> pl.DataFrame:
-    """Return `row` and every known column, cleaned; String throughout.
+def prepared(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
+    """Return `row` and every known column, cleaned as its kind says; String throughout.
 
-    Null where the sheet has none, and where the column is not one of `columns`, those of its operation.
-    All are trimmed of blanks and invisible characters; names are in Unicode's form NFKC; codes of two or three letters
-    are in upper case; amounts and numbers are freed of `'` and `="..."`. `bare(column)` of a number column has no
-    separators left. `is_clean(column)` (Boolean) is true where a value was clean from the start.
+    Null where the sheet has none, and where the column is not one of `columns` (None: all), those of its operation.
+    `bare(column)` of a number column has no separators left. `is_clean(column)` (Boolean) is true where a value was
+    clean from the start.
     """
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
     never = pl.Series([False]).new_from_index(0, frame.height)
     made: dict[str, pl.Series] = {}
-    for name in KNOWN_COLUMNS:
-        is_given = name in columns and name in frame.columns
+    for name, cleaning in sheet_columns().cleanings.items():
+        is_given = name in frame.columns and (columns is None or name in columns)
         text = frame[name] if is_given else nothing.alias(name)
-        clean = _is_clean(text) if is_given else never
+        clean = _is_clean(text, cleaning) if is_given else never
         unclean = text.is_not_null() & ~clean if is_given else never
-        made[name] = changed(text, unclean, _cleaned)
+        made[name] = changed(text, unclean, _CLEANERS[cleaning])
         made[is_clean(name)] = clean.alias(is_clean(name))
-        if name in NUMBER_COLUMNS:  # what is clean of a number has no separators either
+        if cleaning is Cleaning.NUMBER:  # what is clean of a number has no separators either
             made[bare(name)] = changed(text, unclean, _bare_of_unclean).alias(bare(name))
     return pl.DataFrame([frame["row"], *made.values()])
 
 
 def cleaned_codes(text: pl.Series) -> pl.Series:
     """Return a column of codes (countries, currencies) as `prepared` does."""
-    return changed(text, text.is_not_null() & ~_is_clean(text), _cleaned)
+    return changed(text, text.is_not_null() & ~_is_clean(text, Cleaning.CODE), _cleaned_code)
 
 
-def _is_clean(text: pl.Series) -> pl.Series:
-    """Return which values match their column's clean pattern; never null, and not all of a number of 20 digits."""
-    if text.name in NUMBER_COLUMNS:
+def _is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
+    """Return which values match their clean pattern; never null, and not all of a number of 20 digits."""
+    if cleaning is Cleaning.NUMBER:
         # What can be read as a whole number is digits with at most a plus before them, and read faster than matched.
         return text.cast(pl.UInt64, strict=False).is_not_null()
-    pattern = _CLEAN.get(text.name, _CLEAN_TEXT)
-    if text.name in CODE_COLUMNS and text.unique().str.contains(pattern).all():
+    pattern = _CLEAN.get(cleaning, _CLEAN_TEXT)
+    if cleaning is Cleaning.CODE and text.unique().str.contains(pattern).all():
         return text.is_not_null()
     return text.str.contains(pattern).fill_null(value=False)
 
 
-def _cleaned(text: pl.Series) -> pl.Series:
-    if text.name in NUMBER_COLUMNS:
-        return changed(text, ~text.str.contains(_IN_GROUPS), lambda part: trimmed(_unwrapped(trimmed(part))))
+def _cleaned_number(text: pl.Series) -> pl.Series:
+    return changed(text, ~text.str.contains(_IN_GROUPS), lambda part: trimmed(_unwrapped(trimmed(part))))
+
+
+def _cleaned_text(text: pl.Series) -> pl.Series:
+    return trimmed(trimmed(text).str.normalize("NFKC"))
+
+
+def _cleaned_code(text: pl.Series) -> pl.Series:
     text = trimmed(text)
-    if text.name in NAME_COLUMNS:
-        return trimmed(text.str.normalize("NFKC"))
-    if text.name in CODE_COLUMNS:
-        return changed(text, text.str.contains(_CODE_IN_LOWER_CASE), lambda part: part.str.to_uppercase())
-    if text.name == "amount":
-        return trimmed(_unwrapped(text))
-    return text
+    return changed(text, text.str.contains(_CODE_IN_LOWER_CASE), lambda part: part.str.to_uppercase())
+
+
+def _cleaned_amount(text: pl.Series) -> pl.Series:
+    return trimmed(_unwrapped(trimmed(text)))
 
 
 def _unwrapped(text: pl.Series) -> pl.Series:
@@ -149,7 +139,7 @@ def _bare_of_unclean(text: pl.Series) -> pl.Series:
     """Return numbers of a sheet without separators: cleaned, then as `bare_number`."""
     others = (~text.str.contains(_IN_GROUPS)).arg_true()
     digits = text.str.replace_all("[ -]", "")
-    return digits.scatter(others, _bare(_cleaned(text.gather(others)))) if others.len() else digits
+    return digits.scatter(others, _bare(_cleaned_number(text.gather(others)))) if others.len() else digits
 
 
 def _bare(text: pl.Series) -> pl.Series:
@@ -170,3 +160,13 @@ def _bare(text: pl.Series) -> pl.Series:
         )
         .to_series()
     )
+
+
+_CLEANERS: Mapping[Cleaning, Callable[[pl.Series], pl.Series]] = {
+    Cleaning.TRIMMED: trimmed,
+    Cleaning.TEXT: _cleaned_text,
+    Cleaning.NUMBER: _cleaned_number,
+    Cleaning.CODE: _cleaned_code,
+    Cleaning.AMOUNT: _cleaned_amount,
+    Cleaning.ORDER_ID: trimmed,
+}

@@ -3,55 +3,29 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
 
-KNOWN_COLUMNS = (
-    "country",
-    "client_orderid",
-    "amount",
-    "currency",
-    "account_name",
-    "account_number",
-    "first_name",
-    "last_name",
-    "cell_phone",
-    "phone",
-    "email",
-    "address1",
-    "city",
-    "zip_code",
-    "purpose",
-    "receiver_first_name",
-    "receiver_last_name",
-    "receiver_phone",
-    "receiver_email",
-    "receiver_country_code",
-    "ipaddress",
-    "order_desc",
-    "merchant_data",
-)
-"""Every column that means something to us, in the order in which a row's defects are told."""
 
-_OF_PAYOUTS_ALONE = frozenset(
-    {
-        "account_number",
-        "receiver_first_name",
-        "receiver_last_name",
-        "receiver_phone",
-        "receiver_email",
-        "receiver_country_code",
-    }
-)
-_OF_COLLECTIONS_ALONE = frozenset(
-    {"first_name", "last_name", "cell_phone", "email", "address1", "city", "zip_code", "merchant_data"}
-)
-COLUMNS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "payout": tuple(name for name in KNOWN_COLUMNS if name not in _OF_COLLECTIONS_ALONE),
-        "payin": tuple(name for name in KNOWN_COLUMNS if name not in _OF_PAYOUTS_ALONE),
-    }
-)
-"""Operation -> the columns that its sheets may have. What another operation's sheets may have is unknown in them."""
+def known_columns() -> tuple[str, ...]:
+    """Return every column that means something to us, in the order in which a row's defects are told."""
+    return tuple(sheet_columns().cleanings)
+
+
+def columns_of_operation(operation: str) -> tuple[str, ...]:
+    """Return the columns that sheets of `operation` may have; those of another operation are unknown in them."""
+    return sheet_columns().of_operation[operation]
+
+
+def columns_by_operation() -> Mapping[str, tuple[str, ...]]:
+    """Return `columns_of_operation` of every operation."""
+    return sheet_columns().of_operation
+
+
+def reconciled_columns(operation: str) -> tuple[str, ...]:
+    """Return the fields of the forms that the reconciliation shows under their own names, behind its own columns."""
+    return tuple(name for name in sheet_columns().reconciled[operation] if name not in RECONCILED_OF[operation])
+
 
 ALWAYS_NEEDED = ("country", "amount")
 """The columns without which no row of any country can be understood."""
@@ -74,7 +48,7 @@ RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def reserved_names(operation: str) -> frozenset[str]:
     """Return the names that an unknown column cannot have in our frames; it is then called `NAME (sheet)`."""
-    return frozenset({*COLUMNS_OF[operation], *RECONCILED_OF[operation], *REJECTS_COLUMNS, "valid"})
+    return frozenset({*columns_of_operation(operation), *RECONCILED_OF[operation], *REJECTS_COLUMNS, "valid"})
 
 
 INVISIBLE = r"[\p{C}\p{Z}]"

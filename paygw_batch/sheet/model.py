@@ -137,8 +137,9 @@ class Validated:
 
     - `rows`: one line for every row of the sheet, in its order: `row` (UInt32), `valid` (Boolean), then as String
       `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code, message` as
-      the reconciliation shows them (the last two only for invalid rows), then the unknown columns. Invalid rows show
-      the sheet's own text, trimmed; a currency that is left out is the country's for them too.
+      the reconciliation shows them (the last two only for invalid rows), then the sheet's columns that it shows under
+      their own names (`columns.reconciled_columns`), then the unknown ones. Invalid rows show the sheet's own text,
+      trimmed; a currency that is left out is the country's for them too.
     - `instructions`: one line for every valid row, with the columns of `journal.port.NewInstruction`, in that order
       (`row` UInt32, `minor` Int64, the rest String).
     - `defects` and `warnings`: `row` (UInt32), then as String `column, value, code, message`; ordered by row.

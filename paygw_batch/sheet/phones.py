@@ -11,9 +11,6 @@ from paygw_batch.sheet.clean import bare
 
 _ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
 """All that a bank account is written with, whatever an operator's pattern would let pass."""
-NUMBER_KINDS = frozenset(
-    {FieldKind.INTERNATIONAL_PHONE, FieldKind.MASKED_PHONE, FieldKind.LOCAL_PHONE, FieldKind.WALLET}
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.model import Deferred, Sheet
 
 MakeSheet = Callable[..., Sheet]
@@ -50,7 +50,7 @@ def of_rows(*rows: Mapping[str, str | None]) -> Sheet:
         sha256="0" * 64,
         content=Deferred.of(frame),
         headers={name: name for name in names},
-        unknown=tuple(name for name in names if name not in KNOWN_COLUMNS),
+        unknown=tuple(name for name in names if name not in known_columns()),
     )
 
 

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from paygw_batch.errors import ConfigurationError, SheetError
-from paygw_batch.sheet.columns import ALWAYS_NEEDED, KNOWN_COLUMNS
+from paygw_batch.sheet.columns import ALWAYS_NEEDED, known_columns
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.profiles import known_headings, profile_names, read_profile
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, lines
@@ -35,8 +35,8 @@ def test_no_heading_of_a_profile_has_two_meanings_or_takes_one_of_our_own_names(
     profile = read_profile(name)
     folded = [fold(heading) for heading in profile]
     assert len(set(folded)) == len(folded)
-    assert set(folded).isdisjoint({fold(column) for column in KNOWN_COLUMNS})
-    assert set(ALWAYS_NEEDED) <= set(profile.values()) <= set(KNOWN_COLUMNS)
+    assert set(folded).isdisjoint({fold(column) for column in known_columns()})
+    assert set(ALWAYS_NEEDED) <= set(profile.values()) <= set(known_columns())
 
 
 @pytest.mark.parametrize("name", profile_names())

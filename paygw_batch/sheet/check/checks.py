@@ -8,29 +8,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from typing import assert_never
 
 import polars as pl
 
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.countries.kinds import KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
 from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_value, sound_amount
 from paygw_batch.sheet.clean import CLEAN_DECIMALS, EXPONENT, bare, is_clean
-from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
+from paygw_batch.sheet.phones import PhoneColumn
 
 SHOWN_CHARACTERS = 60
 """Values are cut to so many characters where they are shown."""
-ORDER_ID_CHARACTERS = 128
-TEXT_CHARACTERS = 256
 
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
 _CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
-_EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
-"""An address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
-_POSTAL_CODE = "^[A-Za-z0-9](?:[A-Za-z0-9 -]{0,30}[A-Za-z0-9])?$"
-_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = rf"^{_OCTET}(?:\.{_OCTET}){{3}}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,7 @@ def checks_without_country(rules: Rules) -> tuple[ColumnChecks, ...]:
 
 
 def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnChecks, ...]:
-    """Return the checks of one country's rows, in the order of `columns.KNOWN_COLUMNS` as far as it matters."""
+    """Return the checks of one country's rows, in the order of `columns.known_columns` as far as it matters."""
     if rule.form is None:
         unusable = Check("country.unusable", pl.lit(value=True), pl.lit(rule.unusable))
         return (ColumnChecks("country", pl.lit(value=False), (unusable,)), _order_id(), _amount(rule), _currency(rule))
@@ -152,17 +148,18 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
         if not field.from_sheet or field.name in rule.omitted:
             continue
         required = field.name in rule.required and field.name not in rule.defaults
-        if field.kind in NUMBER_KINDS:
-            yield _number(rule, field, rules, required=required)
-        elif field.kind is FieldKind.TEXT:
-            yield _text(field.name, required=required)
-        elif field.kind is FieldKind.EMAIL:
-            yield _pattern(field.name, _EMAIL, "an e-mail address, such as name@example.com", required=required)
-        elif field.kind is FieldKind.IPV4:
-            yield _pattern(field.name, _IPV4, "an IPv4 address, such as 192.0.2.1", required=required)
-        elif field.kind is FieldKind.POSTAL_CODE:
-            what = "a postal code of letters, digits, blanks and hyphens, such as 00100"
-            yield _pattern(field.name, _POSTAL_CODE, what, required=required)
+        entry = KINDS[field.kind]
+        match entry.checking:
+            case Checking.NUMBER:
+                yield _number(rule, field, rules, required=required)
+            case Checking.TEXT:
+                yield _text(field.name, required=required)
+            case Checking.PATTERN:
+                yield _pattern(field.name, entry.pattern, entry.what, required=required)
+            case Checking.OF_THE_ROW | Checking.NEVER_IN_A_SHEET:
+                pass  # judged with the row, or not the sheet's to say
+            case _:
+                assert_never(entry.checking)
 
 
 def _order_id() -> ColumnChecks:
@@ -273,12 +270,12 @@ def _contradictions(rule: CountryRule) -> Iterator[ColumnChecks]:
             pl.lit(rule.purpose),
         )
         yield ColumnChecks("purpose", ~wrong, (Check("purpose.mismatch", wrong, message),))
-    column = "receiver_country_code"
-    wrong = pl.col(column).is_not_null() & (pl.col(column) != rule.code)
-    message = pl.format(
-        f"{{}}: the country of this row is {rule.code}. Write {rule.code}, or leave it empty.", shown(column)
-    )
-    yield ColumnChecks(column, ~wrong, (Check(f"{column}.mismatch", wrong, message),))
+    for column in sorted(sheet_columns().codes):
+        wrong = pl.col(column).is_not_null() & (pl.col(column) != rule.code)
+        message = pl.format(
+            f"{{}}: the country of this row is {rule.code}. Write {rule.code}, or leave it empty.", shown(column)
+        )
+        yield ColumnChecks(column, ~wrong, (Check(f"{column}.mismatch", wrong, message),))
 
 
 def _optional(

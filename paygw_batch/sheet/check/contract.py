@@ -16,7 +16,7 @@ from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import checks_of, checks_without_country
 from paygw_batch.sheet.clean import prepared
-from paygw_batch.sheet.columns import COLUMNS_OF, KNOWN_COLUMNS
+from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import Validated
 
 ROWS_AT_ONCE = 100_000
@@ -52,7 +52,7 @@ def hold_to_contract(validated: Validated, rules: Rules) -> None:
     # A sheet may have no order ids of its own: then the derived ones are held to the contract.
     frame = validated.sheet.frame.with_columns(validated.rows["client_orderid"])
     good = frame.filter(validated.rows["valid"])
-    columns = COLUMNS_OF[validated.sheet.operation]
+    columns = columns_of_operation(validated.sheet.operation)
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         for piece in good.iter_slices(ROWS_AT_ONCE):
             for row, column, code in breaches(piece, rules, columns).iter_rows():
@@ -65,7 +65,7 @@ def _passes(fails: pl.Expr) -> Callable[[PolarsData], pl.LazyFrame]:
     return lambda data: data.lazyframe.select(every_row)
 
 
-def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] = KNOWN_COLUMNS) -> pl.DataFrame:
+def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """Return every (row, column, code) at which a sheet's frame breaks the contract of its rows' countries."""
     rows = prepared(frame, columns)
     code = pl.when(pl.col("country").is_in(list(rules))).then("country")

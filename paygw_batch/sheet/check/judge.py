@@ -11,7 +11,7 @@ from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import Check, ColumnChecks, checks_of, checks_without_country, shown
 from paygw_batch.sheet.check.warnings import warnings_of
 from paygw_batch.sheet.clean import cleaned_codes, prepared
-from paygw_batch.sheet.columns import COLUMNS_OF
+from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.instructions.wire import (
     WIRE_COLUMNS,
     ShownColumn,
@@ -84,7 +84,7 @@ class Judge:
     """The rules of `operation` made ready. With `derive`, order ids are not looked at."""
 
     def __init__(self, operation: str, rules: Rules, *, derive: bool) -> None:
-        self._columns = COLUMNS_OF[operation]
+        self._columns = columns_of_operation(operation)
         self._rules = rules
         self._derive = derive
         self._countries: dict[str, _CountryJudge] = {}

@@ -13,7 +13,7 @@ from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.judge import NO_COUNTRY, Judged, Unsound, explained
 from paygw_batch.sheet.check.repeats import payees_of, standing_twice
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS
 from paygw_batch.sheet.pieces import Piece, SheetSource, each
@@ -98,7 +98,7 @@ class SheetTally:
     @property
     def batch(self) -> str | None:
         """The batch's id, or None when it has to be counted again, with `held`."""
-        counted = {*KNOWN_COLUMNS, *self._source.nameless}
+        counted = {*known_columns(), *self._source.nameless}
         if self._digest is None or self._assumed is None or (self._assumed ^ self._held) & counted:
             return None
         return self._digest.batch

@@ -14,6 +14,7 @@ from functools import partial
 import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
+from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError
 from paygw_batch.sheet import pieces
@@ -21,14 +22,12 @@ from paygw_batch.sheet.check.judge import Judge, Judged
 from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.check.same_spelling import ids_spelled_alike
 from paygw_batch.sheet.check.tally import SheetTally, counted, tallied
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.columns import known_columns, reconciled_columns
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.instructions.order_ids import content_digests, derived_ids
 from paygw_batch.sheet.model import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
 from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, each
 from paygw_batch.sheet.read.frame import rows_of
-
-_RANKS = {name: rank for rank, name in enumerate(KNOWN_COLUMNS)}
 
 
 def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
@@ -196,7 +195,7 @@ def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> 
         if rule is None or rule.form is None:
             continue
         for field in rule.form.fields:
-            filled = field.name in rule.defaults or field.name in {"currency", "purpose", "receiver_country_code"}
+            filled = field.name in rule.defaults or KINDS[field.kind].is_filled
             if field.from_sheet and field.name in rule.required and not filled and field.name not in have:
                 needed_by[field.name].append(rule.name)
     if needed_by:
@@ -206,19 +205,22 @@ def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> 
 
 def _ordered(defects: pl.DataFrame) -> pl.DataFrame:
     """Return defects by row, then in the order of columns; what concerns the whole row comes first."""
-    rank = pl.col("column").replace_strict(_RANKS, default=-1, return_dtype=pl.Int8)
+    ranks = {name: rank for rank, name in enumerate(known_columns())}
+    rank = pl.col("column").replace_strict(ranks, default=-1, return_dtype=pl.Int32)
     return defects.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
 def _rows(lines: pl.DataFrame, defects: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
-    """Return `Validated.rows`: `lines`, why a row is not valid, and the unknown columns."""
+    """Return `Validated.rows`: `lines`, why a row is not valid, and the further columns of a person's own."""
     reasons = defects.group_by("row", maintain_order=True).agg(
         error_code=pl.col("code").first(), message=pl.col("message").str.join(" ")
     )
     nothing = pl.DataFrame(schema=dict.fromkeys(["error_code", "message"], pl.String)).clear(pieces.ROWS_AT_ONCE)
+    further = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
+    given = sheet.frame.select("row", *further, *sheet.unknown)
     found = []
     # In the same pieces as everything else: columns cut in different places would be copied to fit.
-    for piece, raw in zip(_slices(lines), _slices(sheet.frame.select("row", *sheet.unknown)), strict=True):
+    for piece, raw in zip(_slices(lines), _slices(given), strict=True):
         why = nothing.head(piece.height)  # one empty column serves all pieces without a defect
         if not piece["valid"].all():
             why = piece.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")

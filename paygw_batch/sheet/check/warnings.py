@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from paygw_batch.countries.kinds import NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind
 from paygw_batch.sheet.check.checks import Check, ColumnChecks, shown
-from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
+from paygw_batch.sheet.phones import PhoneColumn
 
-PAYEE_NAMES = frozenset({"account_name", "first_name", "last_name", "receiver_first_name", "receiver_last_name"})
+PAYEE_NAME = "account_name"
+"""The column of the reconciliation that says who is paid."""
 _DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
 _NO_NAME = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|none|null|nil|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto|idem|dito)[.?!]*$"
@@ -24,6 +26,7 @@ def warnings_of(rule: CountryRule) -> tuple[ColumnChecks, ...]:
 
 def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
     fields = rule.form.fields if rule.form is not None else ()
+    names = {PAYEE_NAME, *dict(rule.form.shown if rule.form is not None else ()).get(PAYEE_NAME, ())}
     numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in rule.omitted]
     # What is paid is the account, and the phone of a form that has no account.
     payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
@@ -36,7 +39,7 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
                 checks.append(other)
                 plainly &= ~other.fails
             yield ColumnChecks(field.name, ~pl.any_horizontal(check.fails for check in checks), tuple(checks), plainly)
-        elif field.name in PAYEE_NAMES:
+        elif field.name in names:
             yield _doubtful_names(field.name)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Collection
 
 import polars as pl
 
-from paygw_batch.sheet.columns import COLUMNS_OF
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import LINE_COLUMNS
 
 _NOT_SAID = "purpose"
-_SHOWN_OTHERWISE = frozenset({"receiver_phone", "receiver_country_code", "cell_phone"})
-"""Known columns that the lines have under other names."""
 _DIGITS = 16
 
 
@@ -26,8 +25,8 @@ class BatchDigest:
 
     def __init__(self, operation: str, unknown: Collection[str], held: Collection[str]) -> None:
         self._lines = [name for name in LINE_COLUMNS if name != _NOT_SAID]
-        shown = _SHOWN_OTHERWISE.union(LINE_COLUMNS)
-        further = [name for name in COLUMNS_OF[operation] if name not in shown and name in held]
+        shown = sheet_columns().shown_otherwise.union(LINE_COLUMNS)
+        further = [name for name in columns_of_operation(operation) if name not in shown and name in held]
         self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in further)]
         self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
         columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in further)]

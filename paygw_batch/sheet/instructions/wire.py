@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.amounts import minor_value
 from paygw_batch.sheet.clean import bare
-from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
+from paygw_batch.sheet.phones import PhoneColumn
 
 INSTRUCTION_COLUMNS = (
     "row",
@@ -29,17 +30,6 @@ SHOWN_COLUMNS = ("account_name", "account_number", "phone")
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
 """What a valid row's own country makes of it, beside `SHOWN_COLUMNS`."""
 
-_OF_EVERY_FORM = frozenset(
-    {
-        FieldKind.ORDER_ID,
-        FieldKind.AMOUNT,
-        FieldKind.CURRENCY,
-        FieldKind.PURPOSE,
-        FieldKind.OPERATOR_URL,
-        FieldKind.CONTROL,
-    }
-)
-"""What an instruction holds beside its `fields`, or what only the configuration knows."""
 _MINOR_DIGITS = 19
 """The most that 64 bits hold."""
 _FORM_LETTERS = 12
@@ -92,7 +82,7 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
 
 
 def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
-    return [field for field in form.fields if field.kind not in _OF_EVERY_FORM and field.name not in rule.omitted]
+    return [field for field in form.fields if not KINDS[field.kind].is_instructed and field.name not in rule.omitted]
 
 
 def _value(rule: CountryRule, field: FormField) -> pl.Expr:

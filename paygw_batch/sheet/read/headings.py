@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from paygw_batch.errors import ConfigurationError, SheetError
-from paygw_batch.sheet.columns import ALWAYS_NEEDED, COLUMNS_OF, KNOWN_COLUMNS, REJECTS_COLUMNS, reserved_names
+from paygw_batch.sheet.columns import (
+    ALWAYS_NEEDED,
+    REJECTS_COLUMNS,
+    columns_of_operation,
+    known_columns,
+    reserved_names,
+)
 
 HEADER_ROWS = 20
 """The header is looked for among so many first rows: titles and notes may stand above it."""
@@ -22,7 +28,7 @@ class Vocabulary:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that such a sheet may have."""
-        return COLUMNS_OF[self.operation]
+        return columns_of_operation(self.operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +63,10 @@ def known_names(cells: Sequence[str], vocabulary: Vocabulary) -> list[str | None
 
 
 def _alias_target(heading: str, column: str) -> str:
-    if column in KNOWN_COLUMNS:
+    if column in known_columns():
         return column
-    near = get_close_matches(column, KNOWN_COLUMNS, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"The columns are {', '.join(KNOWN_COLUMNS)}."
+    near = get_close_matches(column, known_columns(), n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"The columns are {', '.join(known_columns())}."
     raise ConfigurationError(f"The heading {heading!r} is to stand for {column!r}, which is no column.", hint=hint)
 
 

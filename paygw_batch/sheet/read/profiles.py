@@ -7,7 +7,7 @@ from pathlib import Path
 from paygw_batch.countries.data import nearest
 from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
+from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.read.headings import fold
 
 NOT_OURS = ""
@@ -33,7 +33,7 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"config/columns/{file.name} cannot be read: {error}") from error
     headings = tables.get("columns")
-    if not isinstance(headings, dict) or set(tables) != {"columns"} or not set(headings.values()) <= {*KNOWN_COLUMNS}:
+    if not isinstance(headings, dict) or set(tables) != {"columns"} or not set(headings.values()) <= {*known_columns()}:
         raise ConfigurationError(f"config/columns/{file.name}: it must have [columns] alone, each one of ours.")
     return headings
 

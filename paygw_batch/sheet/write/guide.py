@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as attribute
 from decimal import Decimal
 
+from paygw_batch.countries.form_columns import COUNTRY_COLUMN
+from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
-from paygw_batch.sheet.check.checks import ORDER_ID_CHARACTERS, TEXT_CHARACTERS
-from paygw_batch.sheet.columns import KNOWN_COLUMNS
-from paygw_batch.sheet.phones import NUMBER_KINDS, PhoneColumn
+from paygw_batch.sheet.columns import known_columns
+from paygw_batch.sheet.phones import PhoneColumn
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
 _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
@@ -19,13 +21,17 @@ GUIDE_HEADINGS = ("Column", "Country", "Needed", "What to write", "Example")
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuide:
-    """What one column holds for some countries. `example` is valid, and empty where the cell is best left empty."""
+    """What one column holds for some countries. `example` is valid, and empty where the cell is best left empty.
+
+    `width` is the column's in a template, in characters; 0 where another country's guide says it.
+    """
 
     column: str
     countries: tuple[str, ...]
     needed: bool
     words: str
     example: str
+    width: int = attribute(default=0, compare=False)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -42,7 +48,7 @@ def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
     found = [guide for rule in rules for guide in _of_country(rule)]
     used = {guide.column for guide in found}
     found += [_not_taken(rule, name) for rule in rules for name in rule.omitted if name in used]
-    ordered = [guide for column in KNOWN_COLUMNS if column in used for guide in found if guide.column == column]
+    ordered = [guide for column in known_columns() if column in used for guide in found if guide.column == column]
     together: dict[ColumnGuide, list[str]] = {}
     for guide in ordered:
         together.setdefault(replace(guide, countries=()), []).extend(guide.countries)
@@ -55,15 +61,24 @@ def columns_of(every: Sequence[ColumnGuide]) -> list[str]:
 
 
 def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
-    yield ColumnGuide("country", (rule.code,), needed=True, words=f"{rule.code}, for {rule.name}.", example=rule.code)
+    yield ColumnGuide(
+        COUNTRY_COLUMN,
+        (rule.code,),
+        needed=True,
+        words=f"{rule.code}, for {rule.name}.",
+        example=rule.code,
+        width=KINDS[FieldKind.COUNTRY].width,
+    )
     for field in rule.form.fields if rule.form is not None else ():
         if not field.from_sheet or field.name in rule.omitted or field.kind in _FILLED_BY_RULES:
             continue
         if field.name in rule.defaults or (field.kind is FieldKind.PURPOSE and rule.purpose is None):
             continue
-        filled = field.kind in {FieldKind.CURRENCY, FieldKind.PURPOSE}
+        entry = KINDS[field.kind]
         words, example = _told(rule, field)
-        yield ColumnGuide(field.name, (rule.code,), field.name in rule.required and not filled, words, example)
+        yield ColumnGuide(
+            field.name, (rule.code,), field.name in rule.required and not entry.is_filled, words, example, entry.width
+        )
 
 
 def _not_taken(rule: CountryRule, column: str) -> ColumnGuide:
@@ -75,25 +90,15 @@ def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
     if field.kind in NUMBER_KINDS:
         return _number(rule, field)
     match field.kind:
-        case FieldKind.ORDER_ID:
-            words = (
-                f"Your own id of this payment, never used before: at most {ORDER_ID_CHARACTERS} printable characters."
-            )
-            return words, "EXAMPLE-1"
         case FieldKind.AMOUNT:
             return _amount(rule)
         case FieldKind.CURRENCY:
             return f"{rule.currency}, or empty.", rule.currency
         case FieldKind.PURPOSE:
             return f"{rule.purpose}, or empty.", rule.purpose or ""
-        case FieldKind.IPV4:
-            return "An IPv4 address.", "192.0.2.1"
-        case FieldKind.POSTAL_CODE:
-            return "Letters, digits, blanks and hyphens.", "00100"
-        case FieldKind.EMAIL:
-            return "An e-mail address.", "example.person@example.com"
         case _:
-            return f"At most {TEXT_CHARACTERS} characters, on one line.", "Example Person"
+            entry = KINDS[field.kind]
+            return entry.words, entry.example
 
 
 def _amount(rule: CountryRule) -> tuple[str, str]:

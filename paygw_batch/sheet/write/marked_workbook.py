@@ -18,7 +18,7 @@ from openpyxl.styles import PatternFill
 from openpyxl.workbook import Workbook
 from openpyxl.worksheet.worksheet import Worksheet
 
-from paygw_batch.sheet.columns import KNOWN_COLUMNS, PROBLEMS_TITLE
+from paygw_batch.sheet.columns import PROBLEMS_TITLE, known_columns
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.xlsx import Place
 from paygw_batch.sheet.write.problem_list import COLOURS, PROBLEM, WARNING, Problem, add_problems, write_text
@@ -119,7 +119,7 @@ def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
         cell = _cell(sheet, here[0])
         name = place.names[at[1] - 1]
         cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in here) else WARNING]
-        if name in KNOWN_COLUMNS and name != "amount" and cell.data_type not in {"f", "d"}:
+        if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
             cell.number_format = "@"  # what is typed here stays as it is typed: leading zeros live
         if count < MOST_COMMENTS:
             _add_comment(cell, [finding.message for finding in here])

@@ -10,6 +10,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from paygw_batch.countries.form_columns import OF_EVERY_SHEET
+from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_whole
@@ -24,8 +26,8 @@ _STEPS = (
     "Then check it: paygw-batch validate, and the name of this file. What is wrong is told row by row.",
     "This sheet is never read as payments, and its examples pay nobody.",
 )
-_WIDTHS = {"account_name": 28, "client_orderid": 22, "receiver_email": 30, "country": 9, "currency": 9}
-"""In characters; 18 for all others."""
+_LISTED = tuple(name for name, kind in OF_EVERY_SHEET.items() if KINDS[kind].is_filled)
+"""Columns with few values: a cell offers them as a list."""
 _HELP_WIDTHS = (22, 16, 9, 98, 34)
 _LINE_POINTS = 15
 _LETTERS_A_DIGIT = 1.1
@@ -71,7 +73,7 @@ def _add_payees(workbook: Any, sheet: Any, every: Sequence[ColumnGuide]) -> None
     optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
     for at, column in enumerate(columns_of(every)):
         is_needed = any(guide.needed for guide in every if guide.column == column)
-        sheet.set_column(at, at, _WIDTHS.get(column, 18), text)
+        sheet.set_column(at, at, max(guide.width for guide in every if guide.column == column), text)
         sheet.write_string(0, at, column, needed if is_needed else optional)
     sheet.freeze_panes(1, 0)
     sheet.ignore_errors({"number_stored_as_text": f"A1:XFD{_LAST_ROW}"})
@@ -106,7 +108,7 @@ def _add_lists(workbook: Any, payees: Any, every: Sequence[ColumnGuide]) -> None
     """Add drop-down lists of the few values that a column can have; they stand on a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
-    for place, column in enumerate(("country", "currency", "purpose")):
+    for place, column in enumerate(_LISTED):
         values = list(dict.fromkeys(guide.example for guide in every if guide.column == column and guide.example))
         if not values:
             continue

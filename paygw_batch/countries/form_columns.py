@@ -1,0 +1,123 @@
+"""The columns that sheets may have, from the forms and operations under config/: a field that is added there is one."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from paygw_batch.countries import data as files
+from paygw_batch.countries import load
+from paygw_batch.countries.kinds import KINDS, Cleaning
+from paygw_batch.countries.rules import FieldKind
+from paygw_batch.errors import ConfigurationError
+
+COUNTRY_COLUMN = "country"
+OF_EVERY_SHEET: Mapping[str, FieldKind] = MappingProxyType(
+    {COUNTRY_COLUMN: FieldKind.COUNTRY}
+    | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
+)
+"""The columns that every operation's sheets may have, whatever its forms, and their kinds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SheetColumns:
+    """The columns of the data files.
+
+    `of_operation`: operation -> what its sheets may have, in the order in which a row's defects are told: first those
+    that the operation's file lists, then the fields of its forms that it does not list.
+    `cleanings`: every known column -> how it is cleaned, in the order of all operations together.
+    `codes`: the columns of the kind `country` beside the country of the row, which must not contradict it.
+    `shown_otherwise`: columns whose value the reconciliation shows under another name, or that repeat the country.
+    `reconciled`: operation -> the columns that the reconciliation shows under their own name, behind its own.
+    """
+
+    of_operation: Mapping[str, tuple[str, ...]]
+    cleanings: Mapping[str, Cleaning]
+    codes: frozenset[str]
+    shown_otherwise: frozenset[str]
+    reconciled: Mapping[str, tuple[str, ...]]
+
+
+def sheet_columns(*, data: Path | None = None) -> SheetColumns:
+    """Return the columns of the data files in `data` (None: the program's own). Raises `ConfigurationError`."""
+    return _read(data or load.config_dir())
+
+
+@cache
+def _read(root: Path) -> SheetColumns:
+    forms = files.read_forms(root)
+    operations = {name: files.read_operation(root, name) for name in files.operations(root)}
+    forms_of = {name: _forms_of(root, name, operation) for name, operation in operations.items()}
+    of_operation = {
+        name: _columns(name, operation, [forms[form] for form in forms_of[name] if form in forms])
+        for name, operation in operations.items()
+    }
+    fields = [field for form in forms.values() for field in form.fields if field.from_sheet]
+    kinds = _cleanings(fields)
+    known = _in_one_order(of_operation.values())
+    return SheetColumns(
+        of_operation=MappingProxyType(of_operation),
+        cleanings=MappingProxyType({name: kinds[name] for name in known}),
+        codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name not in OF_EVERY_SHEET),
+        shown_otherwise=frozenset(_shown_otherwise(forms)),
+        reconciled=MappingProxyType(
+            {
+                name: tuple(dict.fromkeys(_reconciled(forms[form] for form in forms_of[name] if form in forms)))
+                for name in operations
+            }
+        ),
+    )
+
+
+def _forms_of(root: Path, name: str, operation: files.OperationData) -> list[str]:
+    """Return the forms that an operation's rows can have: its own, and those that its countries name."""
+    asked = (country.operations.get(name) for country in files.read_countries(root).values())
+    named = [asks.form for asks in asked if asks is not None and asks.form is not None]
+    return list(dict.fromkeys([operation.default_form, *sorted(named)]))
+
+
+def _columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:
+    own = [field.name for form in forms for field in form.fields if field.from_sheet]
+    if strange := [column for column in operation.columns if column not in own and column not in OF_EVERY_SHEET]:
+        raise ConfigurationError(f"config/operations/{name}.toml: no form of it has a field {strange[0]!r}.")
+    return tuple(dict.fromkeys([*operation.columns, *OF_EVERY_SHEET, *own]))
+
+
+def _cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
+    """Return how each column is cleaned. One column has one cleaning: a sheet is cleaned before a form is chosen."""
+    found = {name: KINDS[kind].cleaning for name, kind in OF_EVERY_SHEET.items()}
+    for field in fields:
+        own = KINDS[field.kind].cleaning
+        if found.setdefault(field.name, own) is not own:
+            raise ConfigurationError(
+                f"config/forms: {field.name} is a {field.kind} in one form, and of a kind that is cleaned otherwise "
+                "in another."
+            )
+    return found
+
+
+def _in_one_order(columns: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return the columns of all operations in an order that keeps each operation's own as far as it can."""
+    merged: list[str] = []
+    for own in columns:
+        at = 0
+        for name in own:
+            if name not in merged:
+                merged.insert(at, name)
+            at = merged.index(name) + 1
+    return merged
+
+
+def _shown_otherwise(forms: Mapping[str, files.FormData]) -> Iterator[str]:
+    for form in forms.values():
+        yield from (field.name for field in form.fields if field.kind is FieldKind.COUNTRY and field.from_sheet)
+        yield from (sources[0] for sources in form.shown.values() if len(sources) == 1)
+
+
+def _reconciled(forms: Iterable[files.FormData]) -> Iterator[str]:
+    for form in forms:
+        shown = {name for sources in form.shown.values() for name in sources}
+        for field in form.fields:
+            if field.from_sheet and field.reconciled and field.name not in {*shown, *OF_EVERY_SHEET}:
+                yield field.name

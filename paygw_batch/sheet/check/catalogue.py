@@ -1,0 +1,200 @@
+"""What every code of a defect or a warning means: a plain label, a sentence, and what a person should do.
+
+A code is `SUBJECT.WHAT`: the subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
+for `*.WHAT`, whatever the column; `{column}` in a text is its name. The messages of single rows say more,
+with the value; these texts are for lists, and the base for a translation. `docs/defects.md` is written from here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.sheet.check.checks import checks_of, checks_without_country
+from paygw_batch.sheet.check.warnings import warnings_of
+
+ANY_COLUMN = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMeaning:
+    """What a code says, in general: `label` a few words, `sentence` what is wrong, `suggestion` what to do."""
+
+    label: str
+    sentence: str
+    suggestion: str
+
+
+_CUT_NUMBER = "Format the column as text in the spreadsheet, and enter the number again from its source."
+
+DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
+    {
+        "*.missing": CodeMeaning(
+            "{column} is missing", "The row has no {column}, and it cannot be paid without one.", "Fill in {column}."
+        ),
+        "*.error_mark": CodeMeaning(
+            "spreadsheet error in {column}",
+            "The cell holds an error mark of the spreadsheet, such as #N/A.",
+            "Mend the formula, or paste the value.",
+        ),
+        "*.exponent": CodeMeaning(
+            "{column} cut by a spreadsheet",
+            "The spreadsheet has written {column} in scientific notation, and digits of it are lost.",
+            _CUT_NUMBER,
+        ),
+        "*.format": CodeMeaning(
+            "{column} not readable",
+            "The value is not written as {column} must be.",
+            "Write it as the message of the row says.",
+        ),
+        "*.country": CodeMeaning(
+            "{column} of another country",
+            "The number belongs to another country than the row.",
+            "Correct the number, or the country of the row.",
+        ),
+        "*.mismatch": CodeMeaning(
+            "{column} contradicts the country",
+            "The value is not the one that belongs to the country of the row.",
+            "Write the value that the message names, or leave the cell empty.",
+        ),
+        "*.not_used": CodeMeaning(
+            "{column} not taken", "The country of the row takes no {column}.", "Leave the cell empty."
+        ),
+        "*.float": CodeMeaning(
+            "{column} stored as a binary fraction",
+            "The Parquet file stores the value as a binary fraction, which is not exact.",
+            "Write the column as text, or as a decimal.",
+        ),
+        "*.formula": CodeMeaning(
+            "formula without a value in {column}",
+            "The cell holds a formula, and nothing has calculated its value.",
+            "Paste the value, or open the workbook in a spreadsheet and save it.",
+        ),
+        "*.digits": CodeMeaning(
+            "too many digits in {column}",
+            "The cell is a number of more than 15 digits, and a spreadsheet keeps 15: the number is wrong.",
+            _CUT_NUMBER,
+        ),
+        "country.unknown": CodeMeaning(
+            "unknown country", "The value is no country that can be paid.", "Write the code of the country, such as KE."
+        ),
+        "country.unusable": CodeMeaning(
+            "country not configured",
+            "The gateway documents no such operation for the country, and the configuration does not enable it.",
+            "Ask the operator of the gateway, and complete the country in the configuration.",
+        ),
+        "amount.exponent": CodeMeaning(
+            "amount in scientific notation",
+            "The amount is written with an exponent.",
+            "Write the amount out in plain digits.",
+        ),
+        "amount.zero": CodeMeaning("amount of zero", "An amount must be above zero.", "Write the amount to be paid."),
+        "amount.decimals": CodeMeaning(
+            "too many decimals",
+            "The amount has more decimals than the currency.",
+            "Write the amount with the decimals of its currency.",
+        ),
+        "amount.minimum": CodeMeaning(
+            "amount too small",
+            "The amount is below the smallest that the configuration allows for the country.",
+            "Correct the amount, or have the limit of the configuration changed.",
+        ),
+        "amount.maximum": CodeMeaning(
+            "amount too large",
+            "The amount is above the largest that the configuration allows for the country.",
+            "Correct the amount, or have the limit of the configuration changed.",
+        ),
+        "client_orderid.duplicate": CodeMeaning(
+            "order id used twice",
+            "Another row of the sheet has the same order id.",
+            "Give each payment an id of its own, or remove the row that repeats another.",
+        ),
+        "client_orderid.look_alike": CodeMeaning(
+            "order id like another",
+            "The order id differs from another one only in case, width or hyphens: people take the two for one.",
+            "Delete one of the rows if both are one payment; if not, give one of them a clearly different id.",
+        ),
+        "client_orderid.conflict": CodeMeaning(
+            "order id used for another payment",
+            "The journal has this order id with other content.",
+            "Give the new payment a new id; --amend replaces one that is rejected or was never sent.",
+        ),
+        "row.fields": CodeMeaning(
+            "wrong number of fields",
+            "The row has more or fewer fields than the header.",
+            "Put values that hold a separator into quotation marks.",
+        ),
+        "row.total": CodeMeaning(
+            "row of totals", "The row looks like a sum of the rows above it, and not like a payment.", "Delete the row."
+        ),
+    }
+)
+"""Code, or `*.WHAT` -> what it means as a defect: a row with one is never sent."""
+
+WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
+    {
+        "*.zero_restored": CodeMeaning(
+            "zero restored in {column}",
+            "The number lacks a zero that belongs to it, and was read with the zero.",
+            "Compare the number with its source.",
+        ),
+        "*.operator": CodeMeaning(
+            "number of another operator",
+            "The number begins like one of another mobile operator than the purpose pays to.",
+            "Make sure that the number was taken to this operator.",
+        ),
+        "*.digits": CodeMeaning(
+            "digits in place of a name", "The name holds digits only.", "Make sure that no two columns are swapped."
+        ),
+        "*.placeholder": CodeMeaning(
+            "no name in {column}", "The value is no person's name, such as `test` or `n/a`.", "Write who is paid."
+        ),
+        "account_name.two_names": CodeMeaning(
+            "one account, two names",
+            "The same account is paid under different names.",
+            "Make sure that both rows are for the owner of the account.",
+        ),
+        "row.look_alike": CodeMeaning(
+            "payment like another",
+            "The same account and amount are in the sheet twice, or were in a batch of the last days.",
+            "Make sure that the payment is not one that was made already.",
+        ),
+        "row.hidden": CodeMeaning(
+            "hidden row",
+            "The row is hidden in the workbook, and is paid like any other.",
+            "Show the row, and look at it.",
+        ),
+        "sheet.repeats_a_batch": CodeMeaning(
+            "sheet repeats a batch",
+            "More than half of the rows have the payee and the amount of rows of an earlier batch, under other ids.",
+            "If every row is meant to be paid once more, run the command again with --repeats-meant.",
+        ),
+    }
+)
+"""The same for warnings, which refuse nothing, except with --strict."""
+
+OF_EVERY_COLUMN = frozenset({"*.float", "*.formula", "*.digits"})
+"""Defects that the format of the file shows, in any known column."""
+
+
+def meaning_of(code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS) -> CodeMeaning:
+    """Return what a code means, with the name of its column. Raises `KeyError` for a code that is in no catalogue."""
+    subject, _, what = code.partition(".")
+    general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{what}"]
+    texts = (general.label, general.sentence, general.suggestion)
+    return CodeMeaning(*(text.replace("{column}", subject) for text in texts))
+
+
+def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the codes of all defects and all warnings: those of the catalogue, and those that `rules` make.
+
+    For the defects that any column can have there is one code each, `*.WHAT`.
+    """
+    named = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
+    doubted = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
+    for some in rules:
+        asked = [checks_without_country(some), *(checks_of(rule, some) for rule in some.values())]
+        named.update(check.code for columns in asked for column in columns for check in column.checks)
+        doubts = (column for rule in some.values() for column in warnings_of(rule))
+        doubted.update(check.code for column in doubts for check in column.checks)
+    return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted)

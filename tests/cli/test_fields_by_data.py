@@ -1,0 +1,168 @@
+"""A field that is added to a form by data alone is read, cleaned, checked, sent and shown, whatever its kind."""
+
+import ast
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+import pytest
+
+from paygw_batch.countries import load
+from paygw_batch.countries.form_columns import OF_EVERY_SHEET, sheet_columns
+from paygw_batch.countries.rules import FieldKind
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
+from tests.cli.program import HEADING, KENYAN, ROOT, Program, read_csv
+from tests.cli.test_template import examples, fill
+
+FIELD = "further_field"
+
+
+@dataclass(frozen=True)
+class OfASheet:
+    """What a person writes into the new column, what is sent for it, and what is refused with which code."""
+
+    written: str
+    sent: str
+    wrong: str = "#N/A"
+    code: str = "error_mark"
+
+
+PHONE = {"wrong": "+255621234567", "code": "country"}
+OF_A_SHEET = {
+    FieldKind.TEXT: OfASheet("  Kilimani\u200b ", "Kilimani"),
+    FieldKind.INTERNATIONAL_PHONE: OfASheet("0712 345-678", "+254712345678", **PHONE),
+    FieldKind.MASKED_PHONE: OfASheet("0712 345-678", "+254712345678", **PHONE),
+    FieldKind.LOCAL_PHONE: OfASheet("+254 712 345 678", "0712345678", **PHONE),
+    FieldKind.WALLET: OfASheet("(0712) 345 678", "254712345678", **PHONE),
+    FieldKind.COUNTRY: OfASheet(" ke", "KE", wrong="TZ", code="mismatch"),
+    FieldKind.EMAIL: OfASheet(" jane@example.com ", "jane@example.com", wrong="jane", code="format"),
+    FieldKind.IPV4: OfASheet(" 192.0.2.7", "192.0.2.7", wrong="192.0.2.300", code="format"),
+    FieldKind.POSTAL_CODE: OfASheet("00100 ", "00100", wrong="00/100", code="format"),
+}
+OF_EVERY_ROW = {
+    FieldKind.ORDER_ID: "PAY-1",
+    FieldKind.AMOUNT: "1500.50",
+    FieldKind.CURRENCY: "KES",
+    FieldKind.PURPOSE: None,
+    FieldKind.COUNTRY: "KE",
+    FieldKind.OPERATOR_URL: None,
+}
+"""Kinds that a form can have again under another name, without a column; the value that is then sent."""
+TYPED_BY_NECESSITY = {"countries/data.py", "countries/rules.py"}
+"""The keys of an operator's terms are the model of a file; a kind of field is called `email`."""
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the data files that the program reads instead of its own."""
+    copy = tmp_path / "data"
+    shutil.copytree(ROOT / "config", copy)
+    monkeypatch.setattr(load, "config_dir", lambda: copy)
+    return copy
+
+
+def add_field(data: Path, kind: FieldKind, *, name: str = FIELD, further: str = "") -> None:
+    with (data / "forms" / "account.toml").open("a", encoding="utf-8") as form:
+        form.write(f'\n[[fields]]\nname = "{name}"\nkind = "{kind}"\n{further}')
+
+
+def sheet_with(program: Program, value: str, name: str = "payroll.csv") -> Path:
+    row = KENYAN.format(id="PAY-1", amount="1500.50", n=1)
+    return program.sheet([f'{row},"{value}"'], name, f"{HEADING},Further Field")
+
+
+def test_every_kind_of_field_is_played_here() -> None:
+    # The control is computed from what the operator agreed: a collection has one, and its samples are collected.
+    assert {*OF_A_SHEET, *OF_EVERY_ROW, FieldKind.CONTROL} == set(FieldKind)
+
+
+@pytest.mark.parametrize("kind", OF_A_SHEET)
+def test_a_field_of_a_sheet_is_cleaned_sent_and_reconciled(program: Program, data: Path, kind: FieldKind) -> None:
+    add_field(data, kind)
+    case = OF_A_SHEET[kind]
+    summary = program.json("submit", sheet_with(program, case.written))
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1}), summary["message"]
+    with_field = apsw.Connection(str(program.journal)).execute("SELECT fields FROM instruction").get
+    assert json.loads(with_field)[FIELD] == case.sent
+    (line,) = read_csv(summary["reconciliation"])
+    assert line[FIELD].strip("'") == case.written.rstrip("\n"), "the reconciliation shows the sheet's own text"
+
+
+@pytest.mark.parametrize("kind", OF_A_SHEET)
+def test_a_wrong_value_is_refused_with_a_code_of_its_column(program: Program, data: Path, kind: FieldKind) -> None:
+    add_field(data, kind)
+    case = OF_A_SHEET[kind]
+    rejects = program.home / "rejects.csv"
+    summary = program.json("validate", sheet_with(program, case.wrong), "--rejects", rejects)
+    (defect,) = summary["defect_list"]
+    assert (defect["column"], defect["code"]) == (FIELD, f"{FIELD}.{case.code}")
+    (line,) = read_csv(rejects)
+    assert line["Further Field"].strip("'") == case.wrong
+    assert defect["message"] in line["problems"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OF_A_SHEET if kind is not FieldKind.COUNTRY])
+def test_a_required_field_is_in_the_template_and_its_example_is_good(
+    program: Program, data: Path, kind: FieldKind
+) -> None:
+    add_field(data, kind)
+    path = program.home / "new.xlsx"
+    program.json("template", "KE", "--out", path)
+    (row,) = examples(path)
+    assert row[FIELD], "the help gives an example"
+    fill(path, [row])
+    assert program.json("validate", path)["defect_list"] == []
+    lacking = program.run("validate", program.sheet([KENYAN.format(id="PAY-1", amount="1", n=1)], "lacking.csv"))
+    assert f"lacks columns: {FIELD} (needed for" in lacking.stderr
+
+
+@pytest.mark.parametrize("kind", OF_EVERY_ROW)
+def test_a_field_without_a_column_is_sent_with_what_every_row_has(
+    program: Program, data: Path, kind: FieldKind
+) -> None:
+    name = "site_url" if kind is FieldKind.OPERATOR_URL else FIELD  # an address is configured under its name
+    add_field(data, kind, name=name, further="from_sheet = false\n")
+    summary = program.json("submit", program.sheet([KENYAN.format(id="PAY-1", amount="1500.50", n=1)]))
+    # The gateway refuses a body without a field of its form, and a value that is not the row's.
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1}), summary["message"]
+
+
+def test_a_field_of_a_new_operation_is_a_column_of_its_sheets(data: Path) -> None:
+    text = (data / "operations" / "payout.toml").read_text(encoding="utf-8")
+    add_field(data, FieldKind.TEXT)
+    listed = text.replace('    "phone",\n', f'    "{FIELD}",\n    "phone",\n')
+    (data / "operations" / "payout.toml").write_text(listed, encoding="utf-8")
+    columns = sheet_columns(data=data).of_operation
+    assert columns["payout"].index(FIELD) == columns["payout"].index("phone") - 1
+    assert FIELD not in columns["payin"]
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (f'name = "{FIELD}"\nkind = "amount"\n', "write from_sheet = false"),
+        (f'name = "{FIELD}"\nkind = "control"\n', "write from_sheet = false"),
+        (f'name = "{FIELD}"\nkind = "text"\nfrom_sheet = false\n', "comes from the sheet"),
+        ('name = "order_desc"\nkind = "wallet"\n', "cleaned otherwise"),
+    ],
+)
+def test_a_field_that_cannot_be_meant_is_refused(data: Path, field: str, said: str) -> None:
+    with (data / "forms" / "account.toml").open("a", encoding="utf-8") as form:
+        form.write(f"\n[[fields]]\n{field}")
+    with pytest.raises(ConfigurationError, match=said):
+        sheet_columns(data=data)
+
+
+def test_no_module_types_the_name_of_a_form_field() -> None:
+    names = set(sheet_columns().cleanings) - {*OF_EVERY_SHEET, *RECONCILIATION_COLUMNS}
+    package = ROOT / "paygw_batch"
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert found == TYPED_BY_NECESSITY

@@ -1,0 +1,84 @@
+"""Every code of a defect or a warning that the source can make is in the catalogue, and in docs/defects.md."""
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.errors import SheetRepeatsBatch
+from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, codes_of, meaning_of
+from paygw_batch.sheet.read.xlsx_cells import Doubt
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("sheet", "run")
+NO_CODE = re.compile(r".*\.(?:toml|csv|xlsx|parquet|json|xml|rels)")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """Return the script that writes the document, as a module."""
+    spec = importlib.util.spec_from_file_location("defect_codes", ROOT / "tooling/defect_codes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def typed_codes() -> Iterator[str]:
+    """Yield every text of the source that has the form of a code; `*` where a variable has the column's place."""
+    subjects = {*sheet_columns().cleanings, "row", "sheet"}
+    for room in ROOMS:
+        for path in (ROOT / "paygw_batch" / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr) and len(node.values) == 2:
+                    first, last = node.values
+                    if isinstance(last, ast.Constant) and isinstance(first, ast.FormattedValue):
+                        code = f"{ANY_COLUMN}{last.value}"
+                        if re.fullmatch(r"\*\.[a-z_]+", code) and not NO_CODE.fullmatch(code):
+                            yield code
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    subject, _, what = node.value.partition(".")
+                    if subject in subjects and re.fullmatch("[a-z_]+", what):
+                        yield node.value
+
+
+def test_every_code_that_is_typed_in_the_source_is_in_the_catalogue() -> None:
+    typed = {*typed_codes(), *(f"{ANY_COLUMN}.{doubt}" for doubt in Doubt), SheetRepeatsBatch.code}
+    assert {"*.missing", "*.float", "row.fields", "client_orderid.conflict"} <= typed  # the search finds something
+    known = {*DEFECTS, *WARNINGS}
+    assert [code for code in typed if code not in known and f"{ANY_COLUMN}.{code.partition('.')[2]}" not in known] == []
+
+
+def test_every_code_of_the_checks_has_a_meaning_and_no_meaning_is_left_over(script: ModuleType) -> None:
+    defects, warnings = codes_of(script.every_rule())
+    for codes, meanings in ((defects, DEFECTS), (warnings, WARNINGS)):
+        used = {code if code in meanings else f"{ANY_COLUMN}.{code.partition('.')[2]}" for code in codes}
+        assert used == set(meanings)
+    assert {"amount.minimum", "amount.maximum", "receiver_email.format", "cell_phone.country"} <= defects
+    assert {"account_number.operator", "first_name.placeholder"} <= warnings
+
+
+@pytest.mark.parametrize(
+    "meaning", [*DEFECTS.values(), *WARNINGS.values()], ids=[*DEFECTS, *map("{}?".format, WARNINGS)]
+)
+def test_a_meaning_is_a_label_a_sentence_and_a_suggestion(meaning: CodeMeaning) -> None:
+    assert meaning.label
+    assert not meaning.label.endswith(".")
+    assert meaning.sentence.endswith(".")
+    assert meaning.suggestion.endswith(".")
+
+
+def test_a_meaning_names_the_column() -> None:
+    assert meaning_of("receiver_email.missing").label == "receiver_email is missing"
+    with pytest.raises(KeyError):
+        meaning_of("receiver_email.no_such_code")
+
+
+def test_the_document_is_what_the_script_writes(script: ModuleType) -> None:
+    assert script.document() == (ROOT / "docs/defects.md").read_text(encoding="utf-8")
