@@ -33,6 +33,7 @@ class OutputKind(StrEnum):
     REJECTS = "rejects"
     QUESTIONS = "question list"
     REPORT = "report"
+    PLAN_PAGE = "page of a plan"
     PLAN = "plan"
     LOG = "log"
     METRICS = "metrics"
@@ -54,6 +55,7 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
+        OutputKind.PLAN_PAGE: re.compile(rb"<!doctype html>.*: plan</title>", re.DOTALL),
         OutputKind.PLAN: re.compile(rb'\{\s*"content": \{.*"instructions_sha256"', re.DOTALL),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),

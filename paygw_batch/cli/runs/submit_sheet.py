@@ -112,7 +112,14 @@ def show_findings(screen: Screen, plan: Plan) -> None:
     screen.findings("Defects", plan.validated.defects)
     screen.findings("Warnings", plan.warnings)
     if plan.known_rows:
-        screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
+        screen.say(known_sentence(plan.known_rows))
+
+
+def known_sentence(count: int) -> str:
+    """Return how many rows of a sheet the journal has already."""
+    if count == 1:
+        return "1 row is known to the journal; it keeps its state."
+    return f"{count:,} rows are known to the journal; they keep their state."
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
