@@ -105,10 +105,10 @@ def command(
         planned = planned_submission(settings, validated, journal, operation=operation, amend=amend, strict=strict)
         if planned.validated.defects.height and not skip_invalid:
             show_findings(screen, planned)
-            screen.finish(refused(planned, strict=strict))
+            screen.finish(refused(planned, journal, strict=strict))
         screen.findings("Defects", planned.validated.defects)
         if not may_repeat(planned, screen, is_meant=repeats_meant):
-            screen.finish(repeat_refused(planned))
+            screen.finish(repeat_refused(planned, journal))
         share = Decimal(str(settings.approval.changed_share))
         minor_units = minor_units_of(rules)
         findings = [*_changes(planned, journal, against, share, minor_units), *_warnings(planned)]

@@ -94,6 +94,11 @@ class Screen:
             self.say(sentence)
             used += needed
 
+    def insist(self, sentence: str) -> None:
+        """Print what a person must act on where nothing else is printed: with -q, on standard output."""
+        if self._quiet and not self.as_json:
+            PlainConsole(self._output.file, quiet=False).print(plain(sentence), soft_wrap=True)
+
     def asks(self) -> bool:
         """Whether a person sits there who can be asked: at a terminal, and not where a program reads the answer."""
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
@@ -165,6 +170,8 @@ class Screen:
         else:
             style = "" if summary.exit_code is ExitCode.DONE else "bold"
             self.out.print(plain(summary.message, style), soft_wrap=True)
+            if summary.exit_code is not ExitCode.DONE:
+                self.insist(summary.message)
         code = summary.exit_code
         if (failure := self._output.failure) is not None:
             self.err.print(plain(summary.message), soft_wrap=True)
