@@ -46,8 +46,9 @@ from paygw_batch.journal import JournalReader
 from paygw_batch.report.changes import Change, changes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument, PlanFinding, content_of, make_plan, needs_approval
-from paygw_batch.run.signed_document import write_document
+from paygw_batch.run.signed_document import ApprovalPolicy, write_document
 from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.instructions.pages import from_pages
 
 
@@ -109,10 +110,7 @@ def command(
         screen.findings("Defects", planned.validated.defects)
         if not may_repeat(planned, screen, is_meant=repeats_meant):
             screen.finish(repeat_refused(planned, journal))
-        share = Decimal(str(settings.approval.changed_share))
-        minor_units = minor_units_of(rules)
-        findings = [*_changes(planned, journal, against, share, minor_units), *_warnings(planned)]
-        findings.sort(key=lambda one: one.code != SheetRepeatsBatch.code)  # which its maker had to answer
+        findings = _findings(planned, journal, against, settings, minor_units := minor_units_of(rules))
         content = content_of(
             planned,
             endpoint=settings.endpoint(),
@@ -128,15 +126,29 @@ def command(
     show_signatures(screen, document, policy)
     if report is not None:
         write_plan_page(document, policy, report)
+    message = _message(document, policy, out, report)
+    summary = _summary(document, planned, message, time.monotonic() - started_s)
+    screen.finish(replace(summary, further=document_told(document, policy)))
+
+
+def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: Path | None) -> str:
     approvals = "1 approval" if policy.needed == 1 else f"{policy.needed} approvals"
     asks = (
         f"It needs {approvals} by others: `paygw-batch approve {out} --key KEY`."
-        if needs_approval(content, policy)
+        if needs_approval(document.content, policy)
         else "It is too small to need approval."
     )
-    told = "" if report is None else f"The page is in {report}. "
-    summary = _summary(document, planned, f"The plan is in {out}. {told}{asks}", time.monotonic() - started_s)
-    screen.finish(replace(summary, further=document_told(document, policy)))
+    page = "" if report is None else f"The page is in {report}. "
+    return f"The plan is in {out}. {page}{asks}"
+
+
+def _findings(
+    planned: Plan, journal: JournalReader, against: str | None, settings: Settings, minor_units: Mapping[str, int]
+) -> list[PlanFinding]:
+    """Return what an approver should know: a repeated batch, which the maker had to answer for, comes first."""
+    share = Decimal(str(settings.approval.changed_share))
+    found = [*_changes(planned, journal, against, share, minor_units), *_warnings(planned)]
+    return sorted(found, key=lambda one: one.code != SheetRepeatsBatch.code)
 
 
 def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float) -> Summary:
