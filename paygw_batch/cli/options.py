@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -28,6 +29,9 @@ collect_option = click.option(
 )
 force_option = click.option(
     "--force", is_flag=True, help="Replace a file that is there, although this program did not write it."
+)
+plan_page_option = click.option(
+    "--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Also write the plan as a page to look at."
 )
 by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
 

@@ -33,6 +33,7 @@ class OutputKind(StrEnum):
     REJECTS = "rejects"
     QUESTIONS = "question list"
     REPORT = "report"
+    PLAN_PAGE = "page of a plan"
     PLAN = "plan"
     ORDER = "settlement order"
     LOG = "log"
@@ -55,6 +56,7 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
+        OutputKind.PLAN_PAGE: re.compile(rb"<!doctype html>.*: plan</title>", re.DOTALL),
         # Plans of the first format began with their content.
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL

@@ -23,4 +23,5 @@ def planned_submission(
         quarantine_h=settings.submission.quarantine_h,
         strict=strict,
         repeat_days=settings.sheet.repeat_days,
+        look_alike_days=settings.sheet.look_alike_days,
     )

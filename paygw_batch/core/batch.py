@@ -6,6 +6,8 @@ from decimal import Decimal
 
 REPEAT_DAYS = 5
 """How many days back a sheet that repeats a batch under other order ids is asked about, unless configured otherwise."""
+LOOK_ALIKE_DAYS = 7
+"""How many days back the same payee and amount under another order id is a warning, unless configured otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,10 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return counts and sums of a batch."""
         ...
 
+    def known_tallies(self, batch: int) -> Sequence[StateTally]:
+        """Return counts and sums of those rows of a batch that an earlier batch brought: `tallies` has them as well."""
+        ...
+
     def due_counts(self, batch: int) -> Mapping[str, int]:
         """Return how many rows of each country `due` has for a batch; countries without one are left out."""
         ...

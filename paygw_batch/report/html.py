@@ -21,7 +21,7 @@ PERSON_STATES = ("in_doubt", "rejected", "returned", "invalid")
 LATENCY_STEPS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 60_000)
 
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
-_STYLE = """
+PAGE_STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 68rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p.about { color: #595959; margin-top: .2rem; }
@@ -45,7 +45,7 @@ def report_html(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord) -> 
         '<html lang="en"><head><meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         '<meta name="viewport" content="width=device-width">',
-        f"<title>{escape(batch.sheet_name)}: reconciliation</title><style>{_STYLE}</style></head><body>",
+        f"<title>{escape(batch.sheet_name)}: reconciliation</title><style>{PAGE_STYLE}</style></head><body>",
         f"<h1>{escape(batch.sheet_name)}</h1>",
         f'<p class="about">Batch {escape(batch.batch)}, {batch.rows:,} rows, opened {escape(batch.opened_at)}.</p>',
         _tiles(books),
@@ -93,7 +93,7 @@ def _needs_person(frame: pl.DataFrame) -> str:
     more = found.height - SHOWN_ROWS
     told = f"<p>... and {more:,} more: the reconciliation file has all of them.</p>" if more > 0 else ""
     headings = ("row", "order id", "payee", "amount", "state", "code", "what is known")
-    return f"<h2>Rows that need a person: {found.height:,}</h2>{_table(headings, lines, right={0, 3})}{told}"
+    return f"<h2>Rows that need a person: {found.height:,}</h2>{html_table(headings, lines, right={0, 3})}{told}"
 
 
 def _totals(books: BatchTotals) -> str:
@@ -102,7 +102,7 @@ def _totals(books: BatchTotals) -> str:
         for country, currency, state, count, amount in books.lines
     ]
     headings = ("country", "currency", "state", "rows", "sum")
-    return f"<h2>Totals by country and state</h2>{_table(headings, lines, right={3, 4})}"
+    return f"<h2>Totals by country and state</h2>{html_table(headings, lines, right={3, 4})}"
 
 
 def _over_time(frame: pl.DataFrame) -> str:
@@ -186,7 +186,9 @@ def _words(state: str) -> str:
     return escape(state.replace("_", " "))
 
 
-def _table(headings: Sequence[str], lines: Iterable[Sequence[object]], *, right: set[int]) -> str:
+def html_table(headings: Sequence[str], lines: Iterable[Sequence[object]], *, right: set[int]) -> str:
+    """Return a table whose columns of numbers (`right`) are aligned to the right; every text is escaped."""
+
     def cell(tag: str, place: int, content: object) -> str:
         kept = content if isinstance(content, _Markup) else escape("" if content is None else str(content))
         number = ' class="number"' if place in right else ""

@@ -49,11 +49,19 @@ class Content(SignedPart):
 
 
 class PlanFinding(SignedPart):
-    """Something an approver should know: a warning of the validation, or what differs from the last run."""
+    """Something an approver should know: what differs from the last run, or a warning of the validation.
+
+    `name`, `amount` and `currency` are those of the payee in this sheet, `before` is the amount of the last run; empty
+    where there is none. Row 0: no row of the sheet.
+    """
 
     row: int
     code: str
     message: str
+    name: str = ""
+    amount: str = ""
+    currency: str = ""
+    before: str = ""
 
 
 class PlanDocument(SignedDocument):
@@ -64,7 +72,7 @@ class PlanDocument(SignedDocument):
     nothing_done: ClassVar[str] = "Nothing was sent."
     make_another: ClassVar[str] = "Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`."
 
-    document: Literal["paygw-batch plan 2"] = "paygw-batch plan 2"
+    document: Literal["paygw-batch plan 3"] = "paygw-batch plan 3"
     content: Content
     findings: list[PlanFinding]
     repeats_meant: str = ""

@@ -1,5 +1,6 @@
 """A sheet that pays again what a batch paid lately, under other order ids: October's list sent as November's."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from paygw_batch.sheet.model import DEFECT_SCHEMA
 
 WHOLE_SHEET = 0
 """The row number of a finding about the sheet as a whole."""
+ROWS_NAMED = 20
+"""How many rows a sentence about one batch names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,26 @@ def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> SheetRepeat |
 def not_summed_up(look_alikes: Sequence[LookAlike], repeat: SheetRepeat | None) -> Sequence[LookAlike]:
     """Return the look-alikes that the finding about the whole sheet does not speak of."""
     return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.batch]
+
+
+def at_least_two(look_alikes: Sequence[LookAlike]) -> Sequence[LookAlike]:
+    """Return the look-alikes of batches that have two of them or more."""
+    of_batch = Counter(found.batch for found in look_alikes)
+    return [found for found in look_alikes if of_batch[found.batch] > 1]
+
+
+def once_a_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
+    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: how many rows pay like rows of it, and which."""
+    of_batch: dict[str, list[LookAlike]] = defaultdict(list)
+    for found in look_alikes:
+        of_batch[found.batch].append(found)
+    lines = []
+    for batch, alike in of_batch.items():
+        named = ", ".join(str(found.row) for found in alike[:ROWS_NAMED])
+        more = f" and {len(alike) - ROWS_NAMED:,} more" if len(alike) > ROWS_NAMED else ""
+        sentence = (
+            f"{len(alike):,} rows have the same account and amount as rows of batch {batch} "
+            f"({alike[0].opened_at[:10]}), under other order ids: make sure that all are meant (rows {named}{more})."
+        )
+        lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
+    return pl.DataFrame(lines, schema=dict(DEFECT_SCHEMA), orient="row")

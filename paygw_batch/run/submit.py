@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.batch import REPEAT_DAYS
+from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.reference import reference_of
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.countries.rules import Rules
@@ -27,16 +27,13 @@ from paygw_batch.journal import (
     UsedSpelling,
 )
 from paygw_batch.run.quarantine_clock import require_sound_clock
-from paygw_batch.run.repeated_sheet import SheetRepeat, not_summed_up, repeated_by
+from paygw_batch.run.repeated_sheet import SheetRepeat, at_least_two, not_summed_up, once_a_batch, repeated_by
 from paygw_batch.run.resolve import left_until
 from paygw_batch.sheet.check.contract import hold_to_contract
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE, in_one_spelling
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
 from paygw_batch.sheet.instructions.pages import to_pages
 from paygw_batch.sheet.model import Validated
-
-LOOK_ALIKE_DAYS = 7
-"""How far back the same payee and amount under another order id is worth a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +50,16 @@ class Plan:
     amendments: Sequence[Amendment]
     repeat: SheetRepeat | None = None
     """The batch that the sheet repeats: it is not opened unless a person said that this is meant."""
+    look_alikes: Sequence[LookAlike] = ()
+    """Rows that pay like rows of a batch, where several are of one batch: a warning a batch says so."""
 
     @property
     def warnings(self) -> pl.DataFrame:
-        """Every warning (`DEFECT_SCHEMA`), that about the whole sheet first, at row 0."""
-        found = self.validated.warnings
-        return found if self.repeat is None else pl.concat([self.repeat.as_warning(), found])
+        """Every warning (`DEFECT_SCHEMA`), those about the whole sheet first, at row 0."""
+        of_sheet = [] if self.repeat is None else [self.repeat.as_warning()]
+        if self.look_alikes:
+            of_sheet.append(once_a_batch(self.look_alikes))
+        return pl.concat([*of_sheet, self.validated.warnings])
 
     @property
     def repeated_batch(self) -> str:
@@ -85,13 +86,15 @@ def plan_submission(
     quarantine_h: float,
     strict: bool = False,
     repeat_days: int = REPEAT_DAYS,
+    look_alike_days: int = LOOK_ALIKE_DAYS,
 ) -> Plan:
     """Hold a validated sheet against the journal.
 
     A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
     paid (where a person's word alone says so, after `quarantine_h`); so does one whose id was used in another spelling.
-    A row that pays like another one lately gets a warning, and a sheet that repeats a batch of the last `repeat_days`
-    (0: never asked) a finding of its own in their place. With `strict`, whatever is worth a warning is a defect: those
+    A row that pays like another one of the last `look_alike_days` (0: never looked at) gets a warning, several that pay
+    like rows of one batch get one together, and a sheet that repeats a batch of the last `repeat_days` (0: never asked)
+    a finding of its own in their place. With `strict`, whatever is worth a warning is a defect: those
     rows are left out of the batch, which may with that be one that the journal has already.
 
     Raises `ReferenceLookAlike` when the order ids were derived from a reference that was used in another spelling.
@@ -117,8 +120,8 @@ def plan_submission(
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
     new = _without_rows(validated.instructions, (row.row for row in known))
-    paid_before = _paid_before(new, journal, operation, since=_days_ago(now, max(LOOK_ALIKE_DAYS, repeat_days)))
-    lately = [found for found in paid_before if found.opened_at > _days_ago(now, LOOK_ALIKE_DAYS)]
+    paid_before = _paid_before(new, journal, operation, since=_days_ago(now, max(look_alike_days, repeat_days)))
+    lately = [found for found in paid_before if found.opened_at > _days_ago(now, look_alike_days)]
     if strict and lately:
         validated = with_defects(validated, _look_alike_warnings(lately, new))
         if existing := _batch(journal, operation, validated.batch):
@@ -126,9 +129,11 @@ def plan_submission(
         left_out = {found.row for found in lately}
         paid_before, lately = [found for found in paid_before if found.row not in left_out], []
     repeat = _repeat(validated, new, paid_before, journal, since=_days_ago(now, repeat_days)) if repeat_days else None
-    if single := not_summed_up(lately, repeat):
+    left = not_summed_up(lately, repeat)
+    together = at_least_two(left)
+    if single := [found for found in left if found not in together]:
         validated = with_warnings(validated, _look_alike_warnings(single, new))
-    return Plan(validated, None, known, amendments, repeat)
+    return Plan(validated, None, known, amendments, repeat, together)
 
 
 def open_planned_batch(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paygw_batch.core.batch import REPEAT_DAYS
+from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.settings.sections import (
     AmountText,
     FilePath,
@@ -84,6 +84,7 @@ class SheetSection(Section):
     code_page: str | None = None
     column_profile: str | None = None
     repeat_days: Annotated[int, Field(ge=0, le=366)] = REPEAT_DAYS
+    look_alike_days: Annotated[int, Field(ge=0, le=366)] = LOOK_ALIKE_DAYS
 
 
 class StatementSection(Section):

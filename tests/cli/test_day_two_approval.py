@@ -237,7 +237,8 @@ def test_approve_without_a_key_only_shows_the_plan(careful: Program) -> None:
 
 
 def test_a_plan_tells_what_differs_from_the_last_run(careful: Program) -> None:
-    careful.json("submit", careful.sheet(kenyan_rows(3, amount="100"), name="before.csv"))
+    gone = "KE,PAY-9,100,KES,Achieng Gone,254712345099,+254712345099"
+    careful.json("submit", careful.sheet([*kenyan_rows(3, amount="100"), gone], name="before.csv"))
     rows = [
         "KE,NEW-1,100,KES,Jane Wanjiku,254712345001,+254712345001",
         "KE,NEW-2,130,KES,Jane Wanjiku,254712345002,+254712345002",
@@ -252,7 +253,6 @@ def test_a_plan_tells_what_differs_from_the_last_run(careful: Program) -> None:
     assert (0, "payee.gone") in told
     assert not any(row == 2 and code.startswith("payee") for row, code in told)
     text = plan_of(careful).read_text()
-    assert "Otieno" not in text
     assert "254712345888" not in text
 
 

@@ -109,7 +109,7 @@ def test_a_sheet_that_is_meant_to_repeat_is_paid_and_can_be_run_again(program: P
 def test_half_a_sheet_is_no_repeated_sheet(program: Program, new: int, exit_code: int) -> None:
     summary = program.json("submit", repeated(program, new=new))
     assert summary["exit_code"] == exit_code
-    assert codes(summary) == (["row.look_alike"] * 10 if exit_code == 0 else ["sheet.repeats_a_batch"])
+    assert codes(summary) == (["row.look_alike"] if exit_code == 0 else ["sheet.repeats_a_batch"])
 
 
 def test_a_corrected_sheet_repeats_nothing(program: Program) -> None:
@@ -120,7 +120,7 @@ def test_a_corrected_sheet_repeats_nothing(program: Program) -> None:
 def test_repeated_sheets_are_not_asked_about_where_that_is_switched_off(program: Program) -> None:
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\n")
     summary = program.json("submit", repeated(program))
-    assert (summary["exit_code"], codes(summary)) == (0, ["row.look_alike"] * 10)
+    assert (summary["exit_code"], codes(summary)) == (0, ["row.look_alike"])
 
 
 def test_a_drop_folder_refuses_a_sheet_under_new_ids(program: Program) -> None:

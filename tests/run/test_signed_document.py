@@ -194,7 +194,7 @@ def test_an_approval_of_one_kind_counts_for_no_other() -> None:
     """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
     of_plan = approve(plan(), CLEO, policy(), NOW)
     assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
-    same = order().model_copy(update={"document": "paygw-batch plan 2"})
+    same = order().model_copy(update={"document": "paygw-batch plan 3"})
     assert same.signed_text().split(b"\n")[0] != order().signed_text().split(b"\n")[0]
     assert not holds(same)
     firsts = {one.approval_text(CLEO.public, "").split(b"\n")[0] for one in (order(), same)}

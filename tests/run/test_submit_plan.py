@@ -274,7 +274,7 @@ def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
 ) -> None:
     before = submit(plan(sheet(tmp_path, *rows("A", 6)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 5), *rows("B", 4, 50)), journal, days=days)
-    assert planned.warnings["code"].to_list() == (["sheet.repeats_a_batch"] if repeats else ["row.look_alike"] * 5)
+    assert planned.warnings["code"].to_list() == (["sheet.repeats_a_batch"] if repeats else ["row.look_alike"])
     if repeats:
         assert planned.repeat is not None
         assert (planned.repeat.batch, planned.repeat.rows, planned.repeat.of_rows) == (before.batch, 5, 9)
@@ -288,7 +288,7 @@ def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: SqliteJo
         submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
     assert planned.repeat is None
-    assert planned.warnings["code"].to_list() == ["row.look_alike"] * 9
+    assert planned.warnings.select("row", "code").rows() == [(0, "row.look_alike")] * 3
 
 
 def test_the_batch_with_the_most_repeated_rows_is_named_and_others_stay_single(

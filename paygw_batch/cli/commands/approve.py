@@ -6,10 +6,19 @@ from pathlib import Path
 import click
 
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import settings_of
-from paygw_batch.cli.screen.approval_plan import document_told, own_key, required_policy, show_content, show_signatures
+from paygw_batch.cli.options import force_option, guard_of, plan_page_option, settings_of
+from paygw_batch.cli.screen.approval_plan import (
+    document_told,
+    own_key,
+    required_policy,
+    show_content,
+    show_signatures,
+    write_plan_page,
+)
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import utc_now
+from paygw_batch.errors import UsageError
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.settlement_order import SettlementOrder
@@ -26,16 +35,24 @@ from paygw_batch.run.signed_document import (
 @click.command("approve", short_help="Approve a plan or a settlement order.")
 @click.argument("document", type=click.Path(path_type=Path))
 @click.option("--key", type=click.Path(path_type=Path), help="Your private key (Ed25519, PEM). Without it: only look.")
+@plan_page_option
+@force_option
 @click.pass_obj
-def command(invocation: Invocation, *, document: Path, key: Path | None) -> None:
+def command(invocation: Invocation, *, document: Path, key: Path | None, report: Path | None, force: bool) -> None:
     """Show DOCUMENT, a plan or a settlement order, and approve it with your key.
 
     The approval is written into its file.
     """
     started_s = time.monotonic()
     screen = Screen(invocation)
-    policy = required_policy(settings_of(invocation))
+    settings = settings_of(invocation)
+    guard_of(invocation, settings, force=force).check(
+        Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={"the plan": document, "a key": key}
+    )
+    policy = required_policy(settings)
     found: SignedDocument = read_document(document, PlanDocument, SettlementOrder)
+    if report is not None and not isinstance(found, PlanDocument):
+        raise UsageError("--report writes a plan as a page, and this is a settlement order.")
     show_content(screen, found, policy)  # before anything is signed
     message = "Nothing was approved: --key KEY approves it."
     if key is not None:
@@ -45,6 +62,9 @@ def command(invocation: Invocation, *, document: Path, key: Path | None) -> None
         who = policy.people.approver_with(own.public)
         message = f"Approved by {who.name if who else 'nobody'}. {_count(found, policy)}"
     show_signatures(screen, found, policy)
+    if report is not None and isinstance(found, PlanDocument):
+        write_plan_page(found, policy, report)
+        message += f" The page is in {report}."
     screen.finish(_summary(found, policy, message, time.monotonic() - started_s))
 
 

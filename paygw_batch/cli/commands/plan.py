@@ -1,6 +1,7 @@
 """`paygw-batch plan`: write down exactly what a sheet would pay, signed by its maker, for others to approve."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -13,12 +14,13 @@ from paygw_batch.cli.options import (
     collect_option,
     force_option,
     guard_of,
+    plan_page_option,
     repeats_option,
     settings_of,
     strict_option,
     worksheet_option,
 )
-from paygw_batch.cli.runs.submit_sheet import may_repeat, refused, repeat_refused, show_findings
+from paygw_batch.cli.runs.submit_sheet import known_sentence, may_repeat, refused, repeat_refused, show_findings
 from paygw_batch.cli.screen.approval_plan import (
     document_told,
     known_maker,
@@ -26,6 +28,7 @@ from paygw_batch.cli.screen.approval_plan import (
     required_policy,
     show_content,
     show_signatures,
+    write_plan_page,
 )
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.outputs import OutputKind, Wanted
@@ -38,13 +41,14 @@ from paygw_batch.compose.parts import (
     validated_sheet,
 )
 from paygw_batch.compose.planning import planned_submission
-from paygw_batch.errors import UsageError
+from paygw_batch.errors import SheetRepeatsBatch, UsageError
 from paygw_batch.journal import JournalReader
-from paygw_batch.report.changes import changes
+from paygw_batch.report.changes import Change, changes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument, PlanFinding, content_of, make_plan, needs_approval
-from paygw_batch.run.signed_document import write_document
+from paygw_batch.run.signed_document import ApprovalPolicy, write_document
 from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.instructions.pages import from_pages
 
 
@@ -62,6 +66,7 @@ from paygw_batch.sheet.instructions.pages import from_pages
 @repeats_option
 @click.option("--against", metavar="BATCH", help="The run to compare with. Default: the newest batch of the journal.")
 @collect_option
+@plan_page_option
 @force_option
 @click.pass_obj
 def command(
@@ -78,6 +83,7 @@ def command(
     strict: bool,
     repeats_meant: bool,
     against: str | None,
+    report: Path | None,
     force: bool,
 ) -> None:
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
@@ -87,7 +93,9 @@ def command(
         raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
     settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
-        Wanted("--out", out, OutputKind.PLAN), inputs={"the sheet": sheet, "a key": key}
+        Wanted("--out", out, OutputKind.PLAN),
+        Wanted("--report", report, OutputKind.PLAN_PAGE),
+        inputs={"the sheet": sheet, "a key": key},
     )
     policy = required_policy(settings)
     rules = rules_of(settings, operation)
@@ -96,32 +104,51 @@ def command(
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     with journal_to_name(settings, "plan") as journal:
         planned = planned_submission(settings, validated, journal, operation=operation, amend=amend, strict=strict)
-        show_findings(screen, planned)
         if planned.validated.defects.height and not skip_invalid:
-            screen.finish(refused(planned, strict=strict))
+            show_findings(screen, planned)
+            screen.finish(refused(planned, journal, strict=strict))
+        screen.findings("Defects", planned.validated.defects)
         if not may_repeat(planned, screen, is_meant=repeats_meant):
-            screen.finish(repeat_refused(planned))
-        share = Decimal(str(settings.approval.changed_share))
-        findings = [*_warnings(planned), *_changes(planned, journal, against, share)]
+            screen.finish(repeat_refused(planned, journal))
+        findings = _findings(planned, journal, against, settings, minor_units := minor_units_of(rules))
         content = content_of(
             planned,
             endpoint=settings.endpoint(),
             journal_id=journal.journal_id,
             operation=operation,
-            minor_units=minor_units_of(rules),
+            minor_units=minor_units,
         )
     document = make_plan(content, findings, maker, utc_now(), repeats_meant=planned.repeated_batch)
     write_document(document, out)
     show_content(screen, document, policy)
+    if planned.known_rows:
+        screen.say(known_sentence(planned.known_rows))
     show_signatures(screen, document, policy)
+    if report is not None:
+        write_plan_page(document, policy, report)
+    message = _message(document, policy, out, report)
+    summary = _summary(document, planned, message, time.monotonic() - started_s)
+    screen.finish(replace(summary, further=document_told(document, policy)))
+
+
+def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: Path | None) -> str:
     approvals = "1 approval" if policy.needed == 1 else f"{policy.needed} approvals"
     asks = (
         f"It needs {approvals} by others: `paygw-batch approve {out} --key KEY`."
-        if needs_approval(content, policy)
+        if needs_approval(document.content, policy)
         else "It is too small to need approval."
     )
-    summary = _summary(document, planned, f"The plan is in {out}. {asks}", time.monotonic() - started_s)
-    screen.finish(replace(summary, further=document_told(document, policy)))
+    page = "" if report is None else f"The page is in {report}. "
+    return f"The plan is in {out}. {page}{asks}"
+
+
+def _findings(
+    planned: Plan, journal: JournalReader, against: str | None, settings: Settings, minor_units: Mapping[str, int]
+) -> list[PlanFinding]:
+    """Return what an approver should know: a repeated batch, which the maker had to answer for, comes first."""
+    share = Decimal(str(settings.approval.changed_share))
+    found = [*_changes(planned, journal, against, share, minor_units), *_warnings(planned)]
+    return sorted(found, key=lambda one: one.code != SheetRepeatsBatch.code)
 
 
 def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float) -> Summary:
@@ -141,14 +168,28 @@ def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float
 
 def _warnings(planned: Plan) -> list[PlanFinding]:
     """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
-    lines = planned.warnings.select(pl.col("row").cast(pl.Int64), "code", "message").iter_rows()
+    payees = planned.validated.rows.select(
+        "row", *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency"))
+    )
+    lines = planned.warnings.join(payees, on="row", how="left", maintain_order="left")
     return [
-        PlanFinding(row=row, code=code, message=f"Row {row}: {message}" if row else message)
-        for row, code, message in lines
+        PlanFinding(
+            row=row,
+            code=code,
+            message=f"Row {row}: {message}" if row else message,
+            name=name or "",
+            amount=amount or "",
+            currency=currency or "",
+        )
+        for row, code, message, name, amount, currency in lines.select(
+            pl.col("row").cast(pl.Int64), "code", "message", "account_name", "amount", "currency"
+        ).iter_rows()
     ]
 
 
-def _changes(planned: Plan, journal: JournalReader, against: str | None, share: Decimal) -> list[PlanFinding]:
+def _changes(
+    planned: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
+) -> list[PlanFinding]:
     """Return what differs from the run before: the batch that is named, or the newest that is not this sheet's own."""
     validated = planned.validated
     same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
@@ -160,10 +201,22 @@ def _changes(planned: Plan, journal: JournalReader, against: str | None, share: 
     if not others:
         return [PlanFinding(row=0, code="payee.first_run", message="There is no run before this one to compare with.")]
     before = others[-1]
-    found = changes(validated.rows, from_pages(journal.pages(before.number)), share=share)
+    found = changes(validated.rows, from_pages(journal.pages(before.number)), share=share, minor_units=minor_units)
     compared = PlanFinding(
         row=0,
         code="payee.compared",
         message=f"Compared with batch {before.batch} ({before.sheet_name}, {before.opened_at[:10]}).",
     )
-    return [compared, *(PlanFinding(row=one.row, code=one.code, message=one.message) for one in found)]
+    return [compared, *(_finding(one) for one in found)]
+
+
+def _finding(one: Change) -> PlanFinding:
+    return PlanFinding(
+        row=one.row,
+        code=one.code,
+        message=one.message,
+        name=one.name,
+        amount=one.amount,
+        currency=one.currency,
+        before=one.before,
+    )

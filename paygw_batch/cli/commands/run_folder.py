@@ -88,6 +88,8 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
     for claimed in drop.claim_all():
         run.screen.say(f"{claimed.name}:")
         summary = _submit(claimed, run)
+        if summary.exit_code is not ExitCode.DONE:
+            run.screen.insist(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
         if summary.exit_code in _UNFINISHED:
             run.screen.say(f"{claimed.name} is not finished: the next run continues it before any other.")
@@ -153,7 +155,7 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
         f"{count} {'sheet was' if count == 1 else 'sheets were'} taken." if sheets else "There was no settled sheet."
     )
     return Summary(
-        worst({summary.exit_code for _, summary in sheets} | {ExitCode.DONE}),
+        _worst_of([summary for _, summary in sheets]),
         message,
         rows=sum(summary.rows for _, summary in sheets),
         states=dict(states),
@@ -166,3 +168,14 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
         sent_this_run=sum(summary.sent_this_run for _, summary in sheets),
         further={"sheets": listed},
     )
+
+
+def _worst_of(sheets: list[Summary]) -> ExitCode:
+    """Return the exit code of a folder. 3 says that nothing was sent, so a refused sheet among others is a 4.
+
+    Where a row needs a person (5), no refused sheet hides that.
+    """
+    codes = {summary.exit_code for summary in sheets} | {ExitCode.DONE}
+    if ExitCode.PERSON_NEEDED in codes or any(summary.sent_this_run for summary in sheets):
+        codes = {ExitCode.SOME_REJECTED if code is ExitCode.DEFECTS else code for code in codes}
+    return worst(codes)

@@ -13,7 +13,7 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
-from paygw_batch.cli.screen.batch_states import states_of, summary_of, totals_of
+from paygw_batch.cli.screen.batch_states import counted_once, states_of, summary_of, totals_of
 from paygw_batch.cli.screen.gateway_messages import show_all_evidence, show_evidence, show_replies
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.watch import follow
@@ -21,7 +21,7 @@ from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import find_batch, journal_to_read, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES, shown_state
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowStanding, StateTally
@@ -43,6 +43,8 @@ class _Listed:
 
     record: BatchRecord
     tallies: tuple[StateTally, ...]
+    known: tuple[StateTally, ...]
+    """Those of its rows that an earlier batch brought: they are counted there."""
     states: Mapping[str, int]
     contradictions: int
     """Contradicting messages, and those that wait for a person."""
@@ -52,6 +54,11 @@ class _Listed:
     def needs_person(self) -> int:
         """How many of its rows wait for a person."""
         return sum(self.states.get(state, 0) for state in PERSON_STATES)
+
+    @property
+    def known_rows(self) -> int:
+        """How many of its rows an earlier batch brought."""
+        return sum(tally.count for tally in self.known)
 
 
 _ORDERS: Mapping[str, Callable[[_Listed], Any]] = {
@@ -265,10 +272,13 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> lis
 def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, order: str) -> Summary:
     now = utc_now()
     listed = sorted((_listed(journal, record, now) for record in journal.batches()), key=_ORDERS[order])
-    counts: Counter[str] = Counter()
-    for one in listed:
-        counts.update(one.states)
-    totals = totals_of((tally for one in listed for tally in one.tallies), minor_units)
+    once = counted_once(
+        (tally for one in listed for tally in one.tallies), (tally for one in listed for tally in one.known)
+    )
+    counts: Counter[str] = Counter({INVALID: sum(one.states.get(INVALID, 0) for one in listed)})
+    for tally in once:
+        counts[shown_state(tally.state)] += tally.count
+    totals = totals_of(once, minor_units)
     if listed:
         screen.table(
             "",
@@ -280,14 +290,17 @@ def _all(journal: JournalReader, minor_units: Mapping[str, int], screen: Screen,
                     one.record.opened_at[:10],
                     age_text(one.age),
                     one.record.rows,
-                    tuple(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
+                    (
+                        *(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
+                        *([f"({one.known_rows:,} of an earlier batch)"] if one.known else []),
+                    ),
                     one.needs_person + one.contradictions,
                 )
                 for one in listed
             ],
         )
         screen.table(
-            "All batches",
+            "All batches, each row once",
             ("currency", "state", "sum"),
             [(currency, state, amount) for currency, sums in totals.items() for state, amount in sums.items()],
         )
@@ -310,6 +323,7 @@ def _listed(journal: JournalReader, record: BatchRecord, now: datetime) -> _List
     return _Listed(
         record,
         tallies,
+        tuple(journal.known_tallies(record.number)),
         states_of(record, tallies),
         len(journal.contradictions(record.number)) + len(journal.evidence_waiting(record.number)),
         now - datetime.fromisoformat(record.opened_at),
@@ -342,6 +356,7 @@ def _batch_told(one: _Listed) -> dict[str, object]:
         "opened_at": one.record.opened_at,
         "age_s": int(one.age.total_seconds()),
         "rows": one.record.rows,
+        "known": one.known_rows,
         "states": dict(one.states),
         "needs_person": one.needs_person,
         "contradictions": one.contradictions,

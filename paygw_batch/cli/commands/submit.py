@@ -173,7 +173,7 @@ def _tried(asked: Submission, settings: Settings, journal: JournalReader, rules:
     )
     show_findings(screen, planned)
     if planned.validated.defects.height and not asked.skip_invalid:
-        return refused(planned, strict=asked.strict)
+        return refused(planned, journal, strict=asked.strict)
     return _previewed(planned, journal, minor_units_of(rules), screen, repeats_meant=asked.repeats_meant)
 
 
@@ -183,7 +183,7 @@ def _previewed(
     counted = books(preview(plan, journal, minor_units), minor_units)
     screen.books(counted)
     if not may_repeat(plan, screen, is_meant=repeats_meant, may_ask=False):
-        return repeat_refused(plan)
+        return repeat_refused(plan, journal)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
         f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state

@@ -1,5 +1,6 @@
 """Submitting one validated sheet to an open journal: what `submit` and `run-folder` have in common."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.parts import PAYOUT, utc_now
 from paygw_batch.compose.planning import planned_submission
 from paygw_batch.compose.send import Task
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import INVALID, STATES, shown_state
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError
-from paygw_batch.journal import Journal
+from paygw_batch.journal import Journal, JournalReader
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.submit import Plan, open_planned_batch
 from paygw_batch.settings.configuration import Settings
@@ -84,13 +87,13 @@ def submit_sheet(
     if planned.validated.defects.height and not submission.skip_invalid:
         if submission.rejects is not None:
             write_rejects(planned.validated, submission.rejects)
-        return refused(planned, strict=submission.strict)
+        return refused(planned, journal, strict=submission.strict)
     approved = require_approval(settings, rules, planned, submission.plan, journal, utc_now)
     for sentence in approved.sentences:
         screen.say(f"The plan was {sentence}.")
     is_meant = submission.repeats_meant or planned.is_meant(approved.repeats_meant)
     if not may_repeat(planned, screen, is_meant=is_meant, may_ask=submission.may_ask):
-        return repeat_refused(planned)
+        return repeat_refused(planned, journal)
     batch = open_planned_batch(
         planned,
         journal,
@@ -113,7 +116,14 @@ def show_findings(screen: Screen, plan: Plan) -> None:
     screen.findings("Defects", plan.validated.defects)
     screen.findings("Warnings", plan.warnings)
     if plan.known_rows:
-        screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
+        screen.say(known_sentence(plan.known_rows))
+
+
+def known_sentence(count: int) -> str:
+    """Return how many rows of a sheet the journal has already."""
+    if count == 1:
+        return "1 row is known to the journal; it keeps its state."
+    return f"{count:,} rows are known to the journal; they keep their state."
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
@@ -130,7 +140,7 @@ def may_repeat(plan: Plan, screen: Screen, *, is_meant: bool, may_ask: bool = Tr
     return may_ask and screen.asks() and screen.confirm(plan.repeat.question)
 
 
-def repeat_refused(plan: Plan) -> Summary:
+def repeat_refused(plan: Plan, journal: JournalReader) -> Summary:
     """Return the summary of a sheet that was refused because it repeats a batch."""
     if plan.repeat is None:
         raise InternalError("a sheet that repeats no batch was refused for it")
@@ -141,14 +151,28 @@ def repeat_refused(plan: Plan) -> Summary:
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
         rows=plan.validated.height,
-        states={"ready": plan.validated.instructions.height},
+        states=_states_of(plan, journal),
         known=plan.known_rows,
         further={"code": refusal.code},
     )
     return with_warnings_told(summary, plan)
 
 
-def refused(plan: Plan, *, strict: bool) -> Summary:
+def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
+    """Return how the rows of a refused sheet stand: those that the journal has keep their state."""
+    invalid = plan.validated.defects["row"].n_unique()
+    counts = Counter({INVALID: invalid, State.READY.value: plan.validated.height - invalid})
+    if plan.existing is not None:
+        counts[State.READY.value] = 0
+        for tally in journal.tallies(plan.existing.number):
+            counts[shown_state(tally.state)] += tally.count
+    for known in plan.known:
+        counts[State.READY.value] -= 1
+        counts[shown_state(known.state)] += 1
+    return {state: counts[state] for state in STATES if counts[state]}
+
+
+def refused(plan: Plan, journal: JournalReader, *, strict: bool) -> Summary:
     """Return the summary of a sheet that was refused for its defects; with `strict`, warnings are among them."""
     validated = plan.validated
     bad = validated.defects["row"].n_unique()
@@ -162,7 +186,7 @@ def refused(plan: Plan, *, strict: bool) -> Summary:
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.height,
-        states={"invalid": bad, "ready": validated.height - bad},
+        states=_states_of(plan, journal),
         defects=bad,
         known=plan.known_rows,
     )

@@ -2,6 +2,7 @@
 
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,15 +10,15 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.approvals import policy_of
 from paygw_batch.compose.parts import PAYIN, utc_now
 from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.files import write_whole
+from paygw_batch.report.plan_page import plan_lines, plan_page
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
 from paygw_batch.run.people import Person
 from paygw_batch.run.settlement_order import OrderContent, SettlementOrder
-from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, signatures_of
+from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 from paygw_batch.settings.configuration import Settings
 
-SHOWN_FINDINGS = 20
-"""How many findings are listed on a screen."""
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
 
 
@@ -60,27 +61,38 @@ def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolic
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
     """Show by name who made a document, who approves of it now, and which approvals do not count."""
     found = signatures_of(document, policy, utc_now())
-    screen.say(f"Prepared by {found.maker.name} at {document.made_at}.")
-    for person, approval in found.valid.items():
-        screen.say(f"Approved by {person.name} at {approval.approved_at}.")
-    for problem in found.wrong:
-        screen.say(f"An approval that does not count: {problem}.")
+    for sentence in _signature_sentences(document, found):
+        screen.say(sentence)
 
 
-def _show_plan(screen: Screen, document: PlanDocument) -> None:
+def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequence[str]:
+    return [
+        f"Prepared by {found.maker.name} at {document.made_at}.",
+        *(f"Approved by {person.name} at {approval.approved_at}." for person, approval in found.valid.items()),
+        *(f"An approval that does not count: {problem}." for problem in found.wrong),
+    ]
+
+
+def write_plan_page(document: PlanDocument, policy: ApprovalPolicy, path: Path) -> None:
+    """Write a plan as a page to look at, with who made it and who approves of it now."""
+    signatures = _signature_sentences(document, signatures_of(document, policy, utc_now()))
+    write_whole(path, plan_page(document, _headline(document), signatures).encode())
+
+
+def _headline(document: PlanDocument) -> str:
     content = document.content
     left_out = f", {content.invalid:,} of them left out" if content.invalid else ""
     replacing = f", {content.amended:,} of them replacing earlier payments" if content.amended else ""
     does = "to collect from customers" if content.operation == PAYIN else "to pay out"
     place = f"{content.endpoint}, from the journal {content.journal[:8]}"
-    screen.say(f"{content.sheet}: {content.rows:,} rows{left_out}{replacing}, {does} at {place}.")
-    screen.table("", ("currency", "sum"), list(content.totals.items()))
-    if document.findings:
-        screen.say(f"{len(document.findings):,} things to look at:")
-    for finding in document.findings[:SHOWN_FINDINGS]:
-        screen.say(f"- {finding.message}")
-    if len(document.findings) > SHOWN_FINDINGS:
-        screen.say(f"... and {len(document.findings) - SHOWN_FINDINGS:,} more, in the plan.")
+    rows = f"{content.rows:,} {'row' if content.rows == 1 else 'rows'}"
+    return f"{content.sheet}: {rows}{left_out}{replacing}, {does} at {place}."
+
+
+def _show_plan(screen: Screen, document: PlanDocument) -> None:
+    """Show the sums and every difference from the last run; who approves the plan vouches for each."""
+    sums = ", ".join(f"{currency} {amount}" for currency, amount in document.content.totals.items()) or "nothing"
+    screen.pages([_headline(document), f"In all: {sums}.", *plan_lines(document)])
 
 
 def _show_order(screen: Screen, content: OrderContent) -> None:

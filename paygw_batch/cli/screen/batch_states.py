@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from paygw_batch.compose.send import end_sentence
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state
 from paygw_batch.engine.engine import RunEnd
@@ -42,6 +43,18 @@ def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str
     if left_out := record.rows - counts.total():
         counts[INVALID] += left_out
     return {state: counts[state] for state in STATES if counts[state]}
+
+
+def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
+    """Return the tallies of several batches together, less those of `known` rows: each row counts once."""
+    counts: Counter[tuple[str, str, State]] = Counter()
+    sums: Counter[tuple[str, str, State]] = Counter()
+    for sign, part in ((1, tallies), (-1, known)):
+        for tally in part:
+            key = (tally.country, tally.currency, tally.state)
+            counts[key] += sign * tally.count
+            sums[key] += sign * tally.minor
+    return [StateTally(*key, count, sums[key]) for key, count in counts.items() if count]
 
 
 def totals_of(tallies: Iterable[StateTally], minor_units: Mapping[str, int]) -> Mapping[str, Mapping[str, str]]:

@@ -82,6 +82,23 @@ class Screen:
         if self.listener is not None:
             self.listener(sentence)
 
+    def pages(self, sentences: Sequence[str]) -> None:
+        """Print lines for a person, all of them; at a terminal with a person, a screenful at a time."""
+        height, width = self.out.size.height - 2, max(1, self.out.size.width)
+        used, is_paged = 0, self.asks() and not self._quiet
+        for sentence in sentences:
+            needed = -(-max(1, len(sentence)) // width)
+            if is_paged and used and used + needed > height:
+                click.pause("-- more: press any key --")
+                used = 0
+            self.say(sentence)
+            used += needed
+
+    def insist(self, sentence: str) -> None:
+        """Print what a person must act on where nothing else is printed: with -q, on standard output."""
+        if self._quiet and not self.as_json:
+            PlainConsole(self._output.file, quiet=False).print(plain(sentence), soft_wrap=True)
+
     def asks(self) -> bool:
         """Whether a person sits there who can be asked: at a terminal, and not where a program reads the answer."""
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
@@ -153,6 +170,8 @@ class Screen:
         else:
             style = "" if summary.exit_code is ExitCode.DONE else "bold"
             self.out.print(plain(summary.message, style), soft_wrap=True)
+            if summary.exit_code is not ExitCode.DONE:
+                self.insist(summary.message)
         code = summary.exit_code
         if (failure := self._output.failure) is not None:
             self.err.print(plain(summary.message), soft_wrap=True)

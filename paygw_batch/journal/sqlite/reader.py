@@ -213,6 +213,11 @@ class SqliteReader:
         with self._plainly(), self._snapshot():
             return states_disk.tallies(self._connection, batch)
 
+    def known_tallies(self, batch: int) -> Sequence[StateTally]:
+        """Return counts and sums of those rows of a batch that an earlier batch brought."""
+        with self._plainly(), self._snapshot():
+            return states_disk.known_tallies(self._connection, batch)
+
     def due_counts(self, batch: int) -> Mapping[str, int]:
         """Return how many rows of each country `due` has for a batch."""
         with self._plainly(), self._snapshot():

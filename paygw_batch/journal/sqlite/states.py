@@ -27,6 +27,11 @@ _Sums = dict[tuple[str, str], tuple[int, int]]
 
 _SUMMED = """SELECT country, currency, count(*), sum(minor / 1000000000), sum(minor % 1000000000)
     FROM ({rows}) GROUP BY 1, 2"""
+_KNOWN = """SELECT i.country, i.currency, coalesce(s.state, 'ready'), count(*), sum(i.minor / 1000000000),
+        sum(i.minor % 1000000000)
+    FROM known k CROSS JOIN instruction i ON i.number = k.instruction
+        LEFT JOIN standing s ON s.instruction = k.instruction
+    WHERE k.batch = ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
 _IN_STATES = """SELECT i.row, i.number, i.country, i.currency, i.minor FROM standing s INDEXED BY standing_by_state
         CROSS JOIN instruction i ON i.number = s.instruction WHERE i.batch = ?1 AND {wanted}
     UNION ALL
@@ -91,6 +96,14 @@ def tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
         ),
         key=lambda tally: (tally.country, tally.currency, tally.state),
     )
+
+
+def known_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
+    """Return counts and sums of those rows of a batch that an earlier batch brought."""
+    return [
+        StateTally(country, currency, STATES[state], count, billions * _BILLION + rest)
+        for country, currency, state, count, billions, rest in fetch(connection, _KNOWN, (batch,))
+    ]
 
 
 def due_counts(connection: apsw.Connection, batch: int) -> dict[str, int]:

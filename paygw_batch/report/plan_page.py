@@ -1,0 +1,131 @@
+"""What an approver reads of a plan: differences from the last run first, then warnings by kind. As lines and as a page.
+
+The page names payees, so it is for the same eyes as the sheet.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
+
+from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
+from paygw_batch.report.html import PAGE_STYLE, html_table
+from paygw_batch.run.approval import PlanDocument, PlanFinding
+
+EXAMPLES_OF_KIND = 3
+"""How many warnings of a kind are shown; the plan has all of them."""
+ABOUT_COMPARISON = frozenset({"payee.compared", "payee.first_run"})
+"""The codes that say with which run the sheet was compared."""
+_HEADINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        CHANGED_ACCOUNT: ("changed account", "changed accounts"),
+        AMOUNT_OFF: ("amount off", "amounts off"),
+        NEW_PAYEE: ("new person", "new people"),
+        GONE: ("person missing", "people missing"),
+    }
+)
+"""How one and how several changes of a kind are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfWarning:
+    """The warnings of a plan with one code: all of them, counted, and the first few."""
+
+    code: str
+    count: int
+    examples: Sequence[PlanFinding]
+
+
+def differences(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFinding]]]:
+    """Return what differs from the last run, by kind under a heading: all of it, in the plan's order."""
+    found = sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code])
+    grouped = ((code, list(ones)) for code, ones in groupby(found, key=attrgetter("code")))
+    return [(f"{len(ones):,} {_HEADINGS[code][len(ones) != 1]}", ones) for code, ones in grouped]
+
+
+def comparison(document: PlanDocument) -> str:
+    """Return the sentence that says with which run the sheet was compared."""
+    return next((one.message for one in document.findings if one.code in ABOUT_COMPARISON), "")
+
+
+def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
+    """Return the warnings by kind: first those about the whole sheet, then rare kinds before frequent ones."""
+    of_code: dict[str, list[PlanFinding]] = {}
+    for one in document.findings:
+        if one.code not in DANGER and one.code not in ABOUT_COMPARISON:
+            of_code.setdefault(one.code, []).append(one)
+    kinds = [
+        KindOfWarning(code, len(ones), sorted(ones, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
+        for code, ones in of_code.items()
+    ]
+    return sorted(kinds, key=lambda kind: (kind.examples[0].row > 0, kind.count))
+
+
+def finding_line(finding: PlanFinding) -> str:
+    """Return a difference as one line: row, name, amount, and what differs."""
+    where = f"Row {finding.row}" if finding.row else ""
+    paid = f"{finding.currency} {finding.amount or finding.before}"
+    return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {finding.message}"
+
+
+def plan_lines(document: PlanDocument) -> Iterator[str]:
+    """Yield the findings of a plan as lines of text: every difference, then warnings counted by kind."""
+    if told := comparison(document):
+        yield told
+    found = differences(document)
+    if found:
+        yield f"Look at this first: {', '.join(heading for heading, _ in found)}."
+    for heading, ones in found:
+        yield f"{heading}:"
+        for one in ones:
+            yield f"- {finding_line(one)}"
+    kinds = kinds_of_warnings(document)
+    if kinds:
+        total = sum(kind.count for kind in kinds)
+        yield f"{total:,} {'warning' if total == 1 else 'warnings'}, by kind:"
+    for kind in kinds:
+        yield f"{kind.code}: {kind.count:,}"
+        for one in kind.examples:
+            yield f"  {one.message}"
+        if kind.count > len(kind.examples):
+            yield f"  ... and {kind.count - len(kind.examples):,} more, in the plan."
+
+
+def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
+    """Return a plan as one page of HTML: no script, no other file, nothing fetched."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        '<meta name="viewport" content="width=device-width">',
+        f"<title>{escape(document.content.sheet)}: plan</title><style>{PAGE_STYLE}</style></head><body>",
+        f"<h1>{escape(document.content.sheet)}</h1>",
+        f'<p class="about">Batch {escape(document.content.batch)}. {escape(headline)}</p>',
+        html_table(("currency", "sum"), list(document.content.totals.items()), right={1}),
+        f"<p>{escape(comparison(document))}</p>",
+        *(_differences_part(heading, ones) for heading, ones in differences(document)),
+        *(_warnings_part(kind) for kind in kinds_of_warnings(document)),
+        "<h2>Signatures</h2>",
+        *(f"<p>{escape(sentence)}</p>" for sentence in signatures),
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _differences_part(heading: str, ones: Sequence[PlanFinding]) -> str:
+    lines = [
+        (one.row or "", one.name, one.currency, one.amount, one.before, f"{one.message[:1].upper()}{one.message[1:]}.")
+        for one in ones
+    ]
+    headings = ("row", "payee", "currency", "amount", "the last time", "what differs")
+    return f"<h2>{escape(heading)}</h2>{html_table(headings, lines, right={0, 3, 4})}"
+
+
+def _warnings_part(kind: KindOfWarning) -> str:
+    lines = [(one.row or "", one.name, one.currency, one.amount, one.message) for one in kind.examples]
+    left = kind.count - len(kind.examples)
+    more = f"<p>... and {left:,} more, in the plan.</p>" if left else ""
+    table = html_table(("row", "payee", "currency", "amount", "what is known"), lines, right={0, 3})
+    return f"<h2>Warning {escape(kind.code)}: {kind.count:,}</h2>{table}{more}"

@@ -1,0 +1,108 @@
+"""Figures that must be true: a row counts once, a paid row is not called ready, and a quiet run says what to act on."""
+
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.cli.runs.run_log import masked
+from tests.cli.program import Program, kenyan_rows
+
+BAD = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
+
+
+def test_a_row_that_two_batches_cover_counts_once(program: Program) -> None:
+    first = kenyan_rows(3, amount="100")
+    program.json("submit", program.sheet(first))
+    program.json("submit", program.sheet([*first, *kenyan_rows(2, amount="50", prefix="NEW")], "corrected.csv"))
+    status = program.json("status")
+    assert (status["rows"], status["states"]) == (5, {"paid": 5})
+    assert status["totals"] == {"KES": {"paid": "400.00"}}
+    assert [(one["rows"], one["known"], one["states"]) for one in status["batches"]] == [
+        (3, 0, {"paid": 3}),
+        (5, 3, {"paid": 5}),
+    ]
+    shown = program.run("status").stdout
+    assert "400.00" in shown
+    assert "700.00" not in shown
+
+
+def test_rows_of_three_batches_count_once_in_every_state(program: Program) -> None:
+    rejected = kenyan_rows(1, amount="9001", prefix="NO")
+    for number in range(1, 4):
+        program.json("submit", program.sheet([*rejected, *kenyan_rows(number, amount="100")], f"{number}.csv"))
+    status = program.json("status")
+    assert (status["rows"], status["states"]) == (4, {"paid": 3, "rejected": 1})
+    assert status["totals"] == {"KES": {"paid": "300.00", "rejected": "9001.00"}}
+
+
+def test_a_refused_sheet_does_not_call_paid_rows_ready(program: Program) -> None:
+    paid = kenyan_rows(3, amount="100")
+    program.json("submit", program.sheet(paid))
+    new = kenyan_rows(2, amount="50", prefix="NEW")
+    sheet = program.sheet([*paid, *new, BAD], "more.csv")
+    for arguments in (["submit", sheet], ["submit", sheet, "--dry-run"]):
+        summary = program.json(*arguments)
+        assert (summary["exit_code"], summary["states"]) == (3, {"ready": 2, "paid": 3, "invalid": 1})
+
+
+def test_a_sheet_that_is_open_already_is_refused_with_the_states_of_its_rows(program: Program) -> None:
+    sheet = program.sheet([*kenyan_rows(2, amount="100"), BAD])
+    assert program.json("submit", sheet, "--skip-invalid")["exit_code"] == 4
+    summary = program.json("submit", sheet)
+    assert (summary["exit_code"], summary["states"]) == (3, {"paid": 2, "invalid": 1})
+
+
+def dropped(program: Program, **sheets: list[str]) -> Path:
+    folder = program.home / "drop"
+    folder.mkdir()
+    for name, rows in sheets.items():
+        program.sheet(rows, f"drop/{name}.csv")
+    return folder
+
+
+def test_a_folder_of_which_rows_were_sent_does_not_end_with_3(program: Program) -> None:
+    folder = dropped(program, bad=[BAD], good=kenyan_rows(3, amount="100"))
+    summary = program.json("run-folder", folder, "--settle-s", "0")
+    assert (summary["exit_code"], summary["sent_this_run"]) == (4, 3)
+    assert sorted(one["exit_code"] for one in summary["sheets"]) == [0, 3]
+
+
+def test_a_folder_of_refused_sheets_alone_ends_with_3(program: Program) -> None:
+    folder = dropped(program, bad=[BAD])
+    assert program.json("run-folder", folder, "--settle-s", "0")["exit_code"] == 3
+
+
+def test_a_refused_sheet_hides_no_row_in_doubt(program: Program) -> None:
+    folder = dropped(
+        program, bad=[BAD], doubt=kenyan_rows(1, amount="9007", prefix="LOST"), good=kenyan_rows(1, amount="100")
+    )
+    summary = program.json("run-folder", folder, "--settle-s", "0")
+    assert summary["states"].get("in_doubt") == 1, summary
+    assert summary["exit_code"] == 5
+
+
+def test_a_quiet_run_says_what_a_person_must_act_on_and_nothing_else(program: Program) -> None:
+    good, bad = program.sheet(kenyan_rows(2, amount="100")), program.sheet([BAD], "bad.csv")
+    assert program.run("-q", "submit", good).output == ""
+    result = program.run("-q", "submit", bad)
+    assert "1 of 1 rows have defects: nothing was sent" in result.stdout
+    mixed = program.sheet(kenyan_rows(1, amount="9001", prefix="NO"), "no.csv")
+    assert "rejected" in program.run("-q", "submit", mixed).stdout
+
+
+def test_a_quiet_folder_names_every_sheet_that_needs_a_person(program: Program) -> None:
+    folder = dropped(program, bad=[BAD], good=kenyan_rows(3, amount="100"))
+    said = program.run("-q", "run-folder", folder, "--settle-s", "0").stdout
+    assert "bad.csv: 1 of 1 rows have defects" in said
+    assert "good.csv" not in said
+    assert program.run("-q", "run-folder", folder, "--settle-s", "0").output == ""
+
+
+@pytest.mark.parametrize("phone", ["254712345678", "+254712345678", "0712345678"])
+def test_the_log_masks_numbers_of_people_and_not_the_names_of_files(phone: str) -> None:
+    name = "done/20261122T031500123456Z-payroll.reconciliation.csv"
+    sentence = masked(f"{phone}: batch 0123456789abcdef is in {name}.")
+    assert name in sentence
+    assert "batch 0123456789abcdef" in sentence
+    assert phone not in sentence
+    assert "***678" in sentence
