@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Protocol
 
 from paygw_batch.core.evidence import Evidence, Finding
-from paygw_batch.core.lifecycle import Standing, State
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.evidence_port import EvidenceReader
 from paygw_batch.journal.spelling_port import SpellingReader
@@ -70,31 +70,29 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """
         ...
 
-    def standings(self, batch: int) -> Iterator[RowStanding]:
-        """Yield every instruction that a batch covers, in the sheet's order."""
-        ...
-
-    def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield what `standings` has as plain lines of `LINE_COLUMNS`, many at a time: a fraction of its cost."""
-        ...
-
-    def standings_in(
+    def rows(
         self,
         batch: int,
-        states: Collection[State],
         *,
+        states: Collection[State] | None = None,
+        numbers: Collection[int] | None = None,
         accepted_until: str | None = None,
+        after: int = 0,
         limit: int | None = None,
     ) -> Iterator[RowStanding]:
-        """Yield the first `limit` rows (None: all) of a batch that stand in `states`, in the sheet's order.
+        """Yield the first `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
 
-        With `accepted_until`, of the accepted rows only those whose latest intent is not after that time. Rows that are
-        ready are not among them, they are found by `due`: raises `InternalError` when they are asked for.
+        Of those, `states` and `numbers` (rows of the sheet) name the ones that are wanted; None: all. It costs what is
+        yielded, not what the batch has. With `accepted_until`, of the accepted rows only those whose latest intent is
+        not after that time. Rows that are ready are found by `due`, not by `states` alone: raises `InternalError`.
         """
         ...
 
-    def count_in(self, batch: int, states: Collection[State], *, accepted_until: str | None = None) -> int:
-        """Return how many rows of a batch `standings_in` has."""
+    def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
+        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, many at a time: a fraction of what `rows` costs.
+
+        For what needs the whole batch: its reconciliation, and a statement of the gateway's.
+        """
         ...
 
     def pages(self, batch: int) -> Iterator[bytes]:
@@ -105,8 +103,11 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
         ...
 
-    def tallies(self, batch: int) -> Sequence[StateTally]:
-        """Return counts and sums of a batch."""
+    def tallies(self, batch: int, *, accepted_until: str | None = None) -> Sequence[StateTally]:
+        """Return counts and sums of a batch, ordered by country, currency and state.
+
+        With `accepted_until`, of the accepted rows only those whose latest intent is not after that time.
+        """
         ...
 
     def due_counts(self, batch: int) -> Mapping[str, int]:
@@ -115,10 +116,6 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
 
     def deeds(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
-        ...
-
-    def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
-        """Return number and standing of the instruction behind a row of a batch."""
         ...
 
     def verify(self) -> Mapping[str, int]:

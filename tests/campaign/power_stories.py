@@ -88,10 +88,10 @@ def _after_retry(machine: Machine, disk: Disk, when: str, is_over: bool) -> None
 
 def _state_of(machine: Machine, row: int) -> State:
     with closing(open_as_configured(machine)) as journal:
-        found = journal.row(1, row)
+        found = next(journal.rows(1, numbers=[row]), None)
     if found is None:
         raise Broken(f"row {row} is gone")
-    return found[1].state
+    return found.state
 
 
 # The listener.
