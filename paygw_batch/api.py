@@ -211,15 +211,12 @@ class Payouts:
                 parts.note(note)
             with self._opened(parts.note) as (connection, journal):
                 planned = self._planned(validated, journal, amend=amend, strict=strict)
-                found = planned.validated
-                if found.defects.height and not skip_invalid:
-                    bad = found.defects["row"].n_unique()
-                    message = f"{bad:,} of {found.height:,} rows have defects: nothing was sent."
-                    return Refused(message, found.defects, planned.warnings)
+                if planned.validated.defects.height and not skip_invalid:
+                    return _refused_for_defects(planned)
                 file = default_plan(path) if plan is None else Path(plan)
                 approved = require_approval(self._settings, self._rules, planned, file, journal, utc_now)
                 if planned.repeat is not None and not (repeats_meant or planned.is_meant(approved.repeats_meant)):
-                    return Refused(planned.repeat.refusal().message, found.defects, planned.warnings)
+                    return Refused(planned.repeat.refusal().message, planned.validated.defects, planned.warnings)
                 batch = open_planned_batch(
                     planned,
                     journal,
@@ -310,6 +307,12 @@ def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) 
         warnings=warnings,
         notes=notes,
     )
+
+
+def _refused_for_defects(planned: Plan) -> Refused:
+    defects = planned.validated.defects
+    message = f"{defects['row'].n_unique():,} of {planned.validated.height:,} rows have defects: nothing was sent."
+    return Refused(message, defects, planned.warnings)
 
 
 def _path_of(sheet: pl.DataFrame | Path | str, name: str | None) -> Path:

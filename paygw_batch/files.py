@@ -1,4 +1,4 @@
-"""Files: which of them may be written, and writing them whole or not at all, for their owner alone.
+"""Decides which files may be written, and writes them whole or not at all, for their owner alone.
 
 Every file that a command writes for a person goes through `check_outputs` before anything is sent or read at length,
 and through `appearing` when it is written.
@@ -42,7 +42,7 @@ class Kept:
     is_directory: bool = False
 
     def is_hit_by(self, path: Path) -> bool:
-        """Return whether writing `path` would write this: by whatever name, link or spelling."""
+        """Return whether writing `path` would write this file, under any name, link or spelling."""
         if self.is_directory:
             return any(_is_same(parent, self.path) for parent in _resolved(path).parents)
         if _is_same(path, self.path):

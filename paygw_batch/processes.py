@@ -1,4 +1,4 @@
-"""What every process of this program has: no core dump, and for its children an environment made for them.
+"""Forbids core dumps, and builds the environment of child processes.
 
 Secrets are in memory and in the environment. Neither a crash nor a child may carry them out.
 """

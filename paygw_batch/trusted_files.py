@@ -1,4 +1,4 @@
-"""Files that decide about money or hold a secret: read through one handle, together with who else may touch them."""
+"""Reads files that decide about money or hold a secret, and checks who else may change them."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ from paygw_batch.errors import ConfigurationError
 
 
 class Others(Enum):
-    """What others than its owner may do with a file: the modes that forbid more, and the command that mends it."""
+    """The rights that others may have on a file: the modes that forbid more, and the command that mends it."""
 
     MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
     MAY_NOTHING = (stat.S_IRWXG | stat.S_IRWXO, "600")
@@ -19,7 +19,7 @@ class Others(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrustedFile:
-    """What a file holds, and why it is not to be trusted, if it is not."""
+    """The content of a file, and the reason not to trust it, if any."""
 
     content: bytes
     distrust: ConfigurationError | None

@@ -126,7 +126,7 @@ OWN_PATH = """
 import sys
 sys.path.insert(0, {root!r})
 from paygw_batch.api import Payouts
-from paygw_batch.gateway import signers
+from paygw_batch.gateway.signing import signers
 {before}
 with Payouts({config!r}).submit({sheet!r}) as run:
     result = run.wait()

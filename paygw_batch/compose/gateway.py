@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paygw_batch.compose.notifications import authenticity, callback_url, field_names
-from paygw_batch.compose.parts import PAYOUT, operation_of, require_complete
+from paygw_batch.compose.parts import PAYOUT, as_answered, operation_of, require_complete
 from paygw_batch.compose.secrets import passphrase, secret_of
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_enquiry, load_operation
@@ -166,7 +166,7 @@ def sandbox_config(
         served=tuple(_served(settings, rules, environ) for rules in every_rules),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
         callback_hash=_callback_hash(settings, environ),
-        enquiry=load_enquiry(ENQUIRY_PROFILE, load_operation(PAYOUT)),
+        enquiry=load_enquiry(ENQUIRY_PROFILE, as_answered(settings, load_operation(PAYOUT))),
     )
 
 
@@ -185,7 +185,7 @@ def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Ser
         order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
         control = ControlRule(tuple(order), separator, amount, secret)
     expects = Expects(supplies.amount_form is AmountForm.TWO_DECIMALS, control)
-    return Served(operation, rules, record_path(settings, operation.name), expects)
+    return Served(as_answered(settings, operation), rules, record_path(settings, operation.name), expects)
 
 
 def record_path(settings: Settings, operation: str) -> Path:

@@ -50,11 +50,11 @@ def field_names(settings: Settings, operation: Operation) -> NotificationFields:
     """Return under which names a notification tells what it is about: the configured ones, or the request's own."""
     names = settings.notifications.fields
     return NotificationFields(
-        order_id=names.order_id or operation.echo_order_id,
-        amount=names.amount or operation.echo_amount,
-        currency=names.currency or operation.echo_currency,
+        order_id=names.order_id or operation.reply.order_id[0],
+        amount=names.amount or operation.reply.amount[0],
+        currency=names.currency or operation.reply.currency[0],
         status=names.status,
-        reference=operation.reference_fields if names.reference is None else (names.reference,),
+        reference=operation.reply.reference if names.reference is None else (names.reference,),
     )
 
 

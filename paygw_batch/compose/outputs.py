@@ -34,6 +34,7 @@ class OutputKind(StrEnum):
     QUESTIONS = "question list"
     REPORT = "report"
     PLAN = "plan"
+    ORDER = "settlement order"
     LOG = "log"
     METRICS = "metrics"
     NEW = "new file"
@@ -54,7 +55,11 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
-        OutputKind.PLAN: re.compile(rb'\{\s*"content": \{.*"instructions_sha256"', re.DOTALL),
+        # Plans of the first format began with their content.
+        OutputKind.PLAN: re.compile(
+            rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
+        ),
+        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch settlement order '),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
     }

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,8 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.clock import timestamp
-from paygw_batch.countries.load import load_operation, load_rules, operation_names
-from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.countries.load import load_operation, load_rules, minor_units_by_currency, operation_names
+from paygw_batch.countries.rules import AmountUnit, Operation, Rules
 from paygw_batch.engine.ports import World
 from paygw_batch.errors import (
     ConfigurationError,
@@ -79,6 +80,14 @@ def rules_of(settings: Settings, operation: str) -> Rules:
 def operation_of(rules: Rules) -> Operation:
     """Return the operation that rules are for."""
     return load_operation(next(iter(rules.values())).operation)
+
+
+def as_answered(settings: Settings, operation: Operation) -> Operation:
+    """Return the operation with the names that `[reply]` gives to what a reply says."""
+    section = settings.reply
+    named = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
+    unit, minor_units = AmountUnit(section.amount_unit), minor_units_by_currency()
+    return replace(operation, reply=replace(operation.reply, **named, amount_unit=unit, minor_units=minor_units))
 
 
 def minor_units_of(rules: Rules) -> Mapping[str, int]:

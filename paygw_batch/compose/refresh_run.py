@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import intake_of, minor_units_of, real_world, take_in_waiting, utc_now
+from paygw_batch.compose.parts import as_answered, intake_of, minor_units_of, real_world, take_in_waiting, utc_now
 from paygw_batch.compose.send import Task
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.errors import ConfigurationError
@@ -61,7 +61,7 @@ def _asking(
     settings: Settings, connection: GatewayAccess, batch_operation: str, dates: DateWatch
 ) -> Callable[[Expected], "asyncio.Future[EnquiryAnswer]"]:
     signer = connection.signing.signer
-    operation = load_enquiry(require_enquiry(settings), load_operation(batch_operation))
+    operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
     enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
     world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()

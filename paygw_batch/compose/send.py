@@ -9,6 +9,7 @@ import polars as pl
 
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.parts import (
+    as_answered,
     intake_of,
     minor_units_of,
     operation_of,
@@ -48,7 +49,10 @@ WaitForRoom = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A batch to send, and all that sending takes. `known` rows were in the journal before."""
+    """A batch to send, and all that sending takes. `known` rows were in the journal before.
+
+    `first`: only so many of the due rows are sent, in the sheet's order (None: all).
+    """
 
     settings: Settings
     rules: Rules
@@ -56,6 +60,7 @@ class Task:
     journal: Journal
     batch: BatchRecord
     known: int = 0
+    first: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +89,14 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
     if wrong := behind_sentence(task.journal, utc_now(), at_most_s=AHEAD_AT_MOST_S):
         # An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
         return RunEnd(0, f"{wrong} Set the clock right; nothing is sent by such a clock.", interrupted=False)
-    progress.started(sum(due.values()))
+    sent_at_most = sum(due.values()) if task.first is None else min(task.first, sum(due.values()))
+    progress.started(sent_at_most)
     intake = intake_of(task.settings)
     dates = DateWatch(utc_now)
     signing = task.connection.signing
 
     async def run(away: Away) -> RunEnd:
-        async with signers_at_work(signing.signer.key, sum(due.values()), progress.note) as signers:
+        async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
             prepare = signing.preparer(signers)
             paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
             return await _run(task, paced, away, progress, watch, intake, dates)
@@ -133,8 +139,14 @@ async def _run(
             journal=task.journal,
             gateway=transport,
             prepare=prepare,
-            judge=_judge(task.settings, operation_of(task.rules), dates),
-            pace=Pace(submission.concurrency, submission.rate_per_s, submission.stop_after_in_doubt),
+            judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
+            pace=Pace(
+                submission.concurrency,
+                submission.rate_per_s,
+                submission.stop_after_in_doubt,
+                submission.stop_after_rejected,
+                task.first,
+            ),
             world=real_world(),
             away=away,
             progress=progress,

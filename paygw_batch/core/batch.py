@@ -10,14 +10,14 @@ REPEAT_DAYS = 5
 
 @dataclass(frozen=True, slots=True)
 class ControlTotals:
-    """Count of rows, and sum per currency, as a person states them or a sheet comes to."""
+    """The count of rows and the sum per currency, as a person states them or as a sheet has them."""
 
     rows: int | None = None
     sums: Mapping[str, Decimal] | None = None
 
 
 def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
-    """Return one plain sentence for each stated figure that the sheet does not come to."""
+    """Return one plain sentence for each stated figure that differs from the sheet's."""
     found = []
     if stated.rows is not None and stated.rows != actual.rows:
         found.append(f"{stated.rows} rows were stated; the sheet has {actual.rows}.")

@@ -1,4 +1,4 @@
-"""Which endpoint of which gateway a journal pays: recognised however its host is written.
+"""Identifies the endpoint of a gateway, however its host is written.
 
 Two journals that pay the same endpoint without knowing of each other pay the same people twice. So an endpoint is
 compared by what it is, and not by the text of an address.
@@ -36,7 +36,7 @@ class EndpointIdentity:
 
     @classmethod
     def from_name(cls, name: str) -> "EndpointIdentity":
-        """Return the identity of an endpoint from its name, `HOST/ENDPOINT_ID`. The name tells no consumer key."""
+        """Return the identity of an endpoint from its name, `HOST/ENDPOINT_ID`, which has no consumer key."""
         host, _, endpoint_id = name.partition("/")
         return cls(canonical_host(host), endpoint_id)
 

@@ -1,4 +1,4 @@
-"""Evidence from outside a run: what a notification, a statement or an answer says, and what may come of it.
+"""Decides the effect of evidence from outside a run: a notification, a statement, an answer.
 
 Pure. The one question here is what a claim may do to the instruction it names, and the answer goes through the one
 table of `lifecycle.py`. Whatever does not move a row is kept all the same, under a finding that says why.
@@ -15,7 +15,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class Proof(StrEnum):
-    """What is known about who speaks."""
+    """Whether the sender of evidence is proven to be the gateway."""
 
     PROVEN = "proven"
     """It passed the configured check, answers a question that we asked the gateway, or a person vouches for it."""
@@ -39,7 +39,7 @@ class EvidenceSource(StrEnum):
 
 
 class Finding(StrEnum):
-    """What came of a claim."""
+    """The effect of a claim, or the reason why it had none."""
 
     MOVED = "moved"
     """It was proven and fitted: the instruction moved."""
@@ -80,7 +80,7 @@ NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK)
 HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 """The findings that hold a ready row, where the word says that the gateway has it: see `HAS_IT`."""
 HAS_IT = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
-"""What a word means by which the gateway has an order: to send it once more could pay it twice."""
+"""The meanings of words by which the gateway has an order. Sending the order again could pay it twice."""
 FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
 """The findings that wait for a person as long as the instruction has not moved since."""
 
@@ -132,7 +132,7 @@ def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What evidence says of an order; None for what it does not say. `amount` is the text of a number.
+    """A statement of the gateway about an order; None where it says nothing. `amount` is the text of a number.
 
     `is_current`: it says how things stand, as a statement does, and is no message of a moment that can come late.
     """
@@ -169,7 +169,7 @@ class Candidate:
     currency: str
     standing: Standing
     sent_order_id: str | None
-    """What its latest attempt was sent under."""
+    """The order id of its latest attempt."""
     has_left_once: bool
     """Whether no attempt before the latest one can have left."""
     intended_at: str | None = None
@@ -178,7 +178,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What comes of a claim. `outcome`, where there is one, is to be recorded of attempt `attempt` of `instruction`.
+    """The decision about a claim. Its `outcome`, if any, is for attempt `attempt` of `instruction`.
 
     `said` is what the claim's word means, where the configuration lists it; of an ambiguous claim that nothing proves
     it is None. `others` are further instructions that an ambiguous claim may be about.
@@ -197,7 +197,7 @@ class Waits:
 
 
 def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind], note: str) -> Ruling | Waits:
-    """Return what comes of `claim`, given the instructions that go by its order id.
+    """Decide about `claim`, given the instructions that go by its order id.
 
     `words` is the operator's `[outcomes]`; `note` is the sentence that an outcome will carry.
     """
@@ -254,7 +254,7 @@ def _is_about(claim: Claim, candidate: Candidate) -> bool:
 
 
 def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
-    """Return what a proven claim would come to, and the attempt it speaks of."""
+    """Return the outcome that a proven claim would give, and the attempt it speaks of."""
     standing = candidate.standing
     if candidate.sent_order_id is None:
         # Never sent: whoever has it has it from someone else, and the row must be looked at before it leaves.

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """What a batch must pay for one row, complete: the sheet is not needed again.
+    """A complete order to pay one row: the sheet is not needed again.
 
     `amount` keeps the sheet's own digits, because those digits go onto the wire. `fields` holds the further columns of
     the form in the form the wire wants (`account_number`, `receiver_phone`, ...). What the operator's configuration

@@ -17,7 +17,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class State(StrEnum):
-    """Where an instruction stands. Each member says how it is reached and what a crash there means."""
+    """The state of an instruction. Each member says how it is reached and what a crash there means."""
 
     READY = "ready"
     """Nothing has left for it, or a person has cleared it to be sent. A crash here costs nothing."""
@@ -40,7 +40,7 @@ class State(StrEnum):
 
 
 class FactKind(StrEnum):
-    """What can happen to an instruction."""
+    """The kinds of facts about an instruction."""
 
     INTENDED = "intended"
     NOT_SENT = "not_sent"
@@ -102,7 +102,7 @@ class Intended:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The attempt came to `outcome`."""
+    """The attempt ended with `outcome`."""
 
     outcome: Outcome
 
@@ -113,7 +113,7 @@ class Interrupted:
 
 
 class Resolution(StrEnum):
-    """What a person may say of a row that is in doubt or accepted, or that is ready and held by evidence."""
+    """A person's decision about a row that is in doubt or accepted, or that is ready and held by evidence."""
 
     PAID = "paid"
     REJECTED = "rejected"
@@ -121,7 +121,7 @@ class Resolution(StrEnum):
 
 
 class Basis(StrEnum):
-    """On whose word a person settled a row."""
+    """The authority on which a person settled a row."""
 
     PERSON = "person"
     """A person's own, or a file whose lines do not say when the gateway spoke."""
@@ -209,7 +209,7 @@ def kind_of(fact: Fact) -> FactKind:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where one instruction stands: what replaying its facts comes to.
+    """The state of one instruction, with its attempt: the result of replaying its facts.
 
     `attempt` is the number of the latest attempt (0: none yet); `generation` is 1 and grows with every release;
     `possible_duplicate_of` is the attempt that a person called not received, or rejected, and stays for ever.
@@ -236,7 +236,7 @@ def is_in_quarantine(standing: Standing, intended_at: str | None, left_until: st
 
 @dataclass(frozen=True, slots=True)
 class IllegalMove:
-    """A fact that does not fit where the instruction stands: evidence to keep, and no change."""
+    """A fact that does not fit the state of the instruction. It is kept as evidence and changes nothing."""
 
     state: State
     attempt: int
@@ -245,7 +245,7 @@ class IllegalMove:
 
 
 def step(standing: Standing, fact: Fact, attempt: int) -> Standing | IllegalMove:
-    """Return where the instruction stands after `fact`, which speaks of attempt number `attempt`."""
+    """Return the standing of the instruction after `fact`, which is about attempt number `attempt`."""
     kind = kind_of(fact)
     state = TRANSITIONS.get((standing.state, kind))
     expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
@@ -269,7 +269,7 @@ def _leaves_a_mark(fact: Fact) -> bool:
 
 
 def replay(facts: Iterable[tuple[Fact, int]], start: Standing | None = None) -> tuple[Standing, list[IllegalMove]]:
-    """Return where (fact, attempt) pairs in order lead from `start`, and the facts that changed nothing."""
+    """Apply (fact, attempt) pairs in order to `start`; return the standing, and the facts that changed nothing."""
     standing = start or Standing()
     illegal: list[IllegalMove] = []
     for fact, attempt in facts:

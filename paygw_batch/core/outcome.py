@@ -1,11 +1,11 @@
-"""What an attempt came to, and what the run should do about it."""
+"""The outcome of an attempt, and the advice to the run that comes with it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class OutcomeKind(StrEnum):
-    """The five things an attempt can come to."""
+    """The five results that an attempt can have."""
 
     NOT_SENT = "not_sent"
     """It is proven that no byte of the request left. The row may be tried again."""
@@ -16,14 +16,14 @@ class OutcomeKind(StrEnum):
     REJECTED = "rejected"
     """The gateway's final no."""
     UNKNOWN = "unknown"
-    """A byte may have left, and no one knows what became of it."""
+    """A byte may have left, and nobody knows whether the gateway paid."""
 
     __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an attempt came to, with the gateway's own words where it gave any.
+    """The result of an attempt, with the gateway's own words where it gave any.
 
     `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
     `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.

@@ -1,4 +1,4 @@
-"""Texts that differ only in their spelling: the same order id to a person, and another one to a computer."""
+"""Finds texts that differ only in their spelling: a person reads one order id, a computer two."""
 
 import unicodedata
 

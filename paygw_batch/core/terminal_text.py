@@ -1,4 +1,4 @@
-"""Text that came from outside, made fit for a terminal.
+"""Makes text from outside safe to show on a terminal.
 
 File names, cells, words of the gateway and values of the environment can hold characters that a terminal obeys and does
 not show: they move the cursor, delete lines, set the window's title or turn the order of what is read around.

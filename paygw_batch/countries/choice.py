@@ -1,4 +1,4 @@
-"""Countries as a person names them."""
+"""Chooses countries by the codes that a person types."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from paygw_batch.errors import UsageError
 
 
 def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
-    """Return the rules of the countries that `words` name by code, in whatever case; each once, in that order.
+    """Return the rules of the countries that `words` name by code, in any case of letters; each once, in that order.
 
     Raises `UsageError` for a word that is no country's code, telling the nearest, and for a country for which the
     operation cannot be used.

@@ -1,4 +1,4 @@
-"""The data files under config/, read strictly: a misspelt key or a value of the wrong type is an error, never ignored.
+"""Reads the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
 
 The models here say what may stand in a file and stay inside this package; `load` makes the frozen values of `rules`
 from them.
@@ -178,7 +178,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def read_operation(root: Path, name: str) -> OperationData:
-    """Read config/operations/NAME.toml; an unknown name is a `ConfigurationError` that tells the nearest."""
+    """Read config/operations/NAME.toml; an unknown name is a `ConfigurationError` that names the nearest."""
     known = operations(root)
     if name not in known:
         raise ConfigurationError(f"no operation is called {name!r}; {nearest(name, known)}")
@@ -191,7 +191,7 @@ def operations(root: Path) -> list[str]:
 
 
 def read_enquiry(root: Path, profile: str) -> EnquiryData:
-    """Read config/enquiries/PROFILE.toml; an unknown profile is a `ConfigurationError` that tells the nearest."""
+    """Read config/enquiries/PROFILE.toml; an unknown profile is a `ConfigurationError` that names the nearest."""
     known = _stems(root, "enquiries")
     if profile not in known:
         raise ConfigurationError(f"no status enquiry is called {profile!r}; {nearest(profile, known)}")

@@ -1,4 +1,4 @@
-"""Country rules from data: the files under config/ and the operator's terms become the frozen values of `rules`."""
+"""Builds the frozen values of `rules` from the files under config/ and the operator's terms."""
 
 import ipaddress
 import re
@@ -17,6 +17,7 @@ from paygw_batch.countries.rules import (
     MobileNumbers,
     Operation,
     OperatorTerms,
+    ReplyNames,
     Rules,
 )
 from paygw_batch.errors import ConfigurationError
@@ -44,18 +45,20 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
         path=read.path,
         columns=tuple(read.columns),
         amount_forms=tuple(read.amount_forms),
-        echo_order_id=read.reply.echo_order_id,
-        echo_amount=read.reply.echo_amount,
-        echo_currency=read.reply.echo_currency,
-        reference_fields=tuple(read.reply.reference_fields),
-        error_code_fields=tuple(read.reply.error_code_fields),
-        message_fields=tuple(read.reply.message_fields),
-        customer_url_fields=tuple(read.reply.customer_url_fields),
+        reply=ReplyNames(
+            order_id=(read.reply.echo_order_id,),
+            amount=(read.reply.echo_amount,),
+            currency=(read.reply.echo_currency,),
+            reference=tuple(read.reply.reference_fields),
+            error_code=tuple(read.reply.error_code_fields),
+            message=tuple(read.reply.message_fields),
+            customer_url=tuple(read.reply.customer_url_fields),
+        ),
     )
 
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
-    """Return how orders of `operation` are asked after: at a path of its own, replies read like the operation's."""
+    """Return how to ask about orders of `operation`: at another path, with replies read like the operation's."""
     return replace(operation, name="enquiry", path=files.read_enquiry(data or config_dir(), profile).path)
 
 
@@ -124,7 +127,7 @@ class _Case:
 
     @property
     def asks(self) -> files.CountryOperationData:
-        """What the country's own file says of the operation."""
+        """The part about the operation in the country's own file."""
         return self.country.operations[self.operation]
 
     @property

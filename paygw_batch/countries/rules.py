@@ -1,4 +1,4 @@
-"""What a country, a form and an operation ask of a row: the types that the data files under config/ become."""
+"""Types for the rules of a country, a form and an operation, as read from config/."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FieldKind(StrEnum):
-    """What a field of a form holds, and with that how it is checked and written."""
+    """The kind of a field of a form. It decides how a value is checked and written."""
 
     TEXT = "text"
     ORDER_ID = "order_id"
@@ -36,7 +36,7 @@ class FieldKind(StrEnum):
 
 
 class AmountForm(StrEnum):
-    """How `amount` stands in a body."""
+    """How `amount` is written in a body."""
 
     NUMBER = "number"
     """A JSON number with the sheet's own digits."""
@@ -66,16 +66,44 @@ class Form:
     shown: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+class AmountUnit(StrEnum):
+    """In which unit a reply repeats the amount."""
+
+    MAJOR = "major"
+    MINOR = "minor"
+    """The currency's smallest unit: 1500.50 is repeated as 150050."""
+    UNCHECKED = "unchecked"
+    """The gateway repeats another amount (net of its fee): it is compared with nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyNames:
+    """Under which names a reply may say what. Each name is a path with dots; the first one present counts.
+
+    `minor_units` says how many decimals each currency has; it is needed where `amount_unit` is `minor`.
+    """
+
+    order_id: tuple[str, ...]
+    amount: tuple[str, ...]
+    currency: tuple[str, ...]
+    reference: tuple[str, ...]
+    error_code: tuple[str, ...]
+    message: tuple[str, ...]
+    customer_url: tuple[str, ...] = ()
+    """Where a reply may say which page the customer goes to."""
+    amount_unit: AmountUnit = AmountUnit.MAJOR
+    minor_units: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation of the gateway: where it is sent, and which fields of its reply carry what.
 
     `path` follows the base address and has one place to fill, `{endpoint_id}` (section 4 of the gateway's interface).
-    The interface shows no field of a reply but `status`: the echoes are the request's own names, and the tuples list
-    names that may occur, the first one present being the one that counts. `command` is the one that runs a sheet of it,
-    `verb` what is done to a row of it, in sentences for a person, `columns` what such a sheet may have, in the order in
-    which a row's defects are told. `amount_forms` are those that the interface shows: where there are several, the
-    operator's configuration names one.
+    The interface shows no field of a reply but `status`: `reply` has the names that may occur beside it. `command` is
+    the one that runs a sheet of it, `verb` what is done to a row of it, in sentences for a person, `columns` what such
+    a sheet may have, in the order in which a row's defects are told. `amount_forms` are those that the interface shows:
+    where there are several, the operator's configuration names one.
     """
 
     name: str
@@ -84,14 +112,7 @@ class Operation:
     path: str
     columns: tuple[str, ...]
     amount_forms: tuple[AmountForm, ...]
-    echo_order_id: str
-    echo_amount: str
-    echo_currency: str
-    reference_fields: tuple[str, ...]
-    error_code_fields: tuple[str, ...]
-    message_fields: tuple[str, ...]
-    customer_url_fields: tuple[str, ...]
-    """Where a reply may say which page the customer goes to."""
+    reply: ReplyNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +138,7 @@ class MobileNumbers:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTerms:
-    """What the operator's configuration adds to a country: `[countries.KE.payout]`. All may be absent."""
+    """The operator's additions to a country: `[countries.KE.payout]`. All may be absent."""
 
     purpose: str | None = None
     min_amount: Decimal | None = None
@@ -125,7 +146,7 @@ class OperatorTerms:
     form: str | None = None
     """Enables an operation that the interface does not document for this country."""
     operator: str | None = None
-    """The mobile operator whose wallets `purpose` stands for, as config/mobile-operators.toml calls it."""
+    """The mobile operator whose wallets `purpose` names, as config/mobile-operators.toml calls it."""
     bank_account_pattern: str | None = None
     """A regular expression over the whole of `account_number`, where money also goes to banks."""
     ipaddress: str | None = None

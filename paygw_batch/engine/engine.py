@@ -1,4 +1,4 @@
-"""The engine: takes the due instructions of a batch to the gateway, never more at once than the window allows.
+"""Sends the due instructions of a batch to the gateway, never more at once than the window allows.
 
     due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
@@ -17,7 +17,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.group_commit import GroupCommit
-from paygw_batch.engine.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
+from paygw_batch.engine.pacing import TRIES, Breaker, RejectionBreaker, Rhythm, Window, wait_before_try
 from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
 from paygw_batch.engine.threads import Away
 from paygw_batch.errors import InternalError
@@ -34,7 +34,7 @@ SIGNATURE_AGE_S = 30
 """A signed request that waited longer is signed afresh before it leaves."""
 
 Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
-"""What a reply or a fault means."""
+"""Decides the meaning of a reply or a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,9 @@ class Pace:
     concurrency: int
     rate_per_s: float = 0.0
     stop_after_in_doubt: int = 5
+    stop_after_rejected: int = 10
+    first: int | None = None
+    """How many due rows a run takes at the most, in the sheet's order; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class RunEnd:
 
 @dataclass(slots=True)
 class _Row:
-    """A due instruction on its way: signed, then launched, and in flight until its last attempt has come to an end."""
+    """A due instruction on its way: signed, then launched, and in flight until its last attempt has ended."""
 
     due: Due
     request: PreparedRequest
@@ -79,6 +82,11 @@ class _RunTally:
     interrupted: bool = False
     failure: Exception | None = None
     unrecorded: list[tuple[str, OutcomeKind]] = field(default_factory=list)
+
+
+def _page_rows(left: int | None) -> int:
+    """Return how many due rows are read next, where so many are `left` to take (None: all)."""
+    return PAGE_ROWS if left is None else min(PAGE_ROWS, left)
 
 
 class Engine:
@@ -105,7 +113,9 @@ class Engine:
         self._progress = progress
         self._window = Window(pace.concurrency)
         self._breaker = Breaker(pace.stop_after_in_doubt)
+        self._rejections = RejectionBreaker(pace.stop_after_rejected)
         self._rhythm = Rhythm(pace.rate_per_s)
+        self._first = pace.first
         self._tally = _RunTally()
         self._batch = 0
         self._signed: deque[_Row] = deque()
@@ -146,11 +156,13 @@ class Engine:
     async def _feed(self, batch: int) -> None:
         signing: set[asyncio.Task[None]] = set()
         try:
-            after_row = 0
-            while page := await self._away.journal(
-                partial(self._journal.due, batch, after_row=after_row, limit=PAGE_ROWS)
+            after_row, left = 0, self._first
+            while left != 0 and (
+                page := await self._away.journal(
+                    partial(self._journal.due, batch, after_row=after_row, limit=_page_rows(left))
+                )
             ):
-                after_row = page[-1].row
+                after_row, left = page[-1].row, None if left is None else left - len(page)
                 for start in range(0, len(page), SIGN_AT_ONCE):
                     await self._wait_for_room(signing)
                     signing.add(asyncio.create_task(self._sign(page[start : start + SIGN_AT_ONCE])))
@@ -267,13 +279,16 @@ class Engine:
         return verdict
 
     def _heed(self, verdict: Verdict) -> None:
-        """Let what an attempt came to decide how the run goes on."""
+        """Apply the advice that came with an outcome to the run."""
         kind = verdict.outcome.kind
         if kind is not OutcomeKind.NOT_SENT:
             self._tally.sent += 1
         self._window.learn(kind)
         if self._breaker.learn(kind):
             self._stop(f"{self._breaker.in_a_row} rows in a row came into doubt.")
+        if self._rejections.learn(verdict.outcome):
+            counted, reason = self._rejections.in_a_row, self._rejections.reason or "the gateway gives none"
+            self._stop(f"{counted} rows in a row were rejected for the same reason: {reason}.")
         match verdict.advice:
             case StopRun(reason):
                 self._stop(reason)

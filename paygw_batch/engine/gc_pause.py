@@ -1,4 +1,4 @@
-"""The garbage collector while a run goes on.
+"""Lets the garbage collector run less often during a run.
 
 A payout leaves no reference cycle behind, so that the collector never finds anything; but at Python's own setting it
 looks through all that is in flight and signed ahead after every few payouts, which was a fifth of their cost.

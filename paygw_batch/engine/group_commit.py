@@ -1,4 +1,4 @@
-"""Group commit: one journal transaction carries every fact that is waiting, and all wait for it together."""
+"""Commits all waiting facts in one journal transaction; all of them wait for it together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

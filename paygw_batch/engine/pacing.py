@@ -1,13 +1,14 @@
-"""How much may be under way, and when to stop: pure counters that the engine asks before it starts a row.
+"""Pure counters that limit how many rows are in flight and decide when a run stops.
 
 They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a
 row whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a
-handful of rows in doubt and not a payroll.
+handful of rows in doubt and not a payroll; so many rejected for one reason stop it, so that an empty balance rejects
+a handful.
 """
 
 from dataclasses import dataclass
 
-from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 TRIES = 3
 """How often a request that provably never left is tried before the run gives up."""
@@ -28,7 +29,7 @@ class Window:
     size: int = 1
 
     def learn(self, outcome: OutcomeKind) -> None:
-        """Take note of what an attempt came to."""
+        """Note the outcome of an attempt."""
         match outcome:
             case OutcomeKind.ACCEPTED | OutcomeKind.PAID | OutcomeKind.REJECTED:
                 self.size = min(self.limit, self.size * 2)
@@ -46,13 +47,39 @@ class Breaker:
     in_a_row: int = 0
 
     def learn(self, outcome: OutcomeKind) -> bool:
-        """Take note of what an attempt came to, and return whether the run must stop."""
+        """Note the outcome of an attempt, and return whether the run must stop."""
         match outcome:
             case OutcomeKind.UNKNOWN:
                 self.in_a_row += 1
             case OutcomeKind.ACCEPTED | OutcomeKind.PAID | OutcomeKind.REJECTED:
                 self.in_a_row = 0
             case OutcomeKind.NOT_SENT:
+                pass
+        return 0 < self.limit <= self.in_a_row
+
+
+@dataclass(slots=True)
+class RejectionBreaker:
+    """Says when so many rows in a row were rejected for one reason that the run must stop. A `limit` of 0 never does.
+
+    The reason is the error code; where there is none the message; where there is none either, the status word. An
+    empty balance gives every row the same.
+    """
+
+    limit: int
+    reason: str | None = None
+    in_a_row: int = 0
+
+    def learn(self, outcome: Outcome) -> bool:
+        """Take note of what an attempt came to, and return whether the run must stop."""
+        match outcome.kind:
+            case OutcomeKind.REJECTED:
+                reason = outcome.error_code or outcome.message or outcome.gateway_status
+                self.in_a_row = self.in_a_row + 1 if reason == self.reason else 1
+                self.reason = reason
+            case OutcomeKind.ACCEPTED | OutcomeKind.PAID:
+                self.in_a_row, self.reason = 0, None
+            case OutcomeKind.UNKNOWN | OutcomeKind.NOT_SENT:
                 pass
         return 0 < self.limit <= self.in_a_row
 

@@ -1,4 +1,4 @@
-"""What a run asks of the world. Everything that a test or a simulation would script stands behind one of these."""
+"""The ports of the engine: transport, clock, progress. Tests and the simulation replace each of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +27,14 @@ class Prepare(Protocol):
 
 
 class Progress(Protocol):
-    """Who is told how a run goes along."""
+    """Receives the progress of a run."""
 
     def started(self, due: int) -> None:
         """`due` rows may be sent in this run."""
         ...
 
     def concluded(self, due: Due, outcome: Outcome) -> None:
-        """The attempt that was `due` has come to `outcome`, and that is durable."""
+        """The attempt that was `due` ended with `outcome`, and that is durable."""
         ...
 
     def note(self, sentence: str) -> None:
@@ -57,7 +57,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a run may not make up for itself: time, nonces and chance."""
+    """The sources of time, nonces and chance that a run uses."""
 
     now: Now
     nonce: Callable[[], str]

@@ -1,4 +1,4 @@
-"""Where journal calls go, which must not hold up the event loop."""
+"""Runs journal calls in a thread, so that they do not block the event loop."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Where the gateway is and how it is reached: addresses, checked once, and the transport's settings."""
+"""Checks the gateway's addresses, and holds the settings of the transport."""
 
 import ipaddress
 import re
@@ -32,7 +32,7 @@ class Connections(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """What the transport is told. Nothing is ever taken from the environment.
+    """The settings of the transport. None of them comes from the environment.
 
     `connect_timeout_s` covers name resolution, TCP, the proxy and TLS; `read_timeout_s` is the longest silence while a
     reply is awaited, and the longest stall of a write; `total_timeout_s` bounds everything. `ca_bundle` replaces the

@@ -1,4 +1,4 @@
-"""What a reply or a fault means: the one table from what came back to an outcome and advice.
+"""Decides the meaning of a reply or a fault: the one table that leads to an outcome and advice.
 
 The rule everything here serves: only a reply that is complete, strict and about this payout says what became of it.
 Whatever else came back after a byte may have left is UNKNOWN, and UNKNOWN is never sent again. Source: section 4 rule 5
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, assert_never
 
 from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.countries.rules import Operation
+from paygw_batch.countries.rules import AmountUnit, Operation, ReplyNames
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.strict_json import amount_of, evidence_of, strict_object, text_of
+from paygw_batch.gateway.strict_json import amount_of, evidence_of, first_of, strict_object, text_of, values_at
 
 STATUS_FIELD = "status"
 """The one reply field that the interface shows (section 4, rule 5)."""
@@ -42,7 +42,7 @@ def classify(
     *,
     now: datetime | None = None,
 ) -> Verdict:
-    """Return what an attempt came to, and what the run should do about it.
+    """Return the outcome of an attempt, and what the run should do about it.
 
     `words` is the operator's `[outcomes]`: status word -> outcome, matched exactly. `now` (with its time zone) is only
     needed for a Retry-After date in a reply without a Date of its own. Never raises, whatever the reply holds.
@@ -62,10 +62,10 @@ def classify(
         cause,
         # The gateway's own words, fit to be kept and shown.
         gateway_status=evidence_of(members.get(STATUS_FIELD)),
-        gateway_reference=_first(members, operation.reference_fields),
+        gateway_reference=_first(members, operation.reply.reference),
         http_status=reply.http_status,
-        error_code=_first(members, operation.error_code_fields),
-        message=_first(members, operation.message_fields),
+        error_code=_first(members, operation.reply.error_code),
+        message=_first(members, operation.reply.message),
         conflict=is_conflict,
         customer_url=None if is_conflict else _customer_url(members, expected, operation),
     )
@@ -95,7 +95,7 @@ def _of_fault(fault: TransportFault) -> Verdict:
 
 
 def _cause_by_http(http_status: int) -> str | None:
-    """Return why a reply with this HTTP status cannot say what became of a payout, whatever its body, or None."""
+    """Return why no reply with this HTTP status can say whether a payout was made, with any body; None where it can."""
     if http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return "reply.server_error"
     if HTTPStatus.MULTIPLE_CHOICES <= http_status < HTTPStatus.BAD_REQUEST:
@@ -111,8 +111,8 @@ def _of_object(
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
     """Return what the members of a strict JSON object say about this payout, and the cause where that is not known."""
-    order_id = members.get(operation.echo_order_id)
-    if not _is_ours(order_id, members, expected, operation):
+    order_id = first_of(members, operation.reply.order_id)
+    if not _is_ours(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
     if reply.reused_connection and order_id is None:
         return OutcomeKind.UNKNOWN, "reply.not_echoed"
@@ -127,20 +127,32 @@ def _of_object(
     return kind, ""
 
 
-def _is_ours(order_id: object, members: Mapping[str, Any], expected: Expected, operation: Operation) -> bool:
+def _is_ours(order_id: object, members: Mapping[str, Any], expected: Expected, names: ReplyNames) -> bool:
     """Whether nothing of the request that the reply repeats differs from what was sent. A null repeats nothing."""
-    amount, currency = members.get(operation.echo_amount), members.get(operation.echo_currency)
+    amount, currency = first_of(members, names.amount), first_of(members, names.currency)
     return (
         (order_id is None or text_of(order_id) == expected.order_id)
-        and (amount is None or amount_of(amount) == expected.amount)
+        and (amount is None or _is_our_amount(amount, expected, names))
         and (currency is None or currency == expected.currency)
     )
 
 
+def _is_our_amount(repeated: object, expected: Expected, names: ReplyNames) -> bool:
+    match names.amount_unit:
+        case AmountUnit.UNCHECKED:
+            return True
+        case AmountUnit.MAJOR:
+            return amount_of(repeated) == expected.amount
+        case AmountUnit.MINOR:
+            decimals = names.minor_units.get(expected.currency)
+            return decimals is not None and amount_of(repeated) == expected.amount.scaleb(decimals)
+        case _:
+            assert_never(names.amount_unit)
+
+
 def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Operation) -> str | None:
     """Return the first address for the customer, whole or not at all; one of our own that is repeated is none."""
-    for name in operation.customer_url_fields:
-        value = members.get(name)
+    for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value
     return None
@@ -148,8 +160,8 @@ def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Ope
 
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """Return the evidence under the first of `names` that is present and holds any."""
-    for name in names:
-        if name in members and (found := evidence_of(members[name])) is not None:
+    for value in values_at(members, names):
+        if (found := evidence_of(value)) is not None:
             return found
     return None
 
@@ -202,6 +214,6 @@ def _http_date(text: str) -> datetime | None:
 
 
 def _header(reply: RawReply, name: str) -> str | None:
-    """Return the header's value; None when it is absent or stands more than once."""
+    """Return the header's value; None when it is absent or repeated."""
     values = [value.strip() for header, value in reply.headers if header == name]
     return values[0] if len(values) == 1 else None

@@ -1,4 +1,4 @@
-"""The control hash of a collection: SHA-256 over order id, amount and currency.
+"""Computes the control hash of a collection: SHA-256 over order id, amount and currency.
 
 Source: section 5 of the gateway's interface. What it does not show (the order, what stands between the parts, how the
 amount is written, whether a secret is mixed in) is the operator's word, without a default.
@@ -14,22 +14,22 @@ from paygw_batch.core.money import to_minor, with_two_decimals
 
 
 class ControlPart(StrEnum):
-    """What the hash is taken over."""
+    """A part of the text that is hashed."""
 
     ORDER_ID = "client_orderid"
     AMOUNT = "amount"
     CURRENCY = "currency"
     SECRET = "secret"  # noqa: S105 (the name of a part, not a secret)
-    """What only the merchant and the gateway know. Whether there is one shows by its standing in the order."""
+    """A secret of merchant and gateway. It is used where the order names it."""
 
 
 class ControlAmount(StrEnum):
-    """How the amount is written where the hash is taken over it."""
+    """How the amount is written in the text that is hashed."""
 
     AS_SENT = "as-sent"
-    """As it stands in the body."""
+    """As it is written in the body."""
     TWO_DECIMALS = "two-decimals"
-    """With two decimals, whatever the currency has."""
+    """With two decimals, for every currency."""
     MINOR_UNITS = "minor-units"
     """In whole minor units: 1500.50 KES is 150050, and 1500 UGX, which has none, is 1500."""
 

@@ -1,4 +1,4 @@
-"""Turns an instruction into the body of its request, once: what is signed and what is sent are these very bytes."""
+"""Turns an instruction into the body of its request, once: the same bytes are signed and sent."""
 
 import json
 import re
@@ -28,7 +28,7 @@ class EncodedBody:
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """What the operator's configuration supplies to every body of an operation.
+    """The values that the operator's configuration puts into every body of an operation.
 
     `urls`: the operator's own addresses, by the name of their field. `control` is None where no form has a control.
     """

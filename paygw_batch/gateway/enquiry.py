@@ -1,4 +1,4 @@
-"""Status enquiries: asking the gateway what became of an order, and reading what it says.
+"""Asks the gateway for the state of an order, and reads the answer.
 
 An extension: the gateway's published interface shows no such request. See `config/enquiries/`.
 """
@@ -51,7 +51,7 @@ class Enquirer:
 
 @dataclass(frozen=True, slots=True)
 class EnquiryAnswer:
-    """What an enquiry came to: a claim, or None and the cause why nothing is known; and what to do about the rest."""
+    """The result of an enquiry: a claim, or None and the reason; and whether to go on with the other rows."""
 
     claim: Claim | None
     cause: str

@@ -1,4 +1,4 @@
-"""Explains a signature step by step: what another implementation is compared with when the gateway says 403.
+"""Explains a signature step by step, for comparison with another implementation when the gateway says 403.
 
 Nothing here encodes or joins by itself: the request is the one that would be sent, and the parameters are read back
 from the very text that was signed, so that what is shown cannot differ from what is done.
@@ -31,7 +31,7 @@ class SignedParameter:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedControl:
-    """The control hash of a collection, and the text it is taken over; `SECRET_SHOWN` stands for a secret in it."""
+    """The control hash of a collection, and the text that is hashed; `SECRET_SHOWN` replaces a secret in it."""
 
     text: str
     value: str
@@ -39,7 +39,7 @@ class ExplainedControl:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step on the way to the header: what it is, in a sentence, and what it came to."""
+    """One step on the way to the header: a sentence about it, and its result."""
 
     name: str
     told: str
@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A signed request taken apart. `parameters` stand in the order in which they are signed.
+    """A signed request taken apart. `parameters` are in the order in which they are signed.
 
     It holds a payee's data and a signature that is good, so it is left out of every representation.
     """

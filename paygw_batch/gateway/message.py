@@ -1,4 +1,4 @@
-"""What goes out and what comes back: frozen values without behaviour."""
+"""Requests, replies and faults as frozen values without behaviour."""
 
 from dataclasses import dataclass, field
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Notifications as values: what one says, and whether it is proven.
+"""Reads a notification, and decides whether it is proven.
 
 Section 6 of the gateway's interface says that there are notifications, and shows neither their content nor how they
 are made authentic. So the names of fields are configured, with the request's own names for a start, and the check is a
@@ -25,7 +25,7 @@ SECRET = "{secret}"  # noqa: S105 (the place of the secret among the hashed fiel
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request as it came. `query` is what stands behind the `?`, undecoded. Neither it nor the body is shown."""
+    """A request as it came. `query` is the text after the `?`, undecoded. Neither it nor the body is shown."""
 
     method: str
     content_type: str
@@ -35,7 +35,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class NotificationFields:
-    """Under which names a notification tells what it is about."""
+    """The names of the fields of a notification."""
 
     order_id: str
     amount: str

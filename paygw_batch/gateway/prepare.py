@@ -1,4 +1,4 @@
-"""Prepares requests: encodes and signs an instruction. All that is known before a connection is touched."""
+"""Prepares requests: encodes and signs an instruction before a connection is used."""
 
 import hashlib
 from collections.abc import Sequence

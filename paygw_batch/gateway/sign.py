@@ -1,4 +1,4 @@
-"""Signs requests: what is signed, and the key that signs it. The only module of the gateway that does cryptography.
+"""Signs requests: builds the text to sign, and the Authorization header.
 
 Source: section 5 of the gateway's interface; RFC 5849 sections 3.4.1 and 3.6 for the base string, RFC 3986 section 2
 for the encoding, RFC 8017 section 8.2 for the signature. What the interface leaves open is a named profile.

@@ -1,8 +1,8 @@
-"""What the gateway says, read strictly: JSON that no two readers take for two things, and values fit to be kept."""
+"""Reads the gateway's JSON strictly: one meaning for every reader, and only values that can be stored."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -50,7 +50,7 @@ _DECODER = json.JSONDecoder(
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Whether lists and objects stand within each other more than `levels` deep."""
+    """Whether lists and objects are nested more than `levels` deep."""
     layer = [value]
     for _ in range(levels):
         layer = [inner for outer in layer for inner in _inside(outer)]
@@ -63,6 +63,24 @@ def _inside(value: object) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
+
+
+def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
+    """Yield what the reply holds at each of `paths` (`error.message`: the member `message` of the object `error`).
+
+    A path that leads nowhere is left out, and so is a null.
+    """
+    for path in paths:
+        found: Any = members
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is not None:
+            yield found
+
+
+def first_of(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
+    """Return what is at the first of `paths` that is present, or None."""
+    return next(values_at(members, paths), None)
 
 
 def amount_of(value: object) -> Decimal | None:

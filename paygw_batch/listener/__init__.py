@@ -1,1 +1,1 @@
-"""Receiving the gateway's notifications: HTTP in, the spool out."""
+"""Receives the gateway's notifications over HTTP and writes them to the inbox."""

@@ -1,4 +1,4 @@
-"""Group commit for notifications: one write and one fsync carry all that are waiting."""
+"""Writes all waiting notifications to the inbox with one write and one fsync."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from paygw_batch.journal import Inbox
 
 
 class Keeper:
-    """Appends to the spool off the event loop. Every notification that waits shares the next write."""
+    """Appends to the inbox off the event loop. Every notification that waits shares the next write."""
 
     def __init__(self, spool: Inbox) -> None:
         self._spool = spool

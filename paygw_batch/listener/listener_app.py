@@ -1,4 +1,4 @@
-"""The listener as a plain ASGI callable: count, read, keep, and only then answer.
+"""Handles the requests of the listener as an ASGI callable: counts, reads, keeps, and only then answers.
 
 A notification is answered with 200 once it is durable, whatever it says: an unknown order, a word that is not listed, a
 hash that is wrong. It is kept, and what comes of it is the journal's to decide; the one who sent it learns nothing.

@@ -1,4 +1,4 @@
-"""The listener on a loopback port, until a signal: then it takes no new connection and ends those that are open."""
+"""Serves the listener on a loopback port until a signal; then it closes all connections."""
 
 import asyncio
 import logging
@@ -85,7 +85,7 @@ def _server(app: ListenerApp, client_timeout_s: float) -> _ListenerServer:
 
 
 def _bounded(limit_s: float) -> type[asyncio.Protocol]:
-    """Return a protocol whose connections are cut after `limit_s`, whatever drips."""
+    """Return a protocol that cuts a connection after `limit_s`, also when bytes still arrive."""
 
     class _BoundedProtocol(H11Protocol):
         _deadline: asyncio.TimerHandle

@@ -1,4 +1,4 @@
-"""Bar charts as SVG text, drawn by hand: a report must not need a script or another file to be looked at."""
+"""Draws bar charts as SVG text: a report must need no script and no other file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Bar:
 
 
 def bar_chart(title: str, bars: Sequence[Bar]) -> str:
-    """Return a bar chart. Every part tells its name and count when it is pointed at; the title is read aloud."""
+    """Return a bar chart. Every part shows its name and count under the pointer; the title is read aloud."""
     highest = max((bar.count for bar in bars), default=0) or 1
     place = (WIDTH - _LEFT) / max(len(bars), 1)
     drawn = [

@@ -1,4 +1,4 @@
-"""What differs from the last run: new payees, changed accounts, amounts that are off by more than a set share."""
+"""Finds changes since the last run: new payees, changed accounts, amounts that differ by more than a set share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ AMOUNT_OFF = "payee.amount"
 GONE = "payee.gone"
 
 SHOWN_DIGITS = 3
-"""How many digits of an account are told: enough to compare with the sheet, too few to pay to."""
+"""How many digits of an account are shown: enough to compare with the sheet, too few to pay to."""
 
 
 @dataclass(frozen=True, slots=True)

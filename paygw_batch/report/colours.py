@@ -1,4 +1,4 @@
-"""How states look in files that people open: one set of colours for the workbook and the report."""
+"""Defines the colours of states, once for the workbook and the page."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""The reconciliation as one HTML page to look at: no script, no other file, nothing fetched.
+"""Writes the reconciliation as one HTML page: no script, no other file, nothing fetched.
 
 Made from the same frame as the CSV, and like it a pure function of sheet and journal. It shows payees, so it is for the
 same eyes as the reconciliation itself.
@@ -106,7 +106,7 @@ def _totals(books: BatchTotals) -> str:
 
 
 def _over_time(frame: pl.DataFrame) -> str:
-    """Return when rows came to the state they have now, in bars of equal time."""
+    """Return a chart of the times at which rows reached their state, in bars of equal time."""
     moved = frame.filter(pl.col("updated_at").is_not_null() & (pl.col("attempts") > 0)).select(
         "state", at=pl.col("updated_at").str.to_datetime(_TIME, time_zone="UTC")
     )

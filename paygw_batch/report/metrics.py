@@ -1,4 +1,4 @@
-"""Figures of a run in the text format of Prometheus, for the textfile collector of its node exporter.
+"""Writes the figures of a run in the text format of Prometheus, for the textfile collector of its node exporter.
 
 Source: the "Text-based format" of Prometheus' exposition formats. Labels hold words of ours and currencies, never a
 payee, an order or a file name.

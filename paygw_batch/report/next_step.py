@@ -1,4 +1,4 @@
-"""What a person should do next about a row, in plain words."""
+"""Advises a person on the next step for a row, in plain words."""
 
 from datetime import datetime, timedelta
 from typing import assert_never

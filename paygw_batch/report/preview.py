@@ -1,4 +1,4 @@
-"""What submitting a sheet would come to, told without sending or writing anything."""
+"""Shows the result of submitting a sheet, without sending or writing anything."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The question list: rows in doubt as the gateway's support needs them, to be sent, answered and read back."""
+"""Writes the rows in doubt as a list of questions for the gateway's support."""
 
 from collections.abc import Mapping
 

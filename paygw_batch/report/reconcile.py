@@ -1,4 +1,4 @@
-"""Reconciliation: the sheet as received, joined with where every row stands. A pure function of sheet and journal."""
+"""Joins the sheet as received with the state of every row. A pure function of sheet and journal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -54,7 +54,7 @@ def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapp
 
 
 def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the pages of the sheet with where their rows stand, so that no more than a page is held twice."""
+    """Yield the pages of the sheet with the states of their rows, so that no more than a page is in memory twice."""
     standings = _standings(journal.standing_lines(batch.number))
     ahead = next(standings)
     for page in journal.pages(batch.number):
@@ -73,7 +73,7 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 
 
 def _shown(joined: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns that a person is shown, and `valid`, of rows joined with where they stand."""
+    """Return the columns that a person is shown, and `valid`, of rows joined with their states."""
     own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
     shown = joined.with_columns(
         **{
@@ -116,7 +116,7 @@ def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
 
 
 def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
-    """Hold the invariant that every row of the sheet stands exactly once."""
+    """Check the invariant that every row of the sheet is there exactly once."""
     if joined.height != batch.rows or joined["row"].n_unique() != batch.rows:
         raise InternalError(f"the reconciliation of batch {batch.batch} has {joined.height} rows, not {batch.rows}")
 

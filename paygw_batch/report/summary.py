@@ -1,4 +1,4 @@
-"""The summary of a command: what a person and a program are told at its end, and the exit code that tells the truth."""
+"""Builds the summary at the end of a command, and chooses the exit code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ExitCode(IntEnum):
-    """What the program ends with. Where several hold, `worst` chooses."""
+    """The exit code of the program. Where several apply, `worst` chooses."""
 
     DONE = 0
     UNEXPECTED = 1
@@ -37,12 +37,12 @@ _ORDER = (
 
 
 def worst(codes: set[ExitCode]) -> ExitCode:
-    """Return the code that stands first in the documented order."""
+    """Return the code that is first in the documented order."""
     return next((code for code in _ORDER if code in codes), ExitCode.DONE)
 
 
 def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
-    """Return the exit code of a batch whose rows stand so.
+    """Return the exit code of a batch whose rows have these states.
 
     Rows left ready by an interruption are not a run that stopped early by itself: that is what 130 says.
     """
@@ -60,7 +60,7 @@ def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradic
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a command came to. `totals`: currency -> state -> exact sum as text, in the currency's own decimals."""
+    """The result of a command. `totals`: currency -> state -> exact sum as text, in the currency's own decimals."""
 
     exit_code: ExitCode
     message: str

@@ -1,4 +1,4 @@
-"""The books: how the rows of a sheet stand, counted and summed exactly."""
+"""Counts and sums the rows of a sheet exactly, by country, currency and state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ROWS_AT_ONCE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """How the rows of a sheet stand, counted and summed. `lines`: country, currency, state, count, sum as text."""
+    """Counts and sums of the rows of a sheet, by state. `lines`: country, currency, state, count, sum as text."""
 
     states: Mapping[str, int]
     totals: Mapping[str, Mapping[str, str]]

@@ -1,4 +1,4 @@
-"""The reconciliation as a workbook: rows with coloured states and filters, and a sheet of totals."""
+"""Writes the reconciliation as a workbook: rows with coloured states and filters, and a sheet of totals."""
 
 import io
 from datetime import datetime
@@ -13,7 +13,7 @@ from paygw_batch.report.totals import BatchTotals
 from paygw_batch.sheet.write.table import workbook_options
 
 MAX_ROWS = 1_048_575
-"""What a sheet of a workbook holds below its header."""
+"""The number of rows that a worksheet holds below its header."""
 
 _WIDTHS = {
     "client_orderid": 150,

@@ -1,4 +1,4 @@
-"""Who sent a request: the Authorization header, the signature, and nonces that may be used once.
+"""Authenticates a request: the Authorization header, the signature, and nonces that may be used once.
 
 Written from the interface and not from the client, on purpose: this checks the client's own signing code.
 Sources: section 5 of the gateway's interface, RFC 5849, RFC 3986.

@@ -1,4 +1,4 @@
-"""What the sandbox answers: rules from a TOML file, the first one that matches an order."""
+"""Chooses the sandbox's reply: the first rule of a TOML file that matches an order."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ from paygw_batch.sandbox.request import Order
 
 
 class Fault(StrEnum):
-    """How the sandbox misbehaves. All but DROP_BEFORE take the order first: the money moves, whatever is heard."""
+    """How the sandbox misbehaves. All but DROP_BEFORE take the order first: the money moves, with any reply or none."""
 
     SILENCE = "silence"
     """No answer, ever; the connection stays open until the client or the sandbox ends."""
@@ -37,7 +37,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an order is answered with. `commits` tells whether the money moves; `delay_s` passes after that."""
+    """The reply to an order. `commits` says whether the money moves; `delay_s` passes after that."""
 
     status: str = "approved"
     http_status: int = 200
@@ -88,7 +88,7 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class Enquiries:
-    """What an enquiry is answered with: the word the order got, or what `later` makes of it after `after_s`.
+    """The answer to an enquiry: the word that the order got, or after `after_s` the word that `later` gives.
 
     `not_found` is the word for an order that was never taken.
     """
@@ -228,7 +228,7 @@ class _CallbackData(BaseModel):
 
 
 class _EnquiryData(BaseModel):
-    """What enquiries are answered with, as the file states it."""
+    """The answers to enquiries, as the file states them."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

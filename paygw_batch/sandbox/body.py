@@ -1,4 +1,4 @@
-"""The body of a request: strict JSON, one flat object, numbers kept as the digits that were sent."""
+"""Reads the body of a request: strict JSON, one flat object, numbers kept as the digits that were sent."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the sandbox tells the merchant of its own accord: notifications to `server_callback_url`, on loopback only.
+"""Sends the sandbox's notifications to `server_callback_url`, on loopback only.
 
 They come as late, as often, as out of order and as forged as the behaviour file says. One that is not answered with 200
 is sent again, as a gateway would.

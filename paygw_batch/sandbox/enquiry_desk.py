@@ -1,4 +1,4 @@
-"""What the sandbox says when it is asked after an order: what its own record holds."""
+"""Answers enquiries about an order from the sandbox's own record."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the sandbox expects beyond the country's form: how the amount is written, and which control hash stands there.
+"""Checks what the country's form leaves open: how the amount is written, and the control hash.
 
 Computed in its own way and not by the code that makes requests, so that the one tests the other.
 """
@@ -27,14 +27,14 @@ class ControlRule:
 
 @dataclass(frozen=True, slots=True)
 class Expects:
-    """What is expected of every body of an operation."""
+    """The expectations for every body of an operation."""
 
     amount_is_text: bool = False
     control: ControlRule | None = None
 
 
 def amount_form_problem(expects: Expects, value: str, *, is_number: bool) -> str:
-    """Return how the amount is written in another way than agreed, to stand after its name, or an empty text."""
+    """Return how the amount is written in another way than agreed, as the words after its name, or an empty text."""
     if not expects.amount_is_text:
         return "" if is_number else "must be a number, not text"
     return "must be text with two decimals" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""

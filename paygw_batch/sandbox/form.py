@@ -1,4 +1,4 @@
-"""What is to be paid, or collected: the fields of a body held against the form of their country.
+"""Checks the fields of a body against the form of their country.
 
 Source: sections 2.1 to 2.4 of the gateway's interface, as the data under `config/` states them.
 """
@@ -23,7 +23,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _POSTAL_CODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 -]{0,30}[A-Za-z0-9])?")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PAYEE_KINDS = (FieldKind.WALLET, FieldKind.LOCAL_PHONE, FieldKind.INTERNATIONAL_PHONE, FieldKind.MASKED_PHONE)
-"""What tells who is paid, or pays: the first that a body has."""
+"""The fields that identify who is paid, or pays: the first that a body has."""
 _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(?:\.[^@\s.]+)+")
 
 
@@ -56,7 +56,7 @@ class FormCheck:
         return _order(rule, rule.form, fields)
 
     def _problem(self, rule: CountryRule, form_field: FormField, fields: Mapping[str, str]) -> str:
-        """Return what is wrong with a field, to stand after its name, or an empty text."""
+        """Return what is wrong with a field, as the words after its name, or an empty text."""
         value = fields[form_field.name]
         is_number = isinstance(value, Digits)
         if form_field.kind is FieldKind.AMOUNT:
@@ -111,7 +111,7 @@ def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tu
 
 
 def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:  # noqa: C901 (a line for every kind)
-    """Return what is wrong with a field's value, to stand after its name, or an empty text."""
+    """Return what is wrong with a field's value, as the words after its name, or an empty text."""
     match form_field.kind:
         case FieldKind.AMOUNT | FieldKind.CONTROL:
             raise InternalError("an amount or a control was looked at by itself")

@@ -1,4 +1,4 @@
-"""The sandbox's record: one line for every order that reached it, in a CSV that a person can read.
+"""Keeps the sandbox's record: one line for every order that it received, in a CSV that a person can read.
 
 It tells what a real gateway would know, and judges what the client believes. It does not deduplicate: the gateway
 promises no idempotency, so an order that arrives twice is paid twice and stands here twice.
@@ -59,7 +59,7 @@ class Record:
             raise ConfigurationError(f"The sandbox's record {path} cannot be opened: {problem.strerror}.") from None
 
     def append(self, line: RecordLine) -> None:
-        """Write one line. Raises `OutputError`, and from then on always: half a line may stand in the file."""
+        """Write one line. Raises `OutputError`, and from then on always: half a line may be in the file."""
         if self._broken:
             raise OutputError("The sandbox's record could not be written earlier.")
         data = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))

@@ -1,20 +1,23 @@
-"""What the sandbox says: replies as bytes."""
+"""Writes the sandbox's replies as bytes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
-from paygw_batch.countries.rules import Operation
+from paygw_batch.countries.rules import AmountUnit, Operation
 from paygw_batch.sandbox.behaviour import Answer
 from paygw_batch.sandbox.request import Order, Refusal
 
 Headers = tuple[tuple[str, str], ...]
 
 _JSON: Headers = (("Content-Type", "application/json"),)
+_AMOUNT = "(the amount)"
+"""Takes the place of the amount until the JSON is written: a number with the very digits that were sent."""
 CUSTOMER_PAGE = "https://sandbox.example/pay/"
 """Where a customer would pay, if the sandbox had any; the sandbox's own number of the order follows."""
 _REFUSAL_HEADERS: Mapping[int, Headers] = {401: (("WWW-Authenticate", "OAuth"),), 405: (("Allow", "POST"),)}
-"""What RFC 9110 asks to go with these statuses."""
+"""The headers that RFC 9110 requires with these statuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,12 @@ BARE_500 = Reply(500, b"Internal Server Error", (("Content-Type", "text/plain"),
 
 def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Reply:
     """Return the reply to what is no payment: `status` says so, and the message names the field."""
-    said = {
-        "status": status,
-        operation.error_code_fields[0]: refusal.code,
-        operation.message_fields[0]: refusal.message,
-    }
+    names = operation.reply
+    said: dict[str, object] = {"status": status}
+    _put(said, names.error_code, refusal.code)
+    _put(said, names.message, refusal.message)
     if refusal.order_id is not None:
-        said[operation.echo_order_id] = refusal.order_id
+        _put(said, names.order_id, refusal.order_id)
     return Reply(refusal.http_status, _json(said), _JSON + _REFUSAL_HEADERS.get(refusal.http_status, ()))
 
 
@@ -47,21 +49,38 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
 
     The amount is echoed as a number with the digits that were sent.
     """
-    said = {
-        "status": answer.status,
-        operation.echo_order_id: order_id,
-        operation.echo_currency: order.currency,
-        operation.reference_fields[0]: reference,
-    }
-    if operation.customer_url_fields and answer.commits:
-        said[operation.customer_url_fields[0]] = CUSTOMER_PAGE + reference
+    names = operation.reply
+    said: dict[str, object] = {"status": answer.status}
+    _put(said, names.order_id, order_id)
+    _put(said, names.currency, order.currency)
+    _put(said, names.reference, reference)
+    if names.customer_url and answer.commits:
+        _put(said, names.customer_url, CUSTOMER_PAGE + reference)
     if answer.error_code is not None:
-        said[operation.error_code_fields[0]] = answer.error_code
+        _put(said, names.error_code, answer.error_code)
     if answer.message is not None:
-        said[operation.message_fields[0]] = answer.message
-    amount = f', "{operation.echo_amount}": {order.amount}}}'.encode("ascii")
-    return Reply(answer.http_status, _json(said).removesuffix(b"}") + amount, _JSON + answer.headers)
+        _put(said, names.message, answer.message)
+    amount = Decimal(order.amount)
+    if names.amount_unit is AmountUnit.MINOR:
+        amount = amount.scaleb(names.minor_units[order.currency])
+    _put(said, names.amount, _AMOUNT)
+    body = _json(said).replace(f'"{_AMOUNT}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
+    return Reply(answer.http_status, body, _JSON + answer.headers)
 
 
-def _json(said: Mapping[str, str]) -> bytes:
+def _put(said: dict[str, object], names: Sequence[str], value: str) -> None:
+    """Say `value` under the first of `names`: a path with dots, to a member of objects within each other.
+
+    It is left out where the path leads through a member that is no object.
+    """
+    *outer, last = names[0].split(".")
+    for name in outer:
+        inner = said.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return
+        said = inner
+    said[last] = value
+
+
+def _json(said: Mapping[str, object]) -> bytes:
     return json.dumps(said, ensure_ascii=False).encode("utf-8")

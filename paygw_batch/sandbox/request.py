@@ -1,4 +1,4 @@
-"""What reaches the sandbox and what it makes of it: frozen values without behaviour."""
+"""Requests to the sandbox, and orders and refusals made of them: frozen values without behaviour."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The sandbox as a plain ASGI callable: verify, choose, record, answer."""
+"""Handles the requests to the sandbox as an ASGI callable: verifies, chooses, records, answers."""
 
 import asyncio
 import logging
@@ -51,19 +51,19 @@ class SandboxConfig:
     served: tuple[Served, ...]
     behaviour: Behaviour
     callback_hash: CallbackHash | None = None
-    """How its notifications are proven, if they are."""
+    """The hash that proves its notifications, if any."""
     enquiry: Operation | None = None
-    """How it is asked after orders, if it can be."""
+    """The operation that enquires about orders, if there is one."""
 
     @property
     def callback_record_path(self) -> Path:
-        """Where it is written down how the merchant answered each notification."""
+        """The file with the merchant's answer to each notification."""
         return self.served[0].record_path.with_name("sandbox-callbacks.csv")
 
 
 @dataclass(frozen=True, slots=True)
 class _Desk:
-    """Where the orders of one operation are verified and written down."""
+    """Verifies and records the orders of one operation."""
 
     operation: Operation
     record: Record

@@ -1,4 +1,4 @@
-"""The sandbox on a loopback port: in a thread for the duration of a run, or in the foreground for its own command."""
+"""Serves the sandbox on a loopback port: in a thread during a run, or in the foreground for its own command."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A throw-away merchant key for runs against the sandbox, made on first use."""
+"""Creates a throw-away merchant key for runs against the sandbox, on first use."""
 
 from pathlib import Path
 

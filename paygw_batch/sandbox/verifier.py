@@ -1,4 +1,4 @@
-"""Whether a request is a payment or a collection: the one door everything has to come through.
+"""Verifies that a request is a payment or a collection. Every request passes here.
 
 What is asked, and where it is written: sections 4 and 5 of the gateway's interface (POST, the path, the three headers),
 RFC 5849 (the signature), sections 2.1 to 2.4 (the form), section 5 (the control).
@@ -20,7 +20,7 @@ _JSON_HEADERS = (("content-type", 415), ("accept", 406))
 
 
 class Verifier:
-    """Tells the requests of one operation from everything else. Its authenticator keeps the nonces; one thread only."""
+    """Separates the requests of one operation from all others. Its authenticator keeps the nonces; one thread only."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Verifier:
         self._clock = clock
 
     def is_asked(self, request: Request) -> bool:
-        """Whether the request's path is this operation's, whatever the endpoint in it."""
+        """Whether the request's path is this operation's, with any endpoint in it."""
         return request.path.startswith(self._path_stem)
 
     def verify(self, request: Request) -> Order | Refusal:
@@ -49,7 +49,7 @@ class Verifier:
         return fields if isinstance(fields, Refusal) else self._form_check.check(fields)
 
     def authenticated(self, request: Request) -> Mapping[str, str] | Refusal:
-        """Return the fields of a request that is properly addressed and signed, whatever they say, or a refusal."""
+        """Return the fields of a request that is properly addressed and signed, with any values, or a refusal."""
         refusal = self._check_head(request)
         if refusal is not None:
             return refusal

@@ -1,4 +1,4 @@
-"""Settings: the configuration file and the environment, as frozen values.
+"""Reads the configuration file and the environment into frozen values.
 
 Precedence: command-line flag, then environment `PAYGW_<KEY>`, then the TOML file, then the default. Unknown keys are
 refused by name. Secrets are never in the file: it names files and environment variables. What the gateway's interface
@@ -26,6 +26,7 @@ from paygw_batch.processes import HANDED_ON
 from paygw_batch.settings.sections import (
     NotificationsSection,
     PayinSection,
+    ReplySection,
     Section,
     StatusEnquirySection,
 )
@@ -49,11 +50,12 @@ SANDBOX = "sandbox"
 
 
 class Settings(Section):
-    """Everything a run is told. Paths are absolute."""
+    """All settings of a run. Paths are absolute."""
 
     gateway: GatewaySection = GatewaySection()
     submission: SubmissionSection = SubmissionSection()
     journal: JournalSection = JournalSection()
+    reply: ReplySection = ReplySection()
     outcomes: Mapping[str, Literal["paid", "accepted", "rejected"]] = Field(default_factory=dict)
     retry: RetrySection = RetrySection()
     limits: LimitsSection = LimitsSection()
@@ -76,7 +78,7 @@ class Settings(Section):
 
     @property
     def uses_sandbox(self) -> bool:
-        """Whether the built-in gateway stands in for the real one."""
+        """Whether the built-in gateway replaces the real one."""
         return self.gateway.base_url == SANDBOX
 
     def words(self) -> Mapping[str, OutcomeKind]:
@@ -137,7 +139,7 @@ class Settings(Section):
         return state_directory() / "witness"
 
     def missing_to_send(self) -> list[str]:
-        """Return the keys without which nothing can be sent, whatever the sheet."""
+        """Return the missing keys without which no sheet can be sent."""
         gateway = self.gateway
         needed: dict[str, object] = {
             "gateway.base_url": gateway.base_url,
@@ -164,7 +166,7 @@ _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
     "sheet": SheetSection,
 }
 _FILE_ONLY = ("submission", "quarantine_h")
-"""What guards against a second payment is not for whoever starts the program to lower."""
+"""Keys that guard against a second payment. Environment and command line must not lower them."""
 _NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_APPROVAL_PASSPHRASE")
 
 

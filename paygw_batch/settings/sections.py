@@ -1,4 +1,4 @@
-"""What every table of the configuration file is made of, and the tables of operations and of notifications."""
+"""Defines the base of every table of the configuration file, and the tables of operations and notifications."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -34,11 +34,11 @@ AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
 CONTROL_PARTS = ("client_orderid", "amount", "currency")
-"""What section 5 of the gateway's interface has the control of a collection computed from."""
+"""The parts of a collection's control, by section 5 of the gateway's interface."""
 
 
 class NotificationFieldsSection(Section):
-    """`[notifications.fields]`: under which names a notification tells what it is about; without it, the request's."""
+    """`[notifications.fields]`: the names of a notification's fields; without it, the request's."""
 
     order_id: str | None = None
     amount: str | None = None
@@ -67,6 +67,26 @@ class NotificationsSection(Section):
     rate_per_s: Annotated[float, Field(gt=0)] = 200
     client_timeout_s: Annotated[float, Field(ge=1, le=60)] = 10
     fields: NotificationFieldsSection = NotificationFieldsSection()
+
+
+ReplyPath = Annotated[str, Field(max_length=200, pattern=r"^[^.\s]+(\.[^.\s]+)*$")]
+"""The name of a member of a reply, or a path to one: `error.message`."""
+ReplyPaths = Annotated[list[ReplyPath], Field(min_length=1)]
+
+
+class ReplySection(Section):
+    """`[reply]`: under which names the gateway's replies say what; without a key, the names of config/operations/.
+
+    `amount_unit`: whether it repeats an amount as it was sent, in the currency's smallest unit, or another amount.
+    """
+
+    order_id: ReplyPaths | None = None
+    amount: ReplyPaths | None = None
+    amount_unit: Literal["major", "minor", "unchecked"] = "major"
+    currency: ReplyPaths | None = None
+    reference: ReplyPaths | None = None
+    error_code: ReplyPaths | None = None
+    message: ReplyPaths | None = None
 
 
 class StatusEnquirySection(Section):
@@ -122,7 +142,7 @@ class PayinSection(Section):
 
 
 class _TermsSection(Section):
-    """What the interface leaves to the operator in every operation, and what it allows to tighten."""
+    """Values that the interface leaves to the operator in every operation, and limits that may be tightened."""
 
     purpose: str | None = None
     min_amount: AmountText | None = None

@@ -54,6 +54,7 @@ class SubmissionSection(Section):
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     rate_per_s: Annotated[float, Field(ge=0)] = 0
     stop_after_in_doubt: Annotated[int, Field(ge=0)] = 5
+    stop_after_rejected: Annotated[int, Field(ge=0)] = 10
     connections: Literal["fresh", "reuse"] = "fresh"
     quarantine_h: Annotated[float, Field(ge=0, le=87_600)] = 24
 
@@ -118,7 +119,7 @@ class ApprovalSection(Section):
 
 
 class ReportingSection(Section):
-    """`[reporting]`: whom a run tells of itself: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
+    """`[reporting]`: what a run reports to: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
 
     `hook` is a command without a shell; it gets the summary on its standard input.
     """

@@ -1,4 +1,4 @@
-"""Reading a statement: a CSV file in which the gateway, or its support, says what became of orders."""
+"""Reads a statement: a CSV file in which the gateway, or its support, gives the state of orders."""
 
 import csv
 import hashlib
@@ -20,7 +20,7 @@ MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MINOR_UNITS_AT_MOST = 4
 
 _GUARD = re.compile(r"^'(?=[=@+-])")
-"""What keeps a spreadsheet from running a cell as a formula (`formulas.py`)."""
+"""A sign that keeps a spreadsheet from running a cell as a formula (`formulas.py`)."""
 
 HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -42,7 +42,7 @@ it is about, as the question list has it.
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """What a statement says of one order. `amount` is None when `amount_text` states none.
+    """One line of a statement, about one order. `amount` is None when `amount_text` states none.
 
     Exactly one of `status` (the gateway's own word) and `answer` (`paid`, `rejected`, `not-received`; empty: no answer
     yet) is a text. `time` and `sent_at` are as they are written, empty where the line states none.
@@ -124,7 +124,7 @@ def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
 
 
 def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> Mapping[str, int]:
-    """Return where each of our columns stands."""
+    """Return the place of each of our columns."""
     ours = {fold(heading): name for name, known in HEADINGS.items() for heading in known}
     ours |= {fold(heading): name for heading, name in aliases.items()}
     places: dict[str, int] = {}

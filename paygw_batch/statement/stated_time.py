@@ -1,4 +1,4 @@
-"""Reading a time of a statement: strict, with its zone, and never guessed."""
+"""Reads a time of a statement: strictly, with its zone, and without guessing."""
 
 import re
 from dataclasses import dataclass

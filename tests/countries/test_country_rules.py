@@ -267,14 +267,14 @@ def test_smallest_and_largest_amount_may_be_equal() -> None:
 def test_the_payout_operation_is_the_interfaces() -> None:
     operation = load_operation("payout")
     assert operation.path == "/paynet/api/v4/payout/{endpoint_id}"
-    assert (operation.echo_order_id, operation.echo_amount, operation.echo_currency) == (
+    assert (operation.reply.order_id[0], operation.reply.amount[0], operation.reply.currency[0]) == (
         "client_orderid",
         "amount",
         "currency",
     )
-    assert operation.reference_fields[0] == "paynet-order-id"
-    assert operation.error_code_fields
-    assert operation.message_fields
+    assert operation.reply.reference[0] == "paynet-order-id"
+    assert operation.reply.error_code
+    assert operation.reply.message
 
 
 @pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])

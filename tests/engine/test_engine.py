@@ -174,6 +174,31 @@ def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concu
     assert "in a row came into doubt" in (end.stop_reason or "")
 
 
+@pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])
+def test_rows_rejected_for_one_reason_in_a_row_stop_the_run(concurrency: int, limit: int) -> None:
+    journal, batch = a_journal(rows=200)
+    gateway = ScriptedGateway(lambda _order_id, _times: reply("declined"), latency=0.01)
+    end = run(an_engine(journal, gateway, Pace(concurrency, stop_after_rejected=limit)), batch)
+    found = states(journal, batch)
+    assert limit <= found[State.REJECTED] <= limit + concurrency
+    assert found[State.READY] == 200 - found[State.REJECTED]
+    assert end.stop_reason == f"{limit} rows in a row were rejected for the same reason: declined."
+
+
+@pytest.mark.parametrize("first", [1, 63, 64, 65, 200, 300])
+def test_only_the_first_due_rows_of_a_sheet_are_sent(first: int) -> None:
+    journal, batch = a_journal(rows=200)
+    gateway = ScriptedGateway()
+    end = run(an_engine(journal, gateway, Pace(concurrency=4, first=first)), batch)
+    assert sorted(gateway.arrived, key=lambda order_id: int(order_id[4:])) == [
+        f"PAY-{row}" for row in range(2, 2 + min(first, 200))
+    ]
+    assert end.sent == min(first, 200)
+    again = ScriptedGateway()
+    run(an_engine(journal, again, Pace(concurrency=1, first=1)), batch)
+    assert again.arrived == ([f"PAY-{2 + first}"] if first < 200 else [])
+
+
 def test_a_breaker_of_zero_goes_on_through_doubt() -> None:
     journal, batch = a_journal(rows=30)
     gateway = ScriptedGateway(lambda _order_id, _times: LOST)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.engine.pacing import TRIES, Breaker, Rhythm, Window, wait_before_try
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.engine.pacing import TRIES, Breaker, RejectionBreaker, Rhythm, Window, wait_before_try
 
 ANSWERS = (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
 
@@ -60,6 +60,41 @@ def test_what_never_left_neither_trips_nor_resets_the_breaker() -> None:
 def test_a_breaker_of_zero_never_trips() -> None:
     breaker = Breaker(0)
     assert not any(breaker.learn(OutcomeKind.UNKNOWN) for _ in range(1000))
+
+
+def rejected(code: str | None = None, message: str | None = None) -> Outcome:
+    return Outcome(OutcomeKind.REJECTED, gateway_status="declined", error_code=code, message=message)
+
+
+def test_equal_rejections_in_a_row_trip_by_code_before_message_before_word() -> None:
+    for first, second in [
+        (rejected("51", "No funds for Jane"), rejected("51", "No funds for Ann")),
+        (rejected(None, "No funds"), rejected(None, "No funds")),
+        (rejected(), rejected()),
+    ]:
+        breaker = RejectionBreaker(2)
+        assert [breaker.learn(outcome) for outcome in (first, second)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "between", [rejected("14"), rejected("14", "No funds"), Outcome(OutcomeKind.PAID), Outcome(OutcomeKind.ACCEPTED)]
+)
+def test_another_reason_or_a_yes_starts_the_count_of_rejections_again(between: Outcome) -> None:
+    breaker = RejectionBreaker(2)
+    assert not any(breaker.learn(outcome) for outcome in (rejected("51"), between, rejected("51")))
+
+
+@pytest.mark.parametrize("between", [OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT])
+def test_what_is_no_answer_leaves_the_count_of_rejections(between: OutcomeKind) -> None:
+    breaker = RejectionBreaker(2)
+    assert breaker.learn(rejected("51")) is False
+    assert breaker.learn(Outcome(between)) is False
+    assert breaker.learn(rejected("51")) is True
+
+
+def test_a_rejection_breaker_of_zero_never_trips() -> None:
+    breaker = RejectionBreaker(0)
+    assert not any(breaker.learn(rejected("51")) for _ in range(1000))
 
 
 def test_the_rate_limit_spaces_starts_evenly() -> None:

@@ -144,7 +144,7 @@ def test_signing_processes_end_when_the_run_is_killed(tmp_path: Path) -> None:
     run = """
 import asyncio, sys, time
 from pathlib import Path
-from paygw_batch.gateway.sign import load_private_key
+from paygw_batch.gateway.signing.key import load_private_key
 from paygw_batch.gateway.signing.signers import SigningProcesses
 async def sign():
     async with SigningProcesses(load_private_key(Path(sys.argv[1]))) as signers:

@@ -17,7 +17,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.facts.codec import decode
 from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.journal.values import Entry
-from tests.journal.journal_rows import OPERATION, all_due, at, journal_path, open_at, send
+from tests.journal.journal_rows import OPERATION, adopt_at, all_due, at, journal_path, open_at, send
 
 RECORDED = Path(__file__).parent / "recorded" / "version-3.sql"
 STANDS = [
@@ -37,6 +37,7 @@ def recorded(place: Path) -> SqliteJournal:
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     with closing(sqlite3.connect(path)) as database:
         database.executescript(RECORDED.read_text(encoding="utf-8"))
+    adopt_at(place)
     return open_at(place)
 
 

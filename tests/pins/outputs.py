@@ -101,6 +101,8 @@ def hostile() -> Iterator[Output]:
         told = []
         for seed in range(HOSTILE_SHEETS):
             sheet = hostile_sheet(seed)
+            if sheet.ending == ".parquet":
+                continue  # how far a damaged one is decoded is not always the same; tests/sheet/hostile.py plays them
             path = own.home / f"hostile-{seed}{sheet.ending}"
             path.write_bytes(sheet.content)
             told.append(f"# {seed}{sheet.ending}\n" + "".join(text for _, text in _validated("", own, path)))

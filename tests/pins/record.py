@@ -83,7 +83,8 @@ class Recording:
 
     def has(self, command: str) -> bool:
         """Return whether that commit has a command."""
-        return (self.checkout / "paygw_batch" / "cli" / f"{command}.py").exists()
+        places = (self.checkout / "paygw_batch" / "cli", self.checkout / "paygw_batch" / "cli" / "commands")
+        return any((place / f"{command}.py").exists() for place in places)
 
     def sheet(self, name: str, rows: list[str], heading: str = HEADING) -> str:
         """Write a sheet, and return its path."""

@@ -264,3 +264,21 @@ def test_no_secret_may_be_in_a_variable_that_other_programs_are_given(tmp_path: 
     config.write_text('[gateway]\nprivate_key_passphrase_env = "TZ"\n')
     with pytest.raises(ConfigurationError, match="a secret cannot be in the variable TZ"):
         load_settings(config, environ={})
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('orderid = ["x"]', "reply.orderid is not a known key; the nearest is order_id"),
+        ("order_id = []", "reply.order_id"),
+        ('order_id = "x"', "reply.order_id"),
+        ('message = ["error..message"]', "reply.message"),
+        ('amount_unit = "cents"', "reply.amount_unit"),
+    ],
+)
+def test_names_of_a_reply_are_read_strictly(tmp_path: Path, line: str, sentence: str) -> None:
+    file = tmp_path / "paygw.toml"
+    file.write_text(f"[reply]\n{line}\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(file, environ={})
+    assert sentence in refused.value.message

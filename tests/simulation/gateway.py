@@ -66,7 +66,7 @@ def word(
     fields = tuple((name.replace("_", "-"), value) for name, value in headers.items())
 
     def answer(request: PreparedRequest) -> RawReply:
-        members = {OPERATION.echo_order_id: request.expected.order_id, "status": status, **(echo or {})}
+        members = {OPERATION.reply.order_id[0]: request.expected.order_id, "status": status, **(echo or {})}
         return RawReply(http_status, fields, json.dumps(members).encode())
 
     return answer
@@ -100,9 +100,9 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "number": Behaviour(Said.NOTHING, word(0), 0.5),
     "limbo": Behaviour(Said.NOTHING, word("Declined"), 0.5),
     "no status": Behaviour(Said.NOTHING, text(b"{}"), 0.5),
-    "other order": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.echo_order_id: "PAY-0"}), 0.5),
-    "other amount": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.echo_amount: 1}), 0.5),
-    "other currency": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.echo_currency: "UGX"}), 0.5),
+    "other order": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.reply.order_id[0]: "PAY-0"}), 0.5),
+    "other amount": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.reply.amount[0]: 1}), 0.5),
+    "other currency": Behaviour(Said.NOTHING, word("declined", echo={OPERATION.reply.currency[0]: "UGX"}), 0.5),
     "401": Behaviour(Said.NO, word("error", 401)),
     "429": Behaviour(Said.NO, word("declined", 429, retry_after="5")),
     "denies": Behaviour(Said.NO, word("declined"), 1.0, lies=True),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.gateway.message import PreparedRequest
 from tests.simulation.gateway import Behaviour, Said
-from tests.simulation.sheets import SHEETS, amount_of, wanted
+from tests.simulation.sheets import SHEETS, amount_of, order_id_of, wanted
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -151,7 +151,12 @@ class Judge:
             raise self.found("I1", f"row {number} leaves for the {row.left}. time, unreleased")
         if not process.world.disk.has_intent(request.nonce):
             raise self.found("I2", f"row {number} leaves before its intent is on stable storage")
-        asked_for = [sheet for sheet in SHEETS if Decimal(amount_of(sheet, number)) == expected.amount]
+        asked_for = [
+            sheet
+            for sheet in SHEETS
+            if f"{expected.order_id}-".startswith(f"{order_id_of(sheet, number)}-")
+            and Decimal(amount_of(sheet, number)) == expected.amount
+        ]
         if not asked_for:
             raise self.found("I12", f"row {number} leaves with {expected.amount}, which no one asked for")
         if self.needs_approval and not any(self.approved.get(sheet) for sheet in asked_for):

@@ -43,12 +43,12 @@ async def come(process: Process, *, settle_all: bool) -> int:
         rng.choice((world.inbox.surprise, world.inbox.contradict))(journal)
         world.inbox.take_in(journal)
     for record in journal.batches():
+        if not settle_all and world.statements and rng.random() < 0.4:
+            read_a_statement(world, journal, record, rng.choice(world.statements))
         if rng.random() < 0.25:
             surprises = journal.due(record.number, after_row=0, limit=100) if rng.random() < 0.3 else ()
             extra = [f"{one.order_id},{one.instruction.amount},KES,approved" for one in surprises[:1]]
             read_a_statement(world, journal, record, statement_of(world, extra))
-        if not settle_all and world.statements and rng.random() < 0.2:
-            read_a_statement(world, journal, record, rng.choice(world.statements))
         by_hand(world, journal, record, everything=settle_all)
         if not settle_all and rng.random() < 0.4:
             release(world, journal, record)
@@ -74,6 +74,8 @@ async def come_early(process: Process) -> int:
                     word = Resolution.REJECTED
                     world.judge.called_early.add(number)
                 _settle(world, journal, record, [(number, Settlement(row.row, word, "no sign of it"))])
+        if world.rng.random() < 0.5:
+            release(world, journal, record)
     return 0
 
 
@@ -128,9 +130,21 @@ def _tell(world: "SimWorld", number: int, resolution: Resolution, *, was_ready: 
 
 
 def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> None:
-    """Give rejected rows another attempt, as `retry` does."""
+    """Give rejected rows another attempt, as `retry` does.
+
+    What a person called rejected early is looked up once more: the word was true then, and the quarantine is there so
+    that a look at its end is true for good.
+    """
     rejected = [one for one in journal.rows(record.number) if one.state is State.REJECTED]
-    rows = [one.row for one in rejected] if world.rng.random() < 0.5 else []
+    numbers = {one.row: row_of(one.client_orderid) for one in rejected}
+    paid_since = {
+        row
+        for row, number in numbers.items()
+        if number in world.judge.called_early and world.judge.rows[number].nonce in world.judge.paid_nonces
+    }
+    rows = [row for row in numbers if row not in paid_since] if paid_since or world.rng.random() < 0.5 else []
+    if paid_since and not rows:
+        return
     suffix = world.rng.random() < 0.7
     try:
         check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=world.now)

@@ -20,10 +20,11 @@ from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.inbox import InboxEnd, InboxEntry, InboxReader
-from paygw_batch.journal.sqlite import messages
+from paygw_batch.journal.opening import open as opened
+from paygw_batch.journal.sqlite import messages, writer
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Due, Entry, Known, NewInstruction, RowStanding
-from paygw_batch.run import approval, resolve, signed_document
+from paygw_batch.journal.values import Due, Entry, Known, NewInstruction, RowStanding, UsedSpelling
+from paygw_batch.run import approval, match_statement, release, resolve, signed_document, submit
 from paygw_batch.run.approval import Approved, Content, PlanDocument
 from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.people import Person
@@ -141,6 +142,14 @@ class ReleasesUnderAnUsedId(SqliteJournal):
         return super().release(batch, rows, suffix=False, by=by, at=at, left_until=left_until)
 
 
+class SpellingsAreOther(SqliteJournal):
+    """Takes another spelling of an order id for another id."""
+
+    def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
+        del operation, rows
+        return []
+
+
 class ChangesAreKnown(SqliteJournal):
     """Takes a row whose content changed for one that it knows."""
 
@@ -220,6 +229,12 @@ def no_quarantine(*_: object) -> None:
     """No quarantine at all."""
 
 
+def rejected_leaves_at_once(world: SimWorld) -> None:
+    """A row that a person called rejected is released before its quarantine is over."""
+    world.patch(writer, "is_in_quarantine", lambda *_: False)
+    world.patch(release, "quarantined", lambda *_, **__: {})
+
+
 def every_answer_settles(self: StatementReader, line: StatementLine) -> Resolution | None:
     """A statement's word that means accepted is taken for rejected: the gateway "has not paid it"."""
     meaning = self._words.get(line.status or "")
@@ -236,9 +251,9 @@ def earlier_lines_settle(self: StatementReader, order_ids: Mapping[str, int]) ->
 _rows = StatementReader._rows
 
 
-def nothing_is_contrary(self: StatementReader, statement: object) -> Mapping[str, StatementLine]:
+def nothing_is_contrary(self: StatementReader, read: object) -> Mapping[str, StatementLine]:
     """A statement that has what the journal would send holds nothing."""
-    del self, statement
+    del self, read
     return {}
 
 
@@ -490,7 +505,14 @@ BUGS: Mapping[str, Bug] = {
     "the quarantine is counted from the first attempt": bug(
         patched(resolve, "open_from", from_the_first_attempt), "I1"
     ),
-    "no quarantine": bug(patched(resolve, "quarantine_sentence", no_quarantine), "I1"),
+    "no quarantine": bug(patched(resolve, "quarantine_sentence", no_quarantine), "I1", "I5"),
+    "a row called rejected may leave at once": bug(rejected_leaves_at_once, "I1"),
+    "a statement's line settles whichever attempt": bug(
+        patched(match_statement, "other_attempt_sentence", lambda *_, **__: None), "I1", "I5", "I3"
+    ),
+    "spellings are not compared": bug(journal(SpellingsAreOther), "I1", "I7"),
+    "a sheet that repeats a batch is opened": bug(patched(submit, "_repeat", lambda *_, **__: None), "I1"),
+    "a journal without its witness is taken": bug(patched(opened, "_is_known", lambda *_: True), "I10"),
     "a statement's accepted is taken for rejected": bug(
         patched(StatementReader, "_said", every_answer_settles), "I5", "I1"
     ),
@@ -507,7 +529,7 @@ BUGS: Mapping[str, Bug] = {
     "5xx taken for rejected": bug(judged(rejected_by_500), "I5"),
     "redirects followed": bug(judged(redirect_followed), "I1", "I5"),
     "echo of another order taken for ours": bug(judged(echo_not_compared), "I5"),
-    "the last of two equal JSON keys": bug(last_of_two_keys, "I5"),
+    "the last of two equal JSON keys": bug(last_of_two_keys, "I5", "I9"),
     "claim by select, then update": bug(select_then_update, "I6"),
     "a claim that lapses": bug(claim_lapses, "I6"),
     "release while the owner lives": bug(released_while_alive, "I6"),

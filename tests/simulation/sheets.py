@@ -28,11 +28,20 @@ _HEADINGS = {
     "order_desc,merchant_data",
 }
 _LINES = {
-    "payout": "KE,PAY-{row},{amount},KES,Jane Wanjiku,254712345{row:03},+254712345{row:03}",
-    "payin": "KE,PAY-{row},{amount},KES,Jane,Wanjiku,+254712345{row:03},jane@example.com,1 Moi Avenue,Nairobi,00100,"
+    "payout": "KE,{order_id},{amount},KES,Jane Wanjiku,254712345{row:03},+254712345{row:03}",
+    "payin": "KE,{order_id},{amount},KES,Jane,Wanjiku,+254712345{row:03},jane@example.com,1 Moi Avenue,Nairobi,00100,"
     "192.0.2.1,Shoes,t",
 }
-SHEETS = ("payroll", "longer", "edited")
+SHEETS = ("payroll", "longer", "edited", "respelled", "again")
+"""`respelled` writes the ids in small letters, `again` is the same list under the ids of another month."""
+_PREFIXES = {"respelled": "pay", "again": "DEC"}
+FEWEST_ROWS_OF_A_REPEAT = 3
+"""With the one row that `edited` changes, more than half of so many rows still repeat a batch."""
+
+
+def order_id_of(sheet: str, row: int) -> str:
+    """Return the order id that a simulated sheet has in a row."""
+    return f"{_PREFIXES.get(sheet, 'PAY')}-{row}"
 
 
 @cache
@@ -49,13 +58,16 @@ def rows_of(sheet: str, count: int) -> list[int]:
 @cache
 def wanted(sheet: str, count: int) -> Mapping[str, Decimal]:
     """Return what a sheet asks for, by order id and in its order."""
-    return {f"PAY-{row}": Decimal(amount_of(sheet, row)) for row in rows_of(sheet, count)}
+    return {order_id_of(sheet, row): Decimal(amount_of(sheet, row)) for row in rows_of(sheet, count)}
 
 
 @cache
 def validated(operation: str, sheet: str, count: int) -> Validated:
     """Read and validate a simulated sheet, from a file, as the program does."""
-    lines = [_LINES[operation].format(row=row, amount=amount_of(sheet, row)) for row in rows_of(sheet, count)]
+    lines = [
+        _LINES[operation].format(row=row, order_id=order_id_of(sheet, row), amount=amount_of(sheet, row))
+        for row in rows_of(sheet, count)
+    ]
     with TemporaryDirectory() as name:
         path = Path(name) / f"{sheet}.csv"
         path.write_text("\n".join([_HEADINGS[operation], *lines]) + "\n")

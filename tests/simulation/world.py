@@ -19,7 +19,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.compose.send import standings
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
-from paygw_batch.errors import JournalError, JournalWentBack
+from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.sqlite.reader import SqliteReader
@@ -27,6 +27,7 @@ from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.run import submit
 from paygw_batch.run.submit import Plan
+from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write import table
 from tests.simulation.approvals import Approvals
@@ -75,7 +76,6 @@ class SimWorld:
         self.judge.needs_approval = self.approvals is not None
         self.statements: list[StatementFile] = []
         self.sheet_of_batch: dict[str, str] = {}
-        self.clock_was_wrong = False
         self.unhandled: list[str] = []
         self.refused: JournalError | None = None
         self.restored_older = False
@@ -160,6 +160,11 @@ class SimWorld:
         told = set(plan.validated.defects.filter(code="client_orderid.conflict")["value"])
         if told != changed:
             raise self.judge.found("I7", f"{sorted(told)} are told to have changed, and {sorted(changed)} did")
+        spellings = {order_id.casefold() for order_id in held}
+        spelled = {order_id for order_id in asked if order_id not in held and order_id.casefold() in spellings}
+        told = set(plan.validated.defects.filter(code=LOOK_ALIKE)["value"])
+        if told != spelled:
+            raise self.judge.found("I7", f"{sorted(told)} are told to be spelled otherwise, and {sorted(spelled)} are")
         self.sheet_of_batch[plan.validated.batch] = sheet
 
     def shown(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
@@ -199,5 +204,5 @@ class SimWorld:
             raise self.judge.found("I10", "an older copy of the journal was taken for the journal")
 
     def was_refused_as_older(self) -> bool:
-        """Whether the last opening was refused because the journal went back in time."""
-        return isinstance(self.refused, JournalWentBack)
+        """Whether the last opening was refused because the journal went back in time, or could have."""
+        return isinstance(self.refused, JournalWentBack | JournalNotAdopted)

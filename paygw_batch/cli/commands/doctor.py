@@ -16,10 +16,10 @@ from paygw_batch.clock import timestamp
 from paygw_batch.compose.approvals import policy_of
 from paygw_batch.compose.gateway import GatewayAccess, Signing, gateway_of, signer_key, signing_of
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
-from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, operation_of, rules_of, utc_now
+from paygw_batch.compose.parts import PAYIN, PAYOUT, as_answered, journal_to_read, operation_of, rules_of, utc_now
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
-from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
+from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.report.summary import ExitCode, Summary, worst
@@ -86,8 +86,28 @@ def _configuration(settings: Settings) -> Iterator[HealthCheck]:
         Health.BAD if missing else Health.GOOD,
         f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
     )
+    yield HealthCheck("replies", Health.GOOD, _names_of_replies(settings))
     yield _columns(settings)
     yield from _approval(settings)
+
+
+def _names_of_replies(settings: Settings) -> str:
+    """Return under which names the replies to payouts are read."""
+    names = as_answered(settings, load_operation(PAYOUT)).reply
+    unit = {
+        AmountUnit.MAJOR: "as it is sent",
+        AmountUnit.MINOR: "in the smallest unit",
+        AmountUnit.UNCHECKED: "compared with nothing",
+    }[names.amount_unit]
+    told = (
+        ("order id", names.order_id),
+        (f"amount, {unit}", names.amount),
+        ("currency", names.currency),
+        ("reference", names.reference),
+        ("error code", names.error_code),
+        ("message", names.message),
+    )
+    return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in told)
 
 
 def _ready(settings: Settings, rules: Rules) -> list[str]:

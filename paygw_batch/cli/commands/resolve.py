@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import by_option, settings_of, wait_option
+from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.runs.settle_by_order import (
     OrderFile,
     carry_out_order,
@@ -90,7 +90,7 @@ def command(
     who = person(by)
     words = None if evidence is None else in_words(evidence, "--evidence")
     settings = settings_of(invocation)
-    to_order = order_file(out, key)
+    to_order = order_file(guard_of(invocation, settings), out, key, file)
     if order is not None:
         if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
             raise UsageError("--order speaks for itself: it goes with BATCH, --by and --wait alone.")

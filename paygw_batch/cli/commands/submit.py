@@ -45,7 +45,7 @@ from paygw_batch.compose.parts import (
     validated_sheet,
 )
 from paygw_batch.compose.planning import planned_submission
-from paygw_batch.core.batch import differences
+from paygw_batch.core.batch import ControlTotals, differences
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.journal import JournalReader
@@ -66,6 +66,7 @@ _OPTIONS = (
     strict_option,
     repeats_option,
     click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json."),
+    click.option("--first", type=click.IntRange(1), help="Send only the first N due rows, and stop (6)."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
     click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most."),
     click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit."),
@@ -110,6 +111,7 @@ def run_sheet(
     strict: bool,
     repeats_meant: bool,
     plan: Path | None,
+    first: int | None,
     dry_run: bool,
     concurrency: int | None,
     rate_per_s: float | None,
@@ -125,31 +127,25 @@ def run_sheet(
     flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, flags)
     rules = rules_of(settings, operation)
+    plan_file = plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    asked_for = Wanted("--out", out, OutputKind.RECONCILIATION)
-    guard.check(asked_for, inputs={"the sheet": sheet, "the plan": plan or default_plan(sheet)}, reporting=not dry_run)
+    inputs = {"the sheet": sheet, "the plan": plan_file}
+    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
 
-    def read() -> Validated:
+    def read() -> Submission:
         validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
-        screen.notes(validated.sheet.notes)
-        if wrong := differences(stated, validated.totals):
-            raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-        require_complete(settings, rules, set(validated.rows.filter("valid")["country"].unique()))
-        return validated
-
-    def submission_of(validated: Validated) -> Submission:
-        place, plan_file = out or default_out(sheet, validated.sheet.name), plan or default_plan(sheet)
-        return Submission(
-            sheet, validated, place, plan_file, guard, out is not None, skip_invalid, amend, strict, repeats_meant
-        )
+        _require_as_stated(validated, stated, settings, rules, screen)
+        place, named = out or default_out(sheet, validated.sheet.name), out is not None
+        asked = Submission(sheet, validated, place, plan_file, guard, named, skip_invalid, amend, strict, repeats_meant)
+        return replace(asked, first=first)
 
     if dry_run:
         with journal_to_plan_with(settings) as reader:
-            summary = _tried(submission_of(read()), settings, reader, rules, screen)
+            summary = _tried(read(), settings, reader, rules, screen)
         screen.finish(replace(summary, seconds=time.monotonic() - started_s))
     with reported(settings, command_name, screen) as report:
-        submission = submission_of(read())
+        submission = read()
         submission.check_outputs()
         with (
             gateway_of(settings, rules, os.environ) as connection,
@@ -157,6 +153,16 @@ def run_sheet(
         ):
             report.summary = submit_sheet(submission, settings, rules, connection, journal, screen)
     screen.finish(report.summary)
+
+
+def _require_as_stated(
+    validated: Validated, stated: ControlTotals, settings: Settings, rules: Rules, screen: Screen
+) -> None:
+    """Raise unless a sheet comes to the stated totals, and the configuration has all that its countries need."""
+    screen.notes(validated.sheet.notes)
+    if wrong := differences(stated, validated.totals):
+        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+    require_complete(settings, rules, set(validated.rows.filter("valid")["country"].unique()))
 
 
 def _tried(asked: Submission, settings: Settings, journal: JournalReader, rules: Rules, screen: Screen) -> Summary:

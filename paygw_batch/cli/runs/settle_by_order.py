@@ -15,6 +15,7 @@ from paygw_batch.cli.screen.approval_plan import (
 from paygw_batch.cli.screen.batch_states import batch_summary
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.approvals import needs_order
+from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.parts import find_batch, run_journal, utc_now
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
@@ -35,14 +36,18 @@ class OrderFile:
     key: Path
 
 
-def order_file(out: Path | None, key: Path | None) -> OrderFile | None:
-    """Return what `--out` and `--key` say. Raises `UsageError` when only one of them is given."""
+def order_file(guard: OutputGuard, out: Path | None, key: Path | None, statement: Path | None) -> OrderFile | None:
+    """Return what `--out` and `--key` say.
+
+    Raises `UsageError` when only one of them is given, and `OutputError` when the order must not be written there.
+    """
     if out is None and key is None:
         return None
     if out is None or key is None:
         raise UsageError("--out ORDER.json and --key KEY belong together: they write an order for a second person.")
     if out.suffix.lower() != ".json":
         raise UsageError(f"{out} does not end in .json.", hint="An order must not take the place of another file.")
+    guard.check(Wanted("--out", out, OutputKind.ORDER), inputs={"the statement": statement, "a key": key})
     return OrderFile(out, key)
 
 

@@ -30,7 +30,7 @@ class Submission:
     `guard` looks at where results go; `is_out_named` says that a person named `out`.
     `rejects` is where the rows of a refused sheet are written, `report` where the page to look at goes, if anywhere.
     `repeats_meant` says beforehand that the sheet is meant to repeat a batch; without it a person is asked, where that
-    is possible and `may_ask`.
+    is possible and `may_ask`. `first` sends only so many of the due rows (None: all).
     """
 
     sheet: Path
@@ -46,6 +46,7 @@ class Submission:
     rejects: Path | None = None
     report: Path | None = None
     may_ask: bool = True
+    first: int | None = None
 
     def check_outputs(self) -> None:
         """Raise `OutputError` unless every result may be written where it goes."""
@@ -102,7 +103,7 @@ def submit_sheet(
         plan_sha256=approved.plan_sha256,
         repeats_meant=True,
     )
-    task = Task(settings, rules, connection, journal, batch, planned.known_rows)
+    task = Task(settings, rules, connection, journal, batch, planned.known_rows, submission.first)
     summary = send_and_reconcile(task, submission.out, screen, report=submission.report)
     return with_warnings_told(summary, planned)
 

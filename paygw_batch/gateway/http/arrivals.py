@@ -1,4 +1,4 @@
-"""What the kernel knows of a connection and the event loop does not yet: what has arrived, and what the peer has taken.
+"""Asks the kernel what has arrived on a connection, and what the peer has acknowledged.
 
 The event loop hands out what has arrived a moment later. Whether a reply began before its request had left can only be
 seen by asking the kernel at the right moments (`docs/decisions/0100-a-reply-comes-after-its-request.md`).

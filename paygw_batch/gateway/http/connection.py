@@ -1,4 +1,4 @@
-"""One connection to the gateway, and the one exchange on it at a time: where the first-byte witness is."""
+"""Makes one exchange at a time on a connection to the gateway, and keeps the first-byte witness."""
 
 import asyncio
 import ssl
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
-        """End the connection at once, and with it whatever is under way on it."""
+        """End the connection at once, and the exchange on it."""
         if self._stage is _Stage.EXCHANGE:
             self._fail(kind, detail)
             return
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TCP connection stands."""
+        """The TCP connection is established."""
         self._transport = cast("asyncio.Transport", transport)
         self._arrivals = Arrivals(transport.get_extra_info("socket").fileno())
         # With no slack, `resume_writing` tells the moment the kernel has taken the whole request.

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: the head of a request, and the one reply to it. No socket anywhere.
+"""Writes the head of an HTTP/1.1 request and reads the reply, as bytes. Uses no socket.
 
 Source: RFC 9112. The grammar is httptools' (llhttp), in its strict mode: it refuses two lengths, a length beside
 chunks, bare line feeds and folded lines. What it lets pass and we must not is checked here.

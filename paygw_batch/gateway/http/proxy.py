@@ -1,4 +1,4 @@
-"""The proxy's part of a connection: one CONNECT and its answer, as bytes. No socket anywhere.
+"""Writes CONNECT for a proxy and reads its answer, as bytes. Uses no socket.
 
 Source: RFC 9110 section 9.3.6. Nothing of a payout is in it, so it never sets the witness.
 """

@@ -1,4 +1,4 @@
-"""The way to the gateway: one request, sent at most once, and what became of it.
+"""Sends one request to the gateway at most once, and returns its reply or fault.
 
 Nothing is followed, repeated, remembered or taken from the environment. What decides whether a payout may be tried
 again is the first-byte witness in the fault that comes back, never the class of an exception.

@@ -122,7 +122,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
-    """Return whatever key `pem` holds. No error carries the text of the original one: it may quote the file."""
+    """Return the key in `pem`, of any kind. No error carries the text of the original one: it may quote the file."""
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
             f"The private key {path} is not PEM.", hint="A PEM file has a line -----BEGIN ... PRIVATE KEY-----."

@@ -1,4 +1,4 @@
-"""The program of a signing process: reads a key and then texts to sign from standard input, until that ends.
+"""Runs a signing process: reads a key and then texts to sign from standard input, until the input ends.
 
 Started by `signers.SigningProcesses` alone. A line of input holds the key (PKCS#8, DER, base64); after it come groups:
 a line with a count, and as many lines to sign. Every group is answered with a line of base64 for each of its lines.

@@ -1,4 +1,4 @@
-"""Where signatures are made while a run goes on: beside the event loop, by two signers.
+"""Makes signatures during a run, in two threads or processes beside the event loop.
 
 A signature is most of what a payout costs. In threads the signers share one interpreter with the event loop and the
 journal, and on a long run all of them wait for each other; processes of their own share nothing, but take a moment to
@@ -148,7 +148,7 @@ class _AtWork(asyncio.Protocol):
     def __init__(self, process: subprocess.Popen[bytes], width: int) -> None:
         self.process = process
         self.waiting = 0
-        """How many texts are not signed yet."""
+        """The number of texts that are not signed yet."""
         self._width = width
         self._groups: deque[tuple[int, asyncio.Future[list[str]]]] = deque()
         self._read = bytearray()

@@ -1,0 +1,92 @@
+"""The names of a reply are the operator's: an echo guards under whatever name, and reasons are found where they are."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from paygw_batch.core.outcome import Outcome, OutcomeKind, StopRun
+from paygw_batch.countries.rules import AmountUnit, Operation
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.message import Expected, RawReply
+from tests.gateway.gateway_cases import OPERATION
+
+OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
+WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
+
+
+def named(**names: Any) -> Operation:
+    return replace(OPERATION, reply=replace(OPERATION.reply, minor_units={"KES": 2, "RWF": 0}, **names))
+
+
+def judged(
+    operation: Operation, members: dict[str, Any], expected: Expected = OURS, *, reused: bool = False
+) -> Outcome:
+    reply = RawReply(200, (), json.dumps(members).encode(), reused_connection=reused)
+    return classify(reply, expected, WORDS, operation).outcome
+
+
+@pytest.mark.parametrize("path", ["merchant-order-id", "order.merchant.id"])
+def test_an_echo_under_another_name_guards_as_before(path: str) -> None:
+    operation = named(order_id=("client_orderid", path))
+    *outer, last = path.split(".")
+
+    def reply(order_id: object) -> dict[str, Any]:
+        inner: dict[str, Any] = {last: order_id}
+        for name in reversed(outer):
+            inner = {name: inner}
+        return {"status": "approved", **inner}
+
+    assert judged(operation, reply("PAY-1"), reused=True).kind is OutcomeKind.PAID
+    other = judged(operation, reply("PAY-2"))
+    assert (other.kind, other.conflict) == (OutcomeKind.UNKNOWN, True)
+    assert judged(operation, reply({"id": "PAY-1"})).conflict
+    assert judged(operation, reply(None), reused=True).cause == "reply.not_echoed"
+
+
+def test_an_echo_that_is_not_ours_stops_the_run() -> None:
+    reply = RawReply(200, (), b'{"status":"approved","merchant-order-id":"PAY-2"}')
+    verdict = classify(reply, OURS, WORDS, named(order_id=("merchant-order-id",)))
+    assert isinstance(verdict.advice, StopRun)
+
+
+def test_the_first_name_that_is_present_counts() -> None:
+    operation = named(order_id=("merchant-order-id", "client_orderid"))
+    assert (
+        judged(operation, {"status": "approved", "merchant-order-id": "PAY-1", "client_orderid": "7"}).kind
+        is OutcomeKind.PAID
+    )
+    assert judged(operation, {"status": "approved", "merchant-order-id": None, "client_orderid": "7"}).conflict
+
+
+@pytest.mark.parametrize(
+    ("expected", "repeated", "is_ours"),
+    [
+        (OURS, 150050, True),
+        (OURS, "150050", True),
+        (OURS, 1500.5, False),
+        (OURS, 15005, False),
+        (Expected("PAY-1", Decimal(1500), "RWF"), 1500, True),
+        (Expected("PAY-1", Decimal(1500), "RWF"), 150000, False),
+        (Expected("PAY-1", Decimal(1500), "???"), 1500, False),
+    ],
+)
+def test_an_amount_in_the_smallest_unit_compares_right(expected: Expected, repeated: object, *, is_ours: bool) -> None:
+    outcome = judged(named(amount_unit=AmountUnit.MINOR), {"status": "approved", "amount": repeated}, expected)
+    assert outcome.conflict is not is_ours
+
+
+def test_an_amount_that_is_not_checked_is_compared_with_nothing() -> None:
+    members = {"status": "approved", "amount": "1480.00", "currency": "KES"}
+    assert judged(named(), members).conflict
+    assert judged(named(amount_unit=AmountUnit.UNCHECKED), members).kind is OutcomeKind.PAID
+
+
+def test_reasons_and_references_are_found_where_they_are() -> None:
+    operation = named(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
+    members = {"status": "declined", "error": {"code": 51, "message": "No funds"}, "ids": {"bank": "R-1"}}
+    outcome = judged(operation, members)
+    assert (outcome.error_code, outcome.message, outcome.gateway_reference) == ("51", "No funds", "R-1")
+    assert judged(operation, {"status": "declined", "error": "No funds"}).message is None

@@ -1,0 +1,176 @@
+"""The documents about the source are true: paths are there, the picture is current, names are words of the glossary."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "paygw_batch"
+ARCHITECTURE = ROOT / "docs/architecture.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+GLOSSARY = ROOT / "docs/glossary.md"
+DOCUMENTS = sorted([ROOT / "README.md", CONTRIBUTING, *(ROOT / "docs").rglob("*.md")])
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
+WHOLE_PATH = re.compile(r"(?<![\w./-])(?:paygw_batch|tests|tooling|samples|benchmarks|config)(?:/[\w.-]+)+")
+SHORT_PATH = re.compile(r"`([\w/-]+(?:\.py|/))`")
+PLACE_HOLDERS = re.compile(r"\b(XX|NAME|FORM|OP|PROFILE|FILE)\b")
+MADE_WHEN_RUN = re.compile(r"\.reconciliation\.|^samples/(payroll|out|results)|rejects|\.plan$")
+ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "er", "or", "ers", "ors", "ion", "ions", "al", "als")
+
+QUESTIONS = {
+    "a country": ("config/countries/KE.toml", "currency"),
+    "a phone prefix": ("config/mobile-numbers.toml", "pattern"),
+    "a word of the gateway's replies": ("paygw_batch/gateway/classify.py", "def classify"),
+    "the first-byte witness": ("paygw_batch/gateway/http/connection.py", "_hand_over"),
+    "the commit before a request leaves": ("paygw_batch/engine/group_commit.py", "class GroupCommit"),
+    "the signature of an approval": ("paygw_batch/run/approval_keys.py", "def sign"),
+    "the red cell in a workbook": ("paygw_batch/sheet/write/marked_workbook.py", "red cell"),
+    "the exit code": ("paygw_batch/report/summary.py", "class ExitCode"),
+}
+"""What a stranger looks for: the file that the page must name for it, and a text that is in that file."""
+
+
+def section(text: str, heading: str) -> str:
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def is_there(short: str) -> bool:
+    """Return whether a path is there: from the top, below the package, or (a name alone) anywhere in the package."""
+    if (ROOT / short).exists() or (PACKAGE / short).exists():
+        return True
+    return "/" not in short and any(path.name == short for path in MODULES)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_that_a_document_names_is_there(document: Path) -> None:
+    for line in document.read_text(encoding="utf-8").splitlines():
+        for found in WHOLE_PATH.findall(line):
+            path = found.rstrip(".")
+            if not PLACE_HOLDERS.search(path) and not MADE_WHEN_RUN.search(path):
+                assert (ROOT / path).exists(), f"{document.name} names {path}, which is gone"
+
+
+@pytest.mark.parametrize("document", [ARCHITECTURE, CONTRIBUTING], ids=lambda path: path.name)
+def test_every_module_that_a_guide_names_is_there(document: Path) -> None:
+    named = [
+        path for path in SHORT_PATH.findall(document.read_text(encoding="utf-8")) if not PLACE_HOLDERS.search(path)
+    ]
+    assert len(named) > 10
+    assert [path for path in named if not is_there(path)] == []
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_stranger_finds_the_file_in_the_page(question: str) -> None:
+    table = section(ARCHITECTURE.read_text(encoding="utf-8"), "Where is ...")
+    answer = next(line.split("|")[2] for line in table.splitlines() if line.startswith(f"| {question} |"))
+    wanted, text = QUESTIONS[question]
+    named = {path if path.startswith("config/") else f"paygw_batch/{path}" for path in re.findall(r"`([^`]+)`", answer)}
+    assert wanted in {path.replace("XX", "KE") for path in named}
+    assert text in (ROOT / wanted).read_text(encoding="utf-8")
+
+
+def test_the_tree_in_the_page_is_the_tree() -> None:
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    tree = next(
+        block for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if block.startswith("paygw_batch/")
+    )
+    drawn, above = set(), ""
+    for indent, name in re.findall(r"^( +)([\w.]+/?) +\S", tree, re.MULTILINE):
+        if len(indent) == len("  "):
+            above = name
+        drawn.add(name if len(indent) == len("  ") else f"{above}{name}")
+    folders = {
+        f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE
+    }
+    assert drawn == folders | {path.name for path in MODULES if path.parent == PACKAGE}
+
+
+def test_the_walk_of_one_payout_has_at_most_a_dozen_steps() -> None:
+    walk = section(ARCHITECTURE.read_text(encoding="utf-8"), "One payout, file by file")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", walk, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) <= 12
+
+
+def test_the_picture_shows_the_imports_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tooling"))
+    import architecture_picture  # noqa: PLC0415 (a script outside the packages)
+
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    hint = "run `python tooling/architecture_picture.py --write`"
+    assert text == architecture_picture.page_with(text, architecture_picture.picture()), hint
+
+
+def test_the_readme_leads_to_the_guides() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in ("CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"):
+        assert f"({page})" in readme
+
+
+def test_the_guide_says_how_to_add_each_thing() -> None:
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    for heading in (
+        "A country",
+        "A field",
+        "A defect or a warning",
+        "An output format",
+        "A command",
+        "A store for the journal",
+    ):
+        assert re.search(r"^1\. ", section(text, heading), re.MULTILINE), heading
+
+
+def vocabulary() -> set[str]:
+    """Return the words that names are made of: the glossary's first column, and its list of plain words."""
+    text = GLOSSARY.read_text(encoding="utf-8")
+    words = " ".join(re.findall(r"^\| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE))
+    return set(re.findall(r"[a-z0-9]+", f"{words} {section(text, 'Plain words in names')}".lower()))
+
+
+def not_said() -> set[str]:
+    """Return the words that no name has: the first column of the glossary's table of them."""
+    rows = re.findall(r"^\| (.*?) \|", section(GLOSSARY.read_text(encoding="utf-8"), "Not in names"), re.MULTILINE)
+    return set(re.findall(r"[a-z]+", " ".join(rows[2:]).lower()))
+
+
+def names() -> Iterator[tuple[str, list[str]]]:
+    """Yield every module and every public class of the package, with its words."""
+    for path in MODULES:
+        yield str(path.relative_to(PACKAGE)), path.stem.split("_")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|\d+", node.name)
+                yield f"{path.relative_to(PACKAGE)}: {node.name}", [word.lower() for word in words]
+
+
+def stems(word: str) -> Iterator[str]:
+    """Yield what a word may be a form of: plural, past, or who does it."""
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 2:
+            stem = word.removesuffix(ending) if ending else word
+            yield from (stem, f"{stem}e")
+            if stem.endswith("i"):
+                yield f"{stem[:-1]}y"
+            if len(stem) > 2 and stem[-1] == stem[-2]:
+                yield stem[:-1]
+
+
+def test_names_are_made_of_words_of_the_glossary() -> None:
+    known = vocabulary()
+    unknown = {name: word for name, words in names() for word in words if known.isdisjoint(stems(word))}
+    assert unknown == {}, "say it in a word of docs/glossary.md, or put the word there"
+
+
+def test_no_name_has_a_word_that_the_glossary_rules_out() -> None:
+    ruled_out = not_said()
+    assert {"utils", "spool"} <= ruled_out
+    found = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}
+    assert found == {}
+
+
+@pytest.mark.parametrize(("word", "stem"), [("planning", "plan"), ("enquiries", "enquiry"), ("resolved", "resolve")])
+def test_forms_of_a_word_are_found(word: str, stem: str) -> None:
+    assert stem in set(stems(word))
