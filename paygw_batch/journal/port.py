@@ -1,4 +1,7 @@
-"""What the rest of the program asks of a journal, and the values that cross the line.
+"""Declares what the rest of the program asks of a journal, in three protocols.
+
+`EngineJournal` is what a run needs to send a batch, `JournalReader` what is asked without writing, and `Journal` adds
+what people and commands write.
 
 One store keeps this promise, `writer.SqliteJournal`, on disk (`store.open_journal`) and in memory
 (`in_memory.in_memory_journal`); one set of conformance tests holds both to it. A journal has one writer, and is called
@@ -23,6 +26,7 @@ from paygw_batch.journal.values import (
     Entry,
     Head,
     HistoryEntry,
+    Hold,
     Known,
     LookAlike,
     NewBatch,
@@ -32,8 +36,41 @@ from paygw_batch.journal.values import (
 )
 
 
+class EngineJournal(Protocol):
+    """The journal as a run uses it to send a batch: rows that may leave, and facts made durable."""
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+
+        One that evidence contradicts is held, and left out, until a person settles it: a row that was released, and
+        that the gateway or a statement then says is paid.
+        """
+        ...
+
+    def holds(self, batch: int) -> Mapping[int, Hold]:
+        """Return what holds rows of a batch that are ready, by row: no run sends them."""
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Make facts durable in one transaction, and move their instructions.
+
+        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. An intent for
+        a row that is held moves nothing either, and is not kept. On return, everything is on stable storage. Raises
+        `JournalUnwritable`, and from then on for every further call.
+        """
+        ...
+
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
+        """Do all of `append` but what waits for the disk, and return the call that does the rest, and returns the same.
+
+        Nothing of it holds before that call has returned; until then no other call may be made. Either may raise what
+        `append` raises. The two may be made from different threads.
+        """
+        ...
+
+
 class JournalReader(EvidenceReader, SpellingReader, Protocol):
-    """The journal of one endpoint, looked into."""
+    """The journal of one endpoint, opened for reading: one snapshot of it."""
 
     @property
     def journal_id(self) -> str:
@@ -60,14 +97,6 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
     ) -> Sequence[LookAlike]:
         """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
-        ...
-
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
-
-        One that evidence contradicts is held, and left out, until a person settles it: a row that was released, and
-        that the gateway or a statement then says is paid.
-        """
         ...
 
     def rows(
@@ -127,8 +156,8 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         ...
 
 
-class Journal(JournalReader, Protocol):
-    """The journal of one endpoint, held by a run: every batch, instruction and fact."""
+class Journal(JournalReader, EngineJournal, Protocol):
+    """The journal of one endpoint, held for writing: what people and commands do to it."""
 
     def open_batch(
         self,
@@ -145,23 +174,6 @@ class Journal(JournalReader, Protocol):
         `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
         covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
         order id is already taken and not amended: `compare` comes first; and when the plan has opened a batch before.
-        """
-        ...
-
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable in one transaction, and move their instructions.
-
-        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. An intent for
-        a row that is held moves nothing either, and is not kept. On return, everything is on stable storage. Raises
-        `JournalUnwritable`, and from then on for every further call.
-        """
-        ...
-
-    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
-        """Do all of `append` but what waits for the disk, and return the call that does the rest, and returns the same.
-
-        Nothing of it holds before that call has returned; until then no other call may be made. Either may raise what
-        `append` raises. The two may be made from different threads.
         """
         ...
 
