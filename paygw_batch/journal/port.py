@@ -143,7 +143,7 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return how many rows of each country `due` has for a batch; countries without one are left out."""
         ...
 
-    def deeds(self, batch: int) -> Sequence[HistoryEntry]:
+    def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
         ...
 

@@ -43,7 +43,7 @@ def test_deeds_are_told_in_order_and_a_runs_own_facts_are_not(journal: Journal) 
     conclude(journal, batch, 4, OutcomeKind.PAID, 3)
     journal.append([Entry(doubtful, 1, Resolved(Resolution.PAID, "ticket 1", "cleo"), at(4))])
     journal.release(batch.number, [3], suffix=True, by="dan", at=at(5))
-    told = [(deed.at, deed.kind, deed.row, deed.attempt, deed.by, deed.said) for deed in journal.deeds(batch.number)]
+    told = [(deed.at, deed.kind, deed.row, deed.attempt, deed.by, deed.said) for deed in journal.history(batch.number)]
     assert told == [
         (AT, "opened", None, None, "ada", "3 rows of payroll.csv"),
         (AT, "approved", None, None, "", "prepared by ada"),
@@ -64,7 +64,7 @@ def test_deeds_of_another_batch_are_not_told(journal: Journal) -> None:
         amendments=[],
         at=at(6),
     )
-    assert [(deed.kind, deed.by) for deed in journal.deeds(other.number)] == [("opened", "eve")]
+    assert [(deed.kind, deed.by) for deed in journal.history(other.number)] == [("opened", "eve")]
 
 
 def test_deeds_on_a_row_that_another_batch_brought_are_told_of_both(journal: Journal) -> None:
@@ -72,7 +72,7 @@ def test_deeds_on_a_row_that_another_batch_brought_are_told_of_both(journal: Jou
     send(journal, 1, OutcomeKind.REJECTED)
     open_sheet(journal, "b2", [new_instruction(2, "NEW")], known=[Known(7, 2, State.REJECTED)])
     journal.release(2, [7], suffix=False, by="dan", at=at(5))
-    told = [[(deed.kind, deed.row) for deed in journal.deeds(batch)] for batch in (1, 2)]
+    told = [[(deed.kind, deed.row) for deed in journal.history(batch)] for batch in (1, 2)]
     assert told == [[("opened", None), ("released", 3)], [("opened", None), ("released", 7)]]
 
 
@@ -104,8 +104,8 @@ def steps(ask: Callable[[Journal], object], rows: int) -> int:
         lambda journal: list(journal.rows(1, after=2, limit=5)),
         lambda journal: list(journal.rows(1, numbers=[3, 4], states={State.PAID})),
         lambda journal: list(journal.rows(1, states={State.IN_DOUBT})),
-        lambda journal: journal.deeds(1),
-        lambda journal: journal.deeds(2),
+        lambda journal: journal.history(1),
+        lambda journal: journal.history(2),
     ],
     ids=["row", "page", "rows in a state", "in doubt", "deeds", "deeds of a small batch"],
 )

@@ -173,7 +173,7 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
     assert [due.row for due in all_due(journal, 1)] == ([2, 3, 4] if state == "ready" else [3, 4])
     assert list(journal.contradictions(1)) == []
     assert journal.evidence_counts() == {"contradicting": 1}
-    assert journal.deeds(1)[-1].by == "amina"
+    assert journal.history(1)[-1].by == "amina"
     assert journal.verify()["evidence"] == 2
     journal.take_in([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
     assert (2 in journal.holds(1)) == (state == "ready")

@@ -241,7 +241,7 @@ def _show_contradictions(journal: JournalReader, record: BatchRecord, screen: Sc
 
 
 def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
-    deeds = journal.deeds(record.number)
+    deeds = journal.history(record.number)
     screen.table(
         "Who did what",
         ("at", "what", "row", "attempt", "by", "said"),

@@ -18,7 +18,7 @@ from paygw_batch.journal.sqlite import messages, spellings
 from paygw_batch.journal.sqlite import states as states_disk
 from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.deeds import deeds_of
+from paygw_batch.journal.sqlite.history_facts import history_in
 from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
 from paygw_batch.journal.sqlite.verify import verify
@@ -283,10 +283,10 @@ class SqliteReader:
         with self._plainly():
             return messages.spool_end(self._connection)
 
-    def deeds(self, batch: int) -> Sequence[HistoryEntry]:
+    def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
         with self._plainly(), self._snapshot():
-            return deeds_of(self._connection, batch)
+            return history_in(self._connection, batch)
 
     def verify(self) -> Mapping[str, int]:
         """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""

@@ -10,7 +10,7 @@ from paygw_batch.journal.values import HistoryEntry
 _KINDS = ", ".join(f"'{kind}'" for kind in (BATCH_OPENED, *HISTORY_KINDS))
 _OF_PEOPLE = f"f.kind IN ({_KINDS})"
 """The condition of the index in `schema-4.sql`, word for word: for no other condition SQLite uses a partial index."""
-_DEEDS = f"""SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
+_HISTORY = f"""SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
     FROM fact f INDEXED BY fact_of_people LEFT JOIN instruction i ON i.number = f.instruction
     WHERE f.batch = ?1 AND {_OF_PEOPLE}
     UNION ALL
@@ -21,10 +21,10 @@ _DEEDS = f"""SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
 """A fact belongs to the batch that brought its instruction; a batch also covers rows that another one brought."""
 
 
-def deeds_of(connection: apsw.Connection, batch: int) -> list[HistoryEntry]:
+def history_in(connection: apsw.Connection, batch: int) -> list[HistoryEntry]:
     """Return what people did to a batch and to the rows it covers, in the order they did it."""
     return [
         deed
-        for seq, at, kind, details, row, attempt in fetch(connection, _DEEDS, (batch,))
+        for seq, at, kind, details, row, attempt in fetch(connection, _HISTORY, (batch,))
         for deed in history_of(seq, at, kind, details, row=row, attempt=attempt)
     ]
