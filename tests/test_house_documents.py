@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,13 +96,11 @@ def test_the_walk_of_one_payout_has_at_most_a_dozen_steps() -> None:
     assert len(numbers) <= 12
 
 
-def test_the_picture_shows_the_imports_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tooling"))
-    import architecture_picture  # noqa: PLC0415 (a script outside the packages)
-
+def test_the_picture_shows_the_imports_of_today() -> None:
+    tool = runpy.run_path(str(ROOT / "tooling/architecture_picture.py"))
     text = ARCHITECTURE.read_text(encoding="utf-8")
     hint = "run `python tooling/architecture_picture.py --write`"
-    assert text == architecture_picture.page_with(text, architecture_picture.picture()), hint
+    assert text == tool["page_with"](text, tool["picture"]()), hint
 
 
 def test_the_readme_leads_to_the_guides() -> None:

@@ -170,7 +170,7 @@ def customer_url(came_back: RawReply) -> str | None:
     return classify(came_back, EXPECTED, WORDS, OPERATION).outcome.customer_url
 
 
-@pytest.mark.parametrize("name", OPERATION.customer_url_fields)
+@pytest.mark.parametrize("name", OPERATION.reply.customer_url)
 def test_the_page_for_the_customer_is_kept(name: str) -> None:
     assert customer_url(reply(**{name: "https://pay.example/f?id=1"})) == "https://pay.example/f?id=1"
 
