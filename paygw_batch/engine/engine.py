@@ -23,7 +23,7 @@ from paygw_batch.engine.raw_reply import kept_reply
 from paygw_batch.engine.threads import Away
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import Due, Entry, Journal, KeptReply
+from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply
 
 PAGE_ROWS = 64
 """How many due instructions are read from the journal at a time: no more than commits can wait for."""
@@ -96,7 +96,7 @@ class Engine:
     def __init__(
         self,
         *,
-        journal: Journal,
+        journal: EngineJournal,
         gateway: Gateway,
         prepare: Prepare,
         judge: Judge,

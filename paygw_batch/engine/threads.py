@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, Self, TypeVar
 
-from paygw_batch.journal import Entry, Journal
+from paygw_batch.journal import EngineJournal, Entry
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ class Away(Protocol):
         """Make one journal call."""
         ...
 
-    async def append(self, journal: Journal, entries: Sequence[Entry]) -> Sequence[bool]:
+    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
         """Make facts durable, as `journal.append` does."""
         ...
 
@@ -38,7 +38,7 @@ class JournalThread:
         async with self._turn:
             return await self._made(call)
 
-    async def append(self, journal: Journal, entries: Sequence[Entry]) -> Sequence[bool]:
+    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
         """Stage facts here and now, and have them committed in the journal's own thread."""
         async with self._turn:
             return await self._made(journal.stage(entries))
@@ -67,6 +67,6 @@ class Inline:
         """Make the call here and now."""
         return call()
 
-    async def append(self, journal: Journal, entries: Sequence[Entry]) -> Sequence[bool]:
+    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
         """Append here and now."""
         return journal.append(entries)

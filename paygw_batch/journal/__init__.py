@@ -7,7 +7,7 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.inbox import Inbox, InboxEnd, InboxReader, inbox_path
 from paygw_batch.journal.notice import KeptNotification, decode_notification, encode_notification
-from paygw_batch.journal.port import Journal, JournalReader
+from paygw_batch.journal.port import EngineJournal, Journal, JournalReader
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
     Amendment,
@@ -48,6 +48,7 @@ __all__ = [
     "Clash",
     "ClockSeen",
     "Due",
+    "EngineJournal",
     "Entry",
     "Hold",
     "Identity",

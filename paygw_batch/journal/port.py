@@ -1,4 +1,7 @@
-"""What the rest of the program asks of a journal, and the values that cross the line.
+"""Declares what the rest of the program asks of a journal, in three protocols.
+
+`EngineJournal` is what a run needs to send a batch, `JournalReader` what is asked without writing, and `Journal` adds
+what people and commands write.
 
 One store keeps this promise, `writer.SqliteJournal`, on disk (`store.open_journal`) and in memory
 (`in_memory.in_memory_journal`); one set of conformance tests holds both to it. A journal has one writer, and is called
@@ -9,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Protocol
 
 from paygw_batch.core.evidence import Evidence, Finding
-from paygw_batch.core.lifecycle import Standing, State
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.evidence_port import EvidenceReader
 from paygw_batch.journal.spelling_port import SpellingReader
@@ -24,6 +27,7 @@ from paygw_batch.journal.values import (
     Entry,
     Head,
     HistoryEntry,
+    Hold,
     Known,
     LookAlike,
     NewBatch,
@@ -33,8 +37,41 @@ from paygw_batch.journal.values import (
 )
 
 
+class EngineJournal(Protocol):
+    """The journal as a run uses it to send a batch: rows that may leave, and facts made durable."""
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+
+        One that evidence contradicts is held, and left out, until a person settles it: a row that was released, and
+        that the gateway or a statement then says is paid.
+        """
+        ...
+
+    def holds(self, batch: int) -> Mapping[int, Hold]:
+        """Return what holds rows of a batch that are ready, by row: no run sends them."""
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+        """Make facts durable in one transaction, and move their instructions.
+
+        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. An intent for
+        a row that is held moves nothing either, and is not kept. On return, everything is on stable storage. Raises
+        `JournalUnwritable`, and from then on for every further call.
+        """
+        ...
+
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
+        """Do all of `append` but what waits for the disk, and return the call that does the rest, and returns the same.
+
+        Nothing of it holds before that call has returned; until then no other call may be made. Either may raise what
+        `append` raises. The two may be made from different threads.
+        """
+        ...
+
+
 class JournalReader(EvidenceReader, SpellingReader, Protocol):
-    """The journal of one endpoint, looked into."""
+    """The journal of one endpoint, opened for reading: one snapshot of it."""
 
     @property
     def journal_id(self) -> str:
@@ -63,39 +100,29 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
         ...
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+    def rows(
+        self,
+        batch: int,
+        *,
+        states: Collection[State] | None = None,
+        numbers: Collection[int] | None = None,
+        accepted_until: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[RowStanding]:
+        """Yield the first `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
 
-        One that evidence contradicts is held, and left out, until a person settles it: a row that was released, and
-        that the gateway or a statement then says is paid.
+        Of those, `states` and `numbers` (rows of the sheet) name the ones that are wanted; None: all. It costs what is
+        yielded, not what the batch has. With `accepted_until`, of the accepted rows only those whose latest intent is
+        not after that time. Rows that are ready are found by `due`, not by `states` alone: raises `InternalError`.
         """
-        ...
-
-    def standings(self, batch: int) -> Iterator[RowStanding]:
-        """Yield every instruction that a batch covers, in the sheet's order."""
         ...
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield what `standings` has as plain lines of `LINE_COLUMNS`, many at a time: a fraction of its cost."""
-        ...
+        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, many at a time: a fraction of what `rows` costs.
 
-    def standings_in(
-        self,
-        batch: int,
-        states: Collection[State],
-        *,
-        accepted_until: str | None = None,
-        limit: int | None = None,
-    ) -> Iterator[RowStanding]:
-        """Yield the first `limit` rows (None: all) of a batch that stand in `states`, in the sheet's order.
-
-        With `accepted_until`, of the accepted rows only those whose latest intent is not after that time. Rows that are
-        ready are not among them, they are found by `due`: raises `InternalError` when they are asked for.
+        For what needs the whole batch: its reconciliation, and a statement of the gateway's.
         """
-        ...
-
-    def count_in(self, batch: int, states: Collection[State], *, accepted_until: str | None = None) -> int:
-        """Return how many rows of a batch `standings_in` has."""
         ...
 
     def pages(self, batch: int) -> Iterator[bytes]:
@@ -106,8 +133,11 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
         ...
 
-    def tallies(self, batch: int) -> Sequence[StateTally]:
-        """Return counts and sums of a batch."""
+    def tallies(self, batch: int, *, accepted_until: str | None = None) -> Sequence[StateTally]:
+        """Return counts and sums of a batch, ordered by country, currency and state.
+
+        With `accepted_until`, of the accepted rows only those whose latest intent is not after that time.
+        """
         ...
 
     def known_tallies(self, batch: int) -> Sequence[StateTally]:
@@ -118,12 +148,8 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return how many rows of each country `due` has for a batch; countries without one are left out."""
         ...
 
-    def deeds(self, batch: int) -> Sequence[HistoryEntry]:
+    def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
-        ...
-
-    def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
-        """Return number and standing of the instruction behind a row of a batch."""
         ...
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
@@ -139,8 +165,8 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         ...
 
 
-class Journal(JournalReader, Protocol):
-    """The journal of one endpoint, held by a run: every batch, instruction and fact."""
+class Journal(JournalReader, EngineJournal, Protocol):
+    """The journal of one endpoint, held for writing: what people and commands do to it."""
 
     def open_batch(
         self,
@@ -157,23 +183,6 @@ class Journal(JournalReader, Protocol):
         `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
         covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
         order id is already taken and not amended: `compare` comes first; and when the plan has opened a batch before.
-        """
-        ...
-
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable in one transaction, and move their instructions.
-
-        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. An intent for
-        a row that is held moves nothing either, and is not kept. On return, everything is on stable storage. Raises
-        `JournalUnwritable`, and from then on for every further call.
-        """
-        ...
-
-    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
-        """Do all of `append` but what waits for the disk, and return the call that does the rest, and returns the same.
-
-        Nothing of it holds before that call has returned; until then no other call may be made. Either may raise what
-        `append` raises. The two may be made from different threads.
         """
         ...
 

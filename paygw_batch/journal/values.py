@@ -174,9 +174,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RowStanding:
-    """Where one row of a batch stands, for reconciliation and `status`. None: there is nothing to say."""
+    """One row of a batch with its state and its latest attempt, as people read them. None: there is nothing to say.
+
+    `instruction` and `attempt` are the numbers that facts about the row name. `attempt` counts those of the rows that
+    it replaced as well; `attempts` are its own.
+    """
 
     row: int
+    instruction: int
+    attempt: int
     client_orderid: str
     country: str
     currency: str

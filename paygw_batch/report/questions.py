@@ -37,6 +37,6 @@ def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[s
             row.error_code,
             "",
         )
-        for row in journal.standings_in(batch.number, SHOWN_IN_DOUBT)
+        for row in journal.rows(batch.number, states=SHOWN_IN_DOUBT)
     ]
     return pl.DataFrame(lines, schema=QUESTION_SCHEMA, orient="row")

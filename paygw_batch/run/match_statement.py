@@ -35,7 +35,7 @@ from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state
-from paygw_batch.journal import BatchRecord, Clash, JournalReader, RowStanding, canonical
+from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, JournalReader, RowStanding, canonical
 from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
 from paygw_batch.statement.read import Statement, StatementLine
@@ -236,12 +236,23 @@ class StatementReader:
         """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
         named: dict[str, RowStanding] = {}
         doubtful = []
-        for row in self._journal.standings(self._batch.number):
+        for row in self._journal.rows(self._batch.number, numbers=self._concerned(order_ids)):
             if row.sent_orderid is not None and row.sent_orderid in order_ids:
                 named[row.sent_orderid] = row
             if row.state in {State.IN_DOUBT, State.IN_FLIGHT}:
                 doubtful.append(row)
         return named, doubtful
+
+    def _concerned(self, order_ids: Mapping[str, int]) -> set[int]:
+        """Return the rows that the statement names, or that are in doubt: of a large batch mostly few."""
+        row, state, sent = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
+        doubtful = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
+        return {
+            int(line[row] or 0)
+            for lines in self._journal.standing_lines(self._batch.number)
+            for line in lines
+            if line[sent] in order_ids or line[state] in doubtful
+        }
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
         """Return which ids belong to this batch, though to no latest attempt of it, and which to other batches."""

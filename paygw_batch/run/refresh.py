@@ -120,7 +120,7 @@ class Refresh:
     def _open_rows(self) -> list[RowStanding]:
         if self._stopping.is_set():
             return []
-        return list(self._journal.standings_in(self._batch.number, OPEN_STATES))
+        return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
     async def _round(self, rows: Sequence[RowStanding]) -> None:
         """Ask after every row once, and take in what came of it a few rows at a time."""

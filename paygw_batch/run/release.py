@@ -1,6 +1,6 @@
 """Releasing: which rows a person may send once more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.lifecycle import State
@@ -8,7 +8,7 @@ from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
 from paygw_batch.run.quarantine_clock import require_sound_clock
-from paygw_batch.run.resolve import left_until, open_from
+from paygw_batch.run.resolve import left_until, open_from, standings_of
 
 _WHY_NOT = {
     State.READY: "it is ready already: `paygw-batch resume` sends it, unless `status` says that it is held",
@@ -22,13 +22,13 @@ _WHY_NOT = {
 
 
 def quarantined(
-    journal: JournalReader, batch: BatchRecord, *, quarantine_h: float, now: Now
+    journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowStanding]:
-    """Return the rows of a batch that are rejected on a person's word alone, and cannot be released yet, by row."""
+    """Return those of `rows` (None: all) that a person alone called rejected and that wait for release, by row."""
     until = left_until(quarantine_h, now())
     return {
         row.row: row
-        for row in journal.standings_in(batch.number, {State.REJECTED})
+        for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
         if row.is_rejected_by_person and row.intended_at is not None and row.intended_at > until
     }
 
@@ -50,12 +50,13 @@ def check_releasable(
     So it does, whatever the rows, where our clock is not to be believed.
     """
     require_sound_clock(journal, now())
-    wrong, waiting = [], quarantined(journal, batch, quarantine_h=quarantine_h, now=now) if rows else {}
+    waiting = quarantined(journal, batch, rows, quarantine_h=quarantine_h, now=now)
+    found, wrong = standings_of(journal, batch, rows), []
     for row in sorted(set(rows)):
-        found = journal.row(batch.number, row)
-        if found is None:
+        standing = found.get(row)
+        if standing is None:
             wrong.append(f"Row {row}: the batch has no such row.")
-        elif (state := found[1].state) is not State.REJECTED:
+        elif (state := standing.state) is not State.REJECTED:
             wrong.append(f"Row {row} is {shown_state(state).replace('_', ' ')}, not rejected: {_WHY_NOT[state]}.")
         elif row in waiting:
             wrong.append(waiting_sentence(waiting[row], quarantine_h))

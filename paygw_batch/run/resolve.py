@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, Standing, State, kind_of
+from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
@@ -94,8 +94,7 @@ def check_settlements(
 
 def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowStanding]:
     """Return where the given rows of a batch stand."""
-    wanted = set(rows)
-    return {standing.row: standing for standing in journal.standings(batch.number) if standing.row in wanted}
+    return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
 
 
 def left_until(quarantine_h: float, now: datetime) -> str:
@@ -117,16 +116,10 @@ def settle(
     `carried_out` is the statement they come from.
     """
     at = timestamp(now())
-    entries = []
+    standings, entries = standings_of(journal, batch, {settlement.row for settlement in settlements}), []
     for settlement in settlements:
-        number, standing = _instruction(journal, batch, settlement.row)
+        if (standing := standings.get(settlement.row)) is None:
+            raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
         fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
-        entries.append(Entry(number, standing.attempt, fact, at))
+        entries.append(Entry(standing.instruction, standing.attempt, fact, at))
     journal.settle(entries, carried_out=None if carried_out is None else replace(carried_out, at=at))
-
-
-def _instruction(journal: Journal, batch: BatchRecord, row: int) -> tuple[int, Standing]:
-    found = journal.row(batch.number, row)
-    if found is None:
-        raise InternalError(f"row {row} of batch {batch.batch} was checked, and is not there")
-    return found

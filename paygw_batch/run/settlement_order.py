@@ -104,21 +104,19 @@ def order_content(
     holds = journal.holds(batch.number)
     rows = []
     for settlement in settlements:
-        found = journal.row(batch.number, settlement.row)
-        if found is None:
+        if (standing := standings.get(settlement.row)) is None:
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
-        shown, (_, standing) = standings[settlement.row], found
         rows.append(
             OrderedRow(
                 row=settlement.row,
-                client_orderid=shown.client_orderid,
-                order_id=shown.sent_orderid or "",
+                client_orderid=standing.client_orderid,
+                order_id=standing.sent_orderid or "",
                 attempt=standing.attempt,
                 # What is in flight when no run is on is in doubt: the next command that holds the journal says so.
                 state=State.IN_DOUBT if standing.state is State.IN_FLIGHT else standing.state,
                 hold=holds[settlement.row].number if settlement.row in holds else 0,
-                currency=shown.currency,
-                amount=from_minor(shown.minor, minor_units=minor_units[shown.currency]),
+                currency=standing.currency,
+                amount=from_minor(standing.minor, minor_units=minor_units[standing.currency]),
                 resolution=settlement.resolution,
                 evidence=settlement.evidence,
                 basis=settlement.basis,

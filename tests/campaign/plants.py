@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
-from paygw_batch.gateway import encode, prepare, sign
+from paygw_batch.gateway import encode, prepare
 from paygw_batch.gateway.encode import EncodedBody
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.prepare import Draft, Signer
-from paygw_batch.gateway.signing import signers
+from paygw_batch.gateway.signing import key, signers
 from paygw_batch.journal import inbox
 from paygw_batch.journal.guards import witness
 from paygw_batch.journal.sqlite import backup, connect
@@ -104,7 +104,7 @@ def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
 
 def key_known_to_be_sound() -> None:
     """No bug: the campaign's own key is not looked through for weak primes again, a third of what a start costs."""
-    _put(sign, "load_pem_private_key", partial(load_pem_private_key, unsafe_skip_rsa_key_validation=True))
+    _put(key, "load_pem_private_key", partial(load_pem_private_key, unsafe_skip_rsa_key_validation=True))
 
 
 def signed_in_processes() -> None:

@@ -44,6 +44,8 @@ class Story:
 
 def recorded(machine: Machine, story: Story, planted: str | None = None) -> tuple[dict[str, bytes], list[Operation]]:
     """Return what was on the disk before the command of a story, and what the command did to it."""
+    if not machine.journal.exists() and machine.run("journal", "new") != 0:
+        raise AssertionError(f"no journal was made: {machine.said()}")
     story.prepare(machine)
     before = files_of(machine)
     meanwhile = None if story.meanwhile is None else story.meanwhile(machine)
@@ -88,10 +90,10 @@ def _after_retry(machine: Machine, disk: Disk, when: str, is_over: bool) -> None
 
 def _state_of(machine: Machine, row: int) -> State:
     with closing(open_as_configured(machine)) as journal:
-        found = journal.row(1, row)
+        found = next(journal.rows(1, numbers=[row]), None)
     if found is None:
         raise Broken(f"row {row} is gone")
-    return found[1].state
+    return found.state
 
 
 # The listener.

@@ -131,7 +131,7 @@ def test_what_provably_never_left_is_tried_again_with_a_new_nonce() -> None:
     gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
     run(an_engine(journal, gateway), batch)
     assert len(gateway.arrived) == TRIES
-    (standing,) = journal.standings(batch.number)
+    (standing,) = journal.rows(batch.number)
     assert (standing.state, standing.attempts) == (State.PAID, TRIES)
 
 
@@ -313,7 +313,7 @@ def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room(
         end = runner.run(asyncio.wait_for(engine.run(batch.number), timeout=20))
     assert isinstance(end.failure, InternalError)
     assert (end.sent, gateway.arrived) == (0, [])
-    assert {standing.state for standing in journal.standings(batch.number)} == {State.READY}
+    assert {standing.state for standing in journal.rows(batch.number)} == {State.READY}
 
 
 def test_a_payout_leaves_nothing_for_the_garbage_collector() -> None:

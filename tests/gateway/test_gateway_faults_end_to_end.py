@@ -215,7 +215,7 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None, alw
             jumping = asyncio.create_task(_jump_on())
             end = await engine.run(batch)
             jumping.cancel()
-    standings = list(journal.standings(batch))
+    standings = list(journal.rows(batch))
     states = Counter(shown_state(one.state) for one in standings)
     code = of_states(states, interrupted=end.interrupted, contradictions=len(journal.contradictions()))
     assert max(arrived.values(), default=0) <= 1, "an order arrived twice"

@@ -13,7 +13,7 @@ from paygw_batch.journal.opening.create import new_journal
 from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite.in_memory import in_memory_journal
-from paygw_batch.journal.values import Amendment, BatchRecord, Due, Entry, Known, NewBatch, NewInstruction
+from paygw_batch.journal.values import Amendment, BatchRecord, Due, Entry, Known, NewBatch, NewInstruction, RowStanding
 
 AT = "2026-11-21T08:00:00.000Z"
 ENDPOINT = EndpointIdentity.of("gateway.example", "1234", "merchant")
@@ -85,6 +85,11 @@ def resolved(number: int, attempt: int, resolution: Resolution, when: str = AT) 
 
 def all_due(journal: Journal | SqliteReader, batch: int) -> Sequence[Due]:
     return journal.due(batch, after_row=0, limit=1_000_000)
+
+
+def row_of(journal: Journal | SqliteReader, batch: int, row: int) -> RowStanding:
+    (found,) = journal.rows(batch, numbers=[row])
+    return found
 
 
 def send(journal: Journal, batch: int, kind: OutcomeKind, when: str = AT, **words: object) -> list[Due]:

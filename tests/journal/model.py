@@ -161,7 +161,9 @@ class ModelJournal:
 
     def standings(self, batch: int) -> list[RowStanding]:
         return [
-            row_standing(row, one.new.client_orderid, one.new.country, one.new.currency, one.new.minor, one.progress)
+            row_standing(
+                row, one.number, one.new.client_orderid, one.new.country, one.new.currency, one.new.minor, one.progress
+            )
             for row, one in self.covered[batch - 1].items()
         ]
 

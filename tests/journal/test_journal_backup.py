@@ -38,7 +38,7 @@ def test_the_run_itself_can_make_a_copy_and_goes_on(place: Path) -> None:
         (due, *_) = all_due(journal, 1)
         assert list(journal.append([intent(due)])) == [True]
     with closing(read_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT)) as reader:
-        assert {row.state for row in reader.standings(1)} == {State.READY}
+        assert {row.state for row in reader.rows(1)} == {State.READY}
 
 
 def test_a_copy_never_replaces_a_file(place: Path) -> None:

@@ -22,7 +22,7 @@ from tests.journal.journal_rows import (
 
 
 def states(journal: Journal, batch: int) -> list[State]:
-    return [standing.state for standing in journal.standings(batch)]
+    return [standing.state for standing in journal.rows(batch)]
 
 
 def test_a_new_journal_has_no_facts_and_no_batches(journal: Journal) -> None:
@@ -90,9 +90,9 @@ def test_an_outcome_of_another_attempt_than_the_one_in_flight_moves_nothing(jour
 def test_a_late_and_contrary_outcome_is_kept_as_evidence_and_changes_nothing(journal: Journal) -> None:
     open_sheet(journal, new=2)
     due, _ = send(journal, 1, OutcomeKind.PAID, gateway_reference="REF")
-    before = list(journal.standings(1))
+    before = list(journal.rows(1))
     assert list(journal.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, at(9))])) == [False]
-    assert list(journal.standings(1)) == before
+    assert list(journal.rows(1)) == before
     (found,) = journal.contradictions(1)
     assert (found.batch, found.row, found.client_orderid, found.state) == ("b1", 2, "ORD-2", State.PAID)
     assert (found.kind, found.attempt, found.at, found.seq) == ("rejected", 1, at(9), journal.head().seq)
@@ -129,7 +129,7 @@ def test_what_the_gateway_said_stands_in_the_reconciliation(journal: Journal) ->
         "message": "no funds",
     }
     send(journal, 1, OutcomeKind.REJECTED, at(3), **words)
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.state, row.attempts, row.sent_orderid, row.purpose) == (State.REJECTED, 1, "ORD-2", "WALLET-KE")
     assert (row.gateway_status, row.gateway_reference, row.http_status) == ("declined", "R-1", 200)
     assert (row.error_code, row.message) == ("51", "no funds")
@@ -139,7 +139,7 @@ def test_what_the_gateway_said_stands_in_the_reconciliation(journal: Journal) ->
 def test_a_row_in_doubt_shows_our_cause_and_a_plain_sentence(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.state, row.error_code) == (State.IN_DOUBT, "read.timeout")
     assert row.message == "No one knows what became of the request (read.timeout): it may have been paid."
 
@@ -147,17 +147,17 @@ def test_a_row_in_doubt_shows_our_cause_and_a_plain_sentence(journal: Journal) -
 def test_first_sent_at_is_empty_while_nothing_can_have_left_and_then_never_changes(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.NOT_SENT, at(1), cause="connect.refused")
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.state, row.attempts, row.sent_orderid, row.first_sent_at) == (State.READY, 1, "ORD-2", None)
     assert (row.error_code, row.message) == ("connect.refused", "Nothing left (connect.refused).")
     (due,) = all_due(journal, 1)
     journal.append([intent(due, at(2))])
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.state, row.first_sent_at, row.error_code) == (State.IN_FLIGHT, at(2), None)
     journal.append([outcome_of(due.number, 2, OutcomeKind.REJECTED, at(3))])
     journal.release(1, None, suffix=True, by="amina", at=at(4))
     send(journal, 1, OutcomeKind.PAID, at(5))
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.attempts, row.first_sent_at, row.updated_at, row.intended_at) == (3, at(2), at(5), at(5))
 
 
@@ -168,7 +168,7 @@ def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal)
     assert journal.interrupt(at(2)) == 1
     assert journal.interrupt(at(3)) == 0
     assert states(journal, 1) == [State.IN_DOUBT, State.PAID, State.READY]
-    row = next(journal.standings(1))
+    row = next(journal.rows(1))
     assert (row.error_code, row.first_sent_at, row.updated_at) == ("interrupted", at(1), at(2))
 
 
@@ -181,7 +181,7 @@ def test_a_row_called_not_received_keeps_its_order_id_and_is_marked_for_ever(jou
     send(journal, 1, OutcomeKind.REJECTED, message="no such wallet")
     journal.release(1, None, suffix=True, by="amina", at=AT)
     send(journal, 1, OutcomeKind.PAID)
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.state, row.sent_orderid, row.possible_duplicate_of) == (State.PAID, "ORD-2-r2", 1)
     assert row.message == "possible duplicate of attempt 1"
 
@@ -193,7 +193,7 @@ def test_a_persons_word_settles_a_row_in_doubt(journal: Journal, resolution: Res
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, gateway_status="odd", http_status=200, cause="reply.status_unlisted")
     journal.append([resolved(1, 1, resolution)])
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.state, row.gateway_status, row.error_code) == (state, "odd", None)
     assert row.message == f"Resolved as {resolution.value} by amina: statement of 21 November"
 
@@ -294,12 +294,12 @@ def test_an_amended_row_takes_over_a_rejected_payment_as_if_released(journal: Jo
     assert [due.row for due in all_due(journal, 1)] == []
     (due,) = all_due(journal, 2)
     assert (due.order_id, due.standing, due.instruction.amount) == ("ORD-2-r2", Standing(State.READY, 1, 2), "7.00")
-    (row,) = journal.standings(2)
+    (row,) = journal.rows(2)
     assert (row.attempts, row.sent_orderid, row.gateway_status, row.first_sent_at) == (0, None, None, None)
-    (old, _) = journal.standings(1)
+    (old, _) = journal.rows(1)
     assert (old.attempts, old.gateway_status, old.message) == (1, "declined", "Replaced by row 2 of batch b2.")
     send(journal, 2, OutcomeKind.PAID)
-    (row,) = journal.standings(2)
+    (row,) = journal.rows(2)
     assert (row.attempts, row.sent_orderid) == (1, "ORD-2-r2")
     known, clashes = journal.compare(
         OPERATION, [(2, "ORD-2", mended.content), (3, "ORD-2", new_instruction(2).content)]
@@ -345,13 +345,14 @@ def test_a_batch_also_covers_the_rows_it_knows_from_another(journal: Journal) ->
     journal.append([intent(first), outcome_of(first.number, 1, OutcomeKind.PAID)])
     known = [Known(4, 1, State.PAID), Known(3, 3, State.READY)]
     open_sheet(journal, "b2", [new_instruction(2, "NEW-1"), new_instruction(5, "NEW-2")], known=known)
-    rows = [(row.row, row.client_orderid, row.state) for row in journal.standings(2)]
+    rows = [(row.row, row.client_orderid, row.state) for row in journal.rows(2)]
     ready, paid = State.READY, State.PAID
     assert rows == [(2, "NEW-1", ready), (3, "ORD-4", ready), (4, "ORD-2", paid), (5, "NEW-2", ready)]
     assert [due.row for due in all_due(journal, 2)] == [2, 3, 5]
     assert [(tally.state, tally.count) for tally in journal.tallies(2)] == [(paid, 1), (ready, 3)]
-    assert journal.row(2, 4) == (1, Standing(State.PAID, 1))
-    assert journal.row(2, 6) is None
+    (found,) = journal.rows(2, numbers=[6, 4])
+    assert (found.row, found.instruction, found.state, found.attempt) == (4, 1, State.PAID, 1)
+    assert list(journal.rows(2, numbers=[6])) == list(journal.rows(2, numbers=[])) == []
     send(journal, 2, OutcomeKind.REJECTED)
     assert states(journal, 1) == [State.PAID, State.READY, State.REJECTED]
     assert journal.release(2, [3], suffix=True, by="amina", at=AT) == 1
@@ -404,7 +405,7 @@ def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:
 def test_words_that_are_no_proper_text_are_kept_in_the_fact_and_shown_with_a_question_mark(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED, message="half a \ud83d pair", gateway_status="d\udc00")
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.message, row.gateway_status) == ("half a ? pair", "d?")
     assert journal.verify()["rejected"] == 1
 
@@ -439,16 +440,16 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, mon
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
     whole = [line for lines in journal.standing_lines(1) for line in lines]
-    found = list(journal.standings_in(1, {State.REJECTED}))
+    found = list(journal.rows(1, states={State.REJECTED}))
     monkeypatch.setattr("paygw_batch.journal.sqlite.states._AT_ONCE", 3)
     assert [line for lines in journal.standing_lines(1) for line in lines] == whole
-    assert list(journal.standings_in(1, {State.REJECTED})) == found == list(journal.standings(1))
+    assert list(journal.rows(1, states={State.REJECTED})) == found == list(journal.rows(1))
 
 
 def test_rows_that_are_ready_are_not_found_by_their_state(journal: Journal) -> None:
     open_sheet(journal)
     with pytest.raises(InternalError, match="those that are due"):
-        list(journal.standings_in(1, {State.READY, State.PAID}))
+        list(journal.rows(1, states={State.READY, State.PAID}))
 
 
 @pytest.mark.parametrize("fields", ["", "{}", '{"phone":"+254712345678"}'])

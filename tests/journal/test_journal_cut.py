@@ -42,12 +42,12 @@ def run(place: Path) -> Run:
     states: dict[int, list[State]] = {0: []}
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=4)
-        states[1] = [row.state for row in journal.standings(1)]
+        states[1] = [row.state for row in journal.rows(1)]
         for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN):
             (due, *_) = all_due(journal, 1)
             for entry in (intent(due), outcome_of(due.number, due.standing.attempt + 1, kind)):
                 journal.append([entry])
-                states[journal.head().seq] = [row.state for row in journal.standings(1)]
+                states[journal.head().seq] = [row.state for row in journal.rows(1)]
         for part in ("state", "witness"):
             shutil.copytree(place / part, place / "stopped" / part)
     return Run(place, states)
@@ -69,7 +69,7 @@ def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(run: Run,
         with closing(open_at(place)) as journal:
             journal.verify()
             seq = journal.head().seq
-            now = [row.state for row in journal.standings(1)]
+            now = [row.state for row in journal.rows(1)]
             assert now == run.states[seq]
             due = [due.row - 2 for due in all_due(journal, 1)]
             assert due == [row for row, state in enumerate(now) if state is State.READY]

@@ -1,12 +1,16 @@
 """What people did is read back from the facts: from both stores alike."""
 
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
-from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
+import pytest
+
+from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.port import Journal
-from paygw_batch.journal.values import BatchRecord, Entry, NewBatch
-from tests.journal.journal_rows import AT, OPERATION, at, new_instruction
+from paygw_batch.journal.values import BatchRecord, Entry, Known, NewBatch
+from tests.journal.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send
 
 
 def opened(journal: Journal) -> BatchRecord:
@@ -23,11 +27,10 @@ def opened(journal: Journal) -> BatchRecord:
 
 
 def conclude(journal: Journal, batch: BatchRecord, row: int, kind: OutcomeKind, minute: int) -> int:
-    found = journal.row(batch.number, row)
-    assert found is not None
-    number, standing = found
+    found = row_of(journal, batch.number, row)
+    number = found.instruction
     order_id = next(due.order_id for due in journal.due(batch.number, after_row=row - 1, limit=1))
-    attempt = standing.attempt + 1
+    attempt = found.attempt + 1
     journal.append([Entry(number, attempt, Intended(order_id, "n" * 32, 1, "0" * 64, None), at(minute))])
     journal.append([Entry(number, attempt, Concluded(Outcome(kind)), at(minute))])
     return number
@@ -40,7 +43,7 @@ def test_deeds_are_told_in_order_and_a_runs_own_facts_are_not(journal: Journal) 
     conclude(journal, batch, 4, OutcomeKind.PAID, 3)
     journal.append([Entry(doubtful, 1, Resolved(Resolution.PAID, "ticket 1", "cleo"), at(4))])
     journal.release(batch.number, [3], suffix=True, by="dan", at=at(5))
-    told = [(deed.at, deed.kind, deed.row, deed.attempt, deed.by, deed.said) for deed in journal.deeds(batch.number)]
+    told = [(deed.at, deed.kind, deed.row, deed.attempt, deed.by, deed.said) for deed in journal.history(batch.number)]
     assert told == [
         (AT, "opened", None, None, "ada", "3 rows of payroll.csv"),
         (AT, "approved", None, None, "", "prepared by ada"),
@@ -61,4 +64,50 @@ def test_deeds_of_another_batch_are_not_told(journal: Journal) -> None:
         amendments=[],
         at=at(6),
     )
-    assert [(deed.kind, deed.by) for deed in journal.deeds(other.number)] == [("opened", "eve")]
+    assert [(deed.kind, deed.by) for deed in journal.history(other.number)] == [("opened", "eve")]
+
+
+def test_deeds_on_a_row_that_another_batch_brought_are_told_of_both(journal: Journal) -> None:
+    open_sheet(journal, new=2)
+    send(journal, 1, OutcomeKind.REJECTED)
+    open_sheet(journal, "b2", [new_instruction(2, "NEW")], known=[Known(7, 2, State.REJECTED)])
+    journal.release(2, [7], suffix=False, by="dan", at=at(5))
+    told = [[(deed.kind, deed.row) for deed in journal.history(batch)] for batch in (1, 2)]
+    assert told == [[("opened", None), ("released", 3)], [("opened", None), ("released", 7)]]
+
+
+def steps(ask: Callable[[Journal], object], rows: int) -> int:
+    """Return how many hundred steps SQLite takes to answer about a batch of `rows` rows of which two are in doubt."""
+    taken = 0
+
+    def step() -> bool:
+        nonlocal taken
+        taken += 1
+        return False
+
+    with closing(memory()) as journal:
+        open_sheet(journal, new=[new_instruction(row) for row in range(2, rows)])
+        send(journal, 1, OutcomeKind.PAID)
+        open_sheet(journal, "b2", new=[new_instruction(row, f"NEW-{row}") for row in (2, 3)])
+        send(journal, 2, OutcomeKind.UNKNOWN)
+        journal.settle([resolved(row_of(journal, 2, 2).instruction, 1, Resolution.PAID, at(4))])
+        journal._connection.set_progress_handler(step, 100)
+        ask(journal)
+        journal._connection.set_progress_handler(None)
+    return taken
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda journal: row_of(journal, 1, 3),
+        lambda journal: list(journal.rows(1, after=2, limit=5)),
+        lambda journal: list(journal.rows(1, numbers=[3, 4], states={State.PAID})),
+        lambda journal: list(journal.rows(1, states={State.IN_DOUBT})),
+        lambda journal: journal.history(1),
+        lambda journal: journal.history(2),
+    ],
+    ids=["row", "page", "rows in a state", "in doubt", "deeds", "deeds of a small batch"],
+)
+def test_what_concerns_a_few_rows_costs_no_more_in_a_large_batch(ask: Callable[[Journal], object]) -> None:
+    assert steps(ask, 4000) <= steps(ask, 40) + 2

@@ -53,7 +53,7 @@ def broken_run(place: Path, disk: Disk) -> Acknowledged:
         for write in (lambda: play(journal, promised), lambda: journal.release(1, None, suffix=True, by="a", at=AT)):
             with pytest.raises(JournalUnwritable):
                 write()
-        list(journal.standings(1))
+        list(journal.rows(1))
         journal.close()
         assert disk.operations == told
     else:
@@ -66,7 +66,7 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
     with closing(open_at(place)) as journal:
         journal.verify()
         journal.interrupt(AT)
-        states = {number: row.state for number, row in enumerate(journal.standings(1), start=1)}
+        states = {number: row.state for number, row in enumerate(journal.rows(1), start=1)}
     assert len(states) in ({ROWS} if promised.opened else {0, ROWS})
     assert all(states[number] is not State.READY for number in promised.intended)
     assert all(states[number] is State.PAID for number in promised.paid)
@@ -97,7 +97,7 @@ def test_after_a_failure_the_rows_can_still_be_read_for_the_reconciliation(place
         with pytest.raises(JournalUnwritable, match="can no longer be written") as found:
             journal.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(second)])
         assert "nothing more was sent" in str(found.value)
-        assert [row.state for row in journal.standings(1)] == [State.IN_FLIGHT, State.READY, State.READY]
+        assert [row.state for row in journal.rows(1)] == [State.IN_FLIGHT, State.READY, State.READY]
         assert journal.head().seq == 2
 
 
@@ -107,11 +107,11 @@ def test_a_reader_sees_one_state_of_the_journal_while_a_run_goes_on_writing(plac
         with closing(read_at(place)) as reader:
             send(journal, 1, OutcomeKind.PAID)
             open_sheet(journal, "b2", new=0)
-            assert {row.state for row in reader.standings(1)} == {State.READY}
+            assert {row.state for row in reader.rows(1)} == {State.READY}
             assert (len(reader.batches()), reader.head().seq) == (1, 1)
             reader.verify()
         with closing(read_at(place)) as reader:
-            assert {row.state for row in reader.standings(1)} == {State.PAID}
+            assert {row.state for row in reader.rows(1)} == {State.PAID}
             assert reader.head() == journal.head()
 
 

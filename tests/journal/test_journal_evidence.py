@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
-from paygw_batch.core.lifecycle import Resolution, Standing, State
+from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.opening.open import SqliteJournal
@@ -27,6 +27,7 @@ from tests.journal.journal_rows import (
     open_sheet,
     outcome_of,
     resolved,
+    row_of,
     send,
 )
 
@@ -51,7 +52,7 @@ def accepted(journal: Journal) -> None:
 
 
 def states(journal: Journal) -> list[State]:
-    return [standing.state for standing in journal.standings(1)]
+    return [standing.state for standing in journal.rows(1)]
 
 
 def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal: Journal) -> None:
@@ -62,7 +63,7 @@ def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal:
         Finding.LATE,
     ]
     assert states(journal) == [State.PAID, State.ACCEPTED, State.ACCEPTED]
-    row = next(iter(journal.standings(1)))
+    row = next(iter(journal.rows(1)))
     assert (row.gateway_status, row.gateway_reference, row.message) == (
         "approved",
         "ref",
@@ -126,9 +127,8 @@ def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal)
         Finding.TO_CONFIRM,
     )
     assert list(journal.evidence_waiting()) == [waiting]
-    number, standing = journal.row(1, 2) or (0, None)
-    assert standing is not None
-    journal.append([outcome_of(number, standing.attempt, OutcomeKind.PAID, at(6))])
+    row = row_of(journal, 1, 2)
+    journal.append([outcome_of(row.instruction, row.attempt, OutcomeKind.PAID, at(6))])
     assert list(journal.evidence_waiting(1)) == []
 
 
@@ -150,9 +150,8 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN)
     for row in (2, 3):
-        number, standing = journal.row(1, row) or (0, None)
-        assert standing is not None
-        journal.append([resolved(number, standing.attempt, Resolution.NOT_RECEIVED, at(3))])
+        found = row_of(journal, 1, row)
+        journal.append([resolved(found.instruction, found.attempt, Resolution.NOT_RECEIVED, at(3))])
     assert [due.row for due in all_due(journal, 1)] == [2, 3]
     assert list(journal.take_in([says(1, word)], WORDS, at=at(5))) == [Finding.CONTRADICTING]
     assert [due.row for due in all_due(journal, 1)] == [3]
@@ -167,14 +166,14 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
     journal.take_in([says(1)], WORDS, at=at(5))
     (hold,) = journal.holds(1).values()
     assert (hold.source, hold.said, hold.taken_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
-    number, standing = journal.row(1, 2) or (0, Standing())
-    journal.settle([resolved(number, standing.attempt, Resolution(resolution), at(6))])
+    row = row_of(journal, 1, 2)
+    journal.settle([resolved(row.instruction, row.attempt, Resolution(resolution), at(6))])
     assert states(journal)[0] == state
     assert journal.holds(1) == {}
     assert [due.row for due in all_due(journal, 1)] == ([2, 3, 4] if state == "ready" else [3, 4])
     assert list(journal.contradictions(1)) == []
     assert journal.evidence_counts() == {"contradicting": 1}
-    assert journal.deeds(1)[-1].by == "amina"
+    assert journal.history(1)[-1].by == "amina"
     assert journal.verify()["evidence"] == 2
     journal.take_in([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
     assert (2 in journal.holds(1)) == (state == "ready")
@@ -183,11 +182,9 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
 def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal) -> None:
     released(journal)
     journal.take_in([says(1)], WORDS, at=at(5))
-    held, free = (journal.row(1, row) for row in (2, 3))
-    assert held is not None
-    assert free is not None
+    both = list(journal.rows(1, numbers=[2, 3]))
     with pytest.raises(InternalError):
-        journal.settle([resolved(one, standing.attempt, Resolution.PAID) for one, standing in (held, free)])
+        journal.settle([resolved(one.instruction, one.attempt, Resolution.PAID) for one in both])
     assert states(journal) == [State.READY] * 3
     assert list(journal.holds(1)) == [2]
 
@@ -227,8 +224,8 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
         assert [due.row for due in all_due(journal, batch)] == ([3, 4] if is_held else [2, 3, 4])
         assert list(journal.holds(batch)) == ([2] if is_held else [])
         if is_held:
-            number, standing = journal.row(batch, 2) or (0, Standing())
-            journal.settle([resolved(number, standing.attempt, Resolution.NOT_RECEIVED, at(6))])
+            row = row_of(journal, batch, 2)
+            journal.settle([resolved(row.instruction, row.attempt, Resolution.NOT_RECEIVED, at(6))])
         assert list(journal.holds(batch)) == []
     journal.verify()
 
@@ -243,7 +240,7 @@ def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes
     send(journal, 2, OutcomeKind.ACCEPTED)
     journal.take_in([replace(says(1, word), source=source, spooled=None)], WORDS, at=at(5))
     for batch in (1, 2):
-        assert [one.state for one in journal.standings(batch)] == [State.ACCEPTED] * 3
+        assert [one.state for one in journal.rows(batch)] == [State.ACCEPTED] * 3
         assert [(one.row, one.finding) for one in journal.evidence_waiting(batch)] == [(2, Finding.AMBIGUOUS)]
 
 

@@ -106,9 +106,16 @@ class Pair:
         """Hold both to the same answers, and both to the promise."""
         for number in range(1, len(self.model.covered) + 1):
             standings = self.model.standings(number)
-            assert list(self.disk.standings(number)) == standings
+            assert list(self.disk.rows(number)) == standings
             assert list(self.disk.tallies(number)) == self.model.tallies(number)
             self.check_states(number)
+            assert list(self.disk.rows(number, after=2, limit=2)) == [one for one in standings if one.row > 2][:2]
+            numbers = [one.row for one in standings[::2]]
+            assert list(self.disk.rows(number, numbers=[*reversed(numbers), 99])) == standings[::2]
+            assert (
+                list(self.disk.rows(number, numbers=numbers, after=2, limit=1))
+                == [one for one in standings[::2] if one.row > 2][:1]
+            )
             lines = [line for some in self.disk.standing_lines(number) for line in some]
             assert lines == [
                 tuple(one.state.value if name == "state" else getattr(one, name) for name in LINE_COLUMNS)
@@ -125,10 +132,16 @@ class Pair:
         assert sum(self.disk.due_counts(batch).values()) == len(self.model.due(batch))
         for states in [{state} for state in BY_STATE] + [set(BY_STATE)]:
             for until in (None, at(0), at(3)):
-                rows = list(self.disk.standings_in(batch, states, accepted_until=until))
+                rows = list(self.disk.rows(batch, states=states, accepted_until=until))
+                tallies = self.disk.tallies(batch, accepted_until=until)
                 assert rows == self.model.standings_in(batch, states, accepted_until=until)
-                assert self.disk.count_in(batch, states, accepted_until=until) == len(rows)
-                assert list(self.disk.standings_in(batch, states, accepted_until=until, limit=2)) == rows[:2]
+                assert sum(tally.count for tally in tallies if tally.state in states) == len(rows)
+                assert sum(tally.minor for tally in tallies if tally.state in states) == sum(row.minor for row in rows)
+                assert list(self.disk.rows(batch, states=states, accepted_until=until, limit=2)) == rows[:2]
+                after = list(self.disk.rows(batch, states=states, accepted_until=until, after=3, limit=2))
+                assert after == [row for row in rows if row.row > 3][:2]
+                named = list(self.disk.rows(batch, states=states, accepted_until=until, numbers=[7, 4, 2, 4]))
+                assert named == [row for row in rows if row.row in {2, 4, 7}]
 
 
 @contextmanager

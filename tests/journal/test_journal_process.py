@@ -246,7 +246,7 @@ def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(pla
             for entry in (intent(two), intent(three), outcome_of(one.number, 1, OutcomeKind.PAID)):
                 with pytest.raises(JournalUnwritable, match="another process has written to it"):
                     first.append([entry])
-            assert [row.state for row in first.standings(1)] == [State.IN_DOUBT, State.IN_FLIGHT, State.READY]
+            assert [row.state for row in first.rows(1)] == [State.IN_DOUBT, State.IN_FLIGHT, State.READY]
             assert list(second.append([outcome_of(two.number, 1, OutcomeKind.PAID)])) == [True]
             second.verify()
 
@@ -265,7 +265,7 @@ def test_a_run_killed_in_the_middle_of_its_writing_has_noted_everything_it_sent(
     with closing(open_at(place)) as journal:
         journal.verify()
         in_doubt = journal.interrupt(AT)
-        states = {number: row.state for number, row in enumerate(journal.standings(1), start=1)}
+        states = {number: row.state for number, row in enumerate(journal.rows(1), start=1)}
     assert sent <= {number for number, state in states.items() if state is not State.READY} <= intending
     assert in_doubt == 1 if sent else in_doubt <= 1
     assert all(states[number] is State.PAID for number in sorted(sent)[:-1])

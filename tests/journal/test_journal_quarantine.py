@@ -42,7 +42,7 @@ def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
 ) -> None:
     rejected(journal)
     assert journal.release(1, None, suffix=True, by="amina", at=at(9), left_until=left_until) == released
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.state, row.possible_duplicate_of) == (State.READY if released else State.REJECTED, 1)
     assert "possible duplicate of attempt 1" in (row.message or "")
     assert row.is_rejected_by_person == (not released)
@@ -60,7 +60,7 @@ def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
 def test_the_gateways_own_word_is_released_at_once_and_leaves_no_mark(journal: Journal) -> None:
     rejected(journal, Basis.GATEWAY)
     assert journal.release(1, None, suffix=True, by="amina", at=at(9)) == 1
-    assert next(iter(journal.standings(1))).possible_duplicate_of is None
+    assert next(iter(journal.rows(1))).possible_duplicate_of is None
 
 
 def test_a_later_no_of_the_gateways_ends_the_wait(journal: Journal) -> None:
@@ -68,7 +68,7 @@ def test_a_later_no_of_the_gateways_ends_the_wait(journal: Journal) -> None:
     journal.release(1, None, suffix=True, by="amina", at=at(9), left_until=at(1))
     send(journal, 1, OutcomeKind.REJECTED, at(10))
     assert journal.release(1, None, suffix=True, by="amina", at=at(11)) == 1
-    assert next(iter(journal.standings(1))).possible_duplicate_of == 1
+    assert next(iter(journal.rows(1))).possible_duplicate_of == 1
 
 
 @pytest.mark.parametrize("left_until", ["", at(0)])
@@ -151,7 +151,7 @@ def test_the_times_of_a_journal_never_go_back(journal: Journal) -> None:
     (due,) = all_due(journal, 1)
     journal.append([intent(due, at(2))])
     journal.append([outcome_of(due.number, 1, OutcomeKind.UNKNOWN, at(3))])
-    (row,) = journal.standings(1)
+    (row,) = journal.rows(1)
     assert (row.intended_at, row.updated_at, journal.newest_time()) == (at(5), at(5), at(5))
     journal.note_clock(ClockSeen(at(7), at(7), 0), at=at(7))
     assert journal.newest_time() == at(7)

@@ -42,7 +42,7 @@ def recorded(place: Path) -> SqliteJournal:
 
 
 def test_a_journal_without_a_basis_replays_to_the_same_states(recorded: SqliteJournal) -> None:
-    assert [(row.row, row.state, row.possible_duplicate_of) for row in recorded.standings(1)] == STANDS
+    assert [(row.row, row.state, row.possible_duplicate_of) for row in recorded.rows(1)] == STANDS
     counted = recorded.verify()
     assert (counted["facts"], counted["evidence"], counted["contradictions"]) == (21, 2, 1)
 
@@ -63,7 +63,7 @@ def test_facts_of_old_and_new_stand_in_one_chain(recorded: SqliteJournal) -> Non
     (due, *_) = all_due(recorded, 1)
     send(recorded, 1, OutcomeKind.UNKNOWN, at(20))
     recorded.settle([_word(due.number, 2)])
-    assert next(row for row in recorded.standings(1) if row.row == due.row).possible_duplicate_of == 2
+    assert next(row for row in recorded.rows(1) if row.row == due.row).possible_duplicate_of == 2
     recorded.verify()
     assert recorded.compare(OPERATION, [(9, "ORD-3", "other")])[1][0].quarantined_since == at(20)
 

@@ -215,7 +215,7 @@ def test_a_witness_that_fell_behind_is_brought_up(place: Path) -> None:
     witness_of(place).write_bytes(behind)
     with closing(open_at(place)) as journal:
         assert journal.notes == ()
-        assert [row.state for row in journal.standings(1)] == [State.PAID] * 3
+        assert [row.state for row in journal.rows(1)] == [State.PAID] * 3
         seen = read_witness(witness_of(place))
         assert seen is not None
         assert seen.seq == 7

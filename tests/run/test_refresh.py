@@ -92,7 +92,7 @@ class World:
         return asyncio.run(go())
 
     def states(self) -> Sequence[State]:
-        return [row.state for row in self.journal.standings(1)]
+        return [row.state for row in self.journal.rows(1)]
 
     def kept(self) -> Mapping[str, int]:
         self.journal.verify()

@@ -39,7 +39,7 @@ def typed_codes() -> Iterator[str]:
                 if isinstance(node, ast.JoinedStr) and len(node.values) == 2:
                     first, last = node.values
                     if isinstance(last, ast.Constant) and isinstance(first, ast.FormattedValue):
-                        code = f"{ANY_COLUMN}{last.value}"
+                        code = f"{ANY_COLUMN}{last.value!s}"
                         if re.fullmatch(r"\*\.[a-z_]+", code) and not NO_CODE.fullmatch(code):
                             yield code
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):

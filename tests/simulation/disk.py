@@ -135,7 +135,7 @@ class Disk:
 
     def states(self) -> set[State]:
         """Return which states rows are in."""
-        return {one.state for batch in self.batches() for one in self.reader().standings(batch.number)}
+        return {one.state for batch in self.batches() for one in self.reader().rows(batch.number)}
 
 
 def reader_of(image: bytes) -> SqliteReader:

@@ -69,7 +69,7 @@ class SimulatedInbox:
         found = [
             (one.sent_orderid, from_minor(one.minor, minor_units=2), word)
             for batch in journal.batches()
-            for one in journal.standings(batch.number)
+            for one in journal.rows(batch.number)
             for word in WORDS
             if one.state in {State.PAID, State.REJECTED} and one.sent_orderid and MEANS[word] != one.state.value
         ]

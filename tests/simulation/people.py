@@ -66,7 +66,7 @@ async def come_early(process: Process) -> int:
     world = process.world
     journal = await hold(process)
     for record in journal.batches():
-        for row in journal.standings(record.number):
+        for row in journal.rows(record.number):
             number = row_of(row.client_orderid)
             if row.state is State.IN_DOUBT and world.judge.rows[number].nonce not in world.judge.paid_nonces:
                 word = Resolution.NOT_RECEIVED
@@ -83,7 +83,7 @@ def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, e
     """Say what became of rows that are in doubt, accepted or held: the truth, as far as a day shows it."""
     holds = journal.holds(record.number)
     words = []
-    for row in journal.standings(record.number):
+    for row in journal.rows(record.number):
         is_asked = row.state in UNSETTLED or row.row in holds
         if is_asked and (everything or world.rng.random() < 0.5):
             number = row_of(row.client_orderid)
@@ -114,7 +114,7 @@ def _settle(
         check_settlements(journal, record, settlements, quarantine_h=QUARANTINE_H, now=world.now)
     except UsageError:
         return
-    ready = {row.row for row in journal.standings(record.number) if row.state is State.READY}
+    ready = {row.row for row in journal.rows(record.number) if row.state is State.READY}
     for number, settlement in words:
         _tell(world, number, settlement.resolution, was_ready=settlement.row in ready)
     if settlements:
@@ -135,7 +135,7 @@ def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> N
     What a person called rejected early is looked up once more: the word was true then, and the quarantine is there so
     that a look at its end is true for good.
     """
-    rejected = [one for one in journal.standings(record.number) if one.state is State.REJECTED]
+    rejected = [one for one in journal.rows(record.number) if one.state is State.REJECTED]
     numbers = {one.row: row_of(one.client_orderid) for one in rejected}
     paid_since = {
         row
@@ -152,7 +152,7 @@ def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> N
         return
     until = left_until(QUARANTINE_H, world.now())
     journal.release(record.number, rows or None, suffix=suffix, by="amina", at=world.at(), left_until=until)
-    waiting = {one.row for one in journal.standings(record.number) if one.state is State.REJECTED}
+    waiting = {one.row for one in journal.rows(record.number) if one.state is State.REJECTED}
     for one in rejected:
         if one.row not in waiting:
             world.judge.release(row_of(one.client_orderid))

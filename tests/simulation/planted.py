@@ -120,7 +120,7 @@ class SkipsARow(SqliteJournal):
     """Never comes to the last row of a sheet."""
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        last = max((one.row for one in self.standings(batch)), default=0)
+        last = max((one.row for one in self.rows(batch)), default=0)
         return [one for one in super().due(batch, after_row=after_row, limit=limit) if one.row < last]
 
 
@@ -244,7 +244,7 @@ def every_answer_settles(self: StatementReader, line: StatementLine) -> Resoluti
 def earlier_lines_settle(self: StatementReader, order_ids: Mapping[str, int]) -> Any:
     """A line is held against the row's own id, whatever its latest attempt was sent under."""
     named, doubtful = _rows(self, order_ids)
-    rows = self._journal.standings(self._batch.number)
+    rows = self._journal.rows(self._batch.number)
     return {**{row.client_orderid: row for row in rows if row.client_orderid in order_ids}, **named}, doubtful
 
 

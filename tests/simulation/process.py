@@ -20,7 +20,7 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.port import Journal
+from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry
 from paygw_batch.run import quarantine_clock
@@ -59,7 +59,7 @@ class SlowAway:
             await self._a_while()
             return result
 
-    async def append(self, journal: Journal, entries: Sequence[Entry]) -> Sequence[bool]:
+    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
         """Make facts durable."""
         return await self.journal(lambda: journal.append(entries))
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -149,7 +149,8 @@ def _one(
         quarantine_h, hold = settings.submission.quarantine_h, holds.get(row.row)
         return next_step(row, batch=record.batch, verb=verb, quarantine_h=quarantine_h, now=now, hold=hold)
 
-    concerned = _concerned(journal, record, now, only_doubt=only_doubt, limit=None if screen.as_json else SHOWN_ROWS)
+    limit = None if screen.as_json else SHOWN_ROWS
+    concerned = _concerned(journal, record, tallies, now, only_doubt=only_doubt, limit=limit)
     _show_steps(concerned.rows, concerned.count, step, screen)
     contradictions = _show_contradictions(journal, record, screen)
     waiting = show_evidence(journal, record, screen)
@@ -179,22 +180,34 @@ class _Concerned:
 
 
 def _concerned(
-    journal: JournalReader, record: BatchRecord, now: datetime, *, only_doubt: bool, limit: int | None
+    journal: JournalReader,
+    record: BatchRecord,
+    tallies: Sequence[StateTally],
+    now: datetime,
+    *,
+    only_doubt: bool,
+    limit: int | None,
 ) -> _Concerned:
     """Return `limit` rows at the most (None: all). Those in doubt come first: money may be gone."""
     batch = record.number
-    rows = list(journal.standings_in(batch, SHOWN_IN_DOUBT, limit=limit))
-    count = journal.count_in(batch, SHOWN_IN_DOUBT)
+    until = long_accepted_until(now)
+    if any(tally.state is State.ACCEPTED for tally in tallies):
+        tallies = journal.tallies(batch, accepted_until=until)
+    rows = list(journal.rows(batch, states=SHOWN_IN_DOUBT, limit=limit))
+    count = _how_many(tallies, SHOWN_IN_DOUBT)
     if not only_doubt:
         others = NEED_PERSON - SHOWN_IN_DOUBT
-        until = long_accepted_until(now)
         left = None if limit is None else limit - len(rows)
-        rows += journal.standings_in(batch, others, accepted_until=until, limit=left)
-        count += journal.count_in(batch, others, accepted_until=until)
+        rows += journal.rows(batch, states=others, accepted_until=until, limit=left)
+        count += _how_many(tallies, others)
         if holds := journal.holds(batch):
-            held = [row for row in journal.standings(batch) if row.row in holds]
+            held = list(journal.rows(batch, numbers=holds))
             rows, count = [*held, *rows][:limit], count + len(held)
     return _Concerned(count, rows)
+
+
+def _how_many(tallies: Sequence[StateTally], states: Collection[State]) -> int:
+    return sum(tally.count for tally in tallies if tally.state in states)
 
 
 def _show_tallies(tallies: Sequence[StateTally], minor_units: Mapping[str, int], screen: Screen) -> None:
@@ -240,7 +253,7 @@ def _show_contradictions(journal: JournalReader, record: BatchRecord, screen: Sc
 
 
 def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
-    deeds = journal.deeds(record.number)
+    deeds = journal.history(record.number)
     screen.table(
         "Who did what",
         ("at", "what", "row", "attempt", "by", "said"),

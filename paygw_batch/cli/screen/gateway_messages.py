@@ -42,13 +42,12 @@ def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: 
 
     Raises `UsageError` for a row that the batch does not have.
     """
-    found = journal.row(record.number, row)
+    found = next(journal.rows(record.number, numbers={row}), None)
     if found is None:
         raise UsageError(f"Batch {record.batch} has no row {row}.", hint="The header is row 1, as in a spreadsheet.")
-    number, standing = found
-    replies = journal.replies(number)
-    state = shown_state(standing.state).replace("_", " ")
-    attempts = f"{standing.attempt} {'attempt' if standing.attempt == 1 else 'attempts'}"
+    replies = journal.replies(found.instruction)
+    state = shown_state(found.state).replace("_", " ")
+    attempts = f"{found.attempt} {'attempt' if found.attempt == 1 else 'attempts'}"
     screen.say(f"Row {row} is {state}, after {attempts}.")
     if not replies:
         screen.say("No reply is kept: none came, or the row was paid at once. Earlier versions kept none.")

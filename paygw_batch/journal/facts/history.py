@@ -27,7 +27,7 @@ HISTORY_KINDS = tuple(
         FactKind.REPLACED,
     )
 )
-"""The kinds of facts about an instruction that come from a person."""
+"""The kinds of facts about an instruction that come from a person, in the order that `schema-4.sql` lists them."""
 
 
 def history_of(

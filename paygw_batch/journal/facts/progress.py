@@ -175,13 +175,15 @@ def next_order_id(client_orderid: str, progress: RowProgress, *, suffix: bool, i
 
 
 def row_standing(
-    row: int, client_orderid: str, country: str, currency: str, minor: int, progress: RowProgress
+    row: int, instruction: int, client_orderid: str, country: str, currency: str, minor: int, progress: RowProgress
 ) -> RowStanding:
     """Return what a person reads about a row: its progress, the mark of a possible duplicate always with it."""
     standing = progress.standing
     in_flight = standing.state is State.IN_FLIGHT
     return RowStanding(
         row=row,
+        instruction=instruction,
+        attempt=standing.attempt,
         client_orderid=client_orderid,
         country=country,
         currency=currency,

@@ -13,14 +13,13 @@ from paygw_batch.core.evidence import Candidate
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts.codec import BATCH_OPENED
-from paygw_batch.journal.facts.history import HISTORY_KINDS, history_of
-from paygw_batch.journal.facts.progress import amendable, row_standing
+from paygw_batch.journal.facts.progress import amendable
 from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite import states as states_disk
 from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, STATES, progress_of
+from paygw_batch.journal.sqlite.history_facts import history_in
+from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
@@ -44,7 +43,6 @@ from paygw_batch.journal.values import (
     WaitingEvidence,
 )
 
-_STANDINGS_AT_ONCE = 10_000
 _RECORD = "number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path"
 """The columns of a batch that `BatchRecord` has."""
 
@@ -173,20 +171,30 @@ class SqliteReader:
             for number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing in found
         ]
 
-    def standings(self, batch: int) -> Iterator[RowStanding]:
-        """Yield every instruction that a batch covers, in the sheet's order."""
-        row = -1
-        while lines := self._fetch(
-            f"""SELECT c.row, p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
-            FROM covered c JOIN progress p ON p.number = c.instruction
-            WHERE c.batch = ? AND c.row > ? ORDER BY c.row LIMIT ?""",  # noqa: S608 - a constant of ours
-            (batch, row, _STANDINGS_AT_ONCE),
-        ):
-            for row, client_orderid, country, currency, minor, *columns in lines:
-                yield row_standing(row, client_orderid, country, currency, minor, progress_of(columns))
+    def rows(
+        self,
+        batch: int,
+        *,
+        states: Collection[State] | None = None,
+        numbers: Collection[int] | None = None,
+        accepted_until: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[RowStanding]:
+        """Yield the wanted rows of a batch, in the sheet's order (see the port)."""
+        with self._plainly():
+            yield from states_disk.rows(
+                self._connection,
+                batch,
+                states=states,
+                numbers=numbers,
+                accepted_until=accepted_until,
+                after=after,
+                limit=limit,
+            )
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield what `standings` has as plain lines (see the port)."""
+        """Yield all rows of a batch as plain lines (see the port)."""
         with self._plainly():
             yield from states_disk.standing_lines(self._connection, batch)
 
@@ -208,10 +216,10 @@ class SqliteReader:
         )
         return {row: json.loads(details)["customer_url"] for row, details in found}
 
-    def tallies(self, batch: int) -> Sequence[StateTally]:
-        """Return counts and sums of a batch, ordered by country, currency and state."""
+    def tallies(self, batch: int, *, accepted_until: str | None = None) -> Sequence[StateTally]:
+        """Return counts and sums of a batch, ordered by country, currency and state (see the port)."""
         with self._plainly(), self._snapshot():
-            return states_disk.tallies(self._connection, batch)
+            return states_disk.tallies(self._connection, batch, accepted_until)
 
     def known_tallies(self, batch: int) -> Sequence[StateTally]:
         """Return counts and sums of those rows of a batch that an earlier batch brought."""
@@ -222,25 +230,6 @@ class SqliteReader:
         """Return how many rows of each country `due` has for a batch."""
         with self._plainly(), self._snapshot():
             return states_disk.due_counts(self._connection, batch)
-
-    def count_in(self, batch: int, states: Collection[State], *, accepted_until: str | None = None) -> int:
-        """Return how many rows of a batch `standings_in` has."""
-        with self._plainly(), self._snapshot():
-            return states_disk.count_in(self._connection, batch, states, accepted_until=accepted_until)
-
-    def standings_in(
-        self,
-        batch: int,
-        states: Collection[State],
-        *,
-        accepted_until: str | None = None,
-        limit: int | None = None,
-    ) -> Iterator[RowStanding]:
-        """Yield the first `limit` rows of a batch that stand in `states`, in the sheet's order (see the port)."""
-        with self._plainly():
-            yield from states_disk.standings_in(
-                self._connection, batch, states, accepted_until=accepted_until, limit=limit
-            )
 
     def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
         """Return the facts that changed nothing, of one batch or of all, but those a person has answered since."""
@@ -300,30 +289,10 @@ class SqliteReader:
         with self._plainly():
             return messages.spool_end(self._connection)
 
-    def deeds(self, batch: int) -> Sequence[HistoryEntry]:
+    def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
-        kinds = ", ".join("?" for _ in HISTORY_KINDS)
-        found = self._fetch(
-            f"""SELECT f.seq, f.at, f.kind, f.details, c.row, f.attempt FROM fact f
-            LEFT JOIN covered c ON c.instruction = f.instruction AND c.batch = ?1
-            WHERE (f.kind = ?2 AND f.batch = ?1) OR (f.kind IN ({kinds}) AND c.row IS NOT NULL)
-            ORDER BY f.seq""",  # noqa: S608 - question marks of ours
-            (batch, BATCH_OPENED, *HISTORY_KINDS),
-        )
-        return [
-            deed
-            for seq, at, kind, details, row, attempt in found
-            for deed in history_of(seq, at, kind, details, row=row, attempt=attempt)
-        ]
-
-    def row(self, batch: int, row: int) -> tuple[int, Standing] | None:
-        """Return number and standing of the instruction behind a row of a batch."""
-        found = self._fetch(
-            """SELECT p.number, p.state, p.attempt, p.generation, p.possible_duplicate_of
-            FROM covered c JOIN progress p ON p.number = c.instruction WHERE c.batch = ? AND c.row = ?""",
-            (batch, row),
-        )
-        return next(((number, Standing(STATES[state], *rest)) for number, state, *rest in found), None)
+        with self._plainly(), self._snapshot():
+            return history_in(self._connection, batch)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""

@@ -6,7 +6,8 @@ of every other state are added up, found by their states' index, and what is lef
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 
 import apsw
 
@@ -21,6 +22,7 @@ from paygw_batch.journal.values import RowStanding, StateTally
 _BILLION = 1_000_000_000
 _AT_ONCE = 10_000
 _READY = State.READY.value
+_ACCEPTED = State.ACCEPTED.value
 
 _Sums = dict[tuple[str, str], tuple[int, int]]
 """Count and sum in minor units, by country and currency."""
@@ -49,6 +51,15 @@ _HELD = f"""SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN pro
 """Each once, however often the gateway contradicted it."""
 
 
+_PAGE = "SELECT row, instruction FROM covered WHERE batch = ? AND row > ? ORDER BY row LIMIT ?"
+_NUMBERED = """SELECT row, instruction FROM (
+        SELECT i.row, i.number AS instruction FROM carray(?2) wanted
+            CROSS JOIN instruction i ON i.batch = ?1 AND i.row = wanted.value
+        UNION ALL
+        SELECT k.row, k.instruction FROM carray(?2) wanted CROSS JOIN known k ON k.batch = ?1 AND k.row = wanted.value
+    ) ORDER BY row"""
+_DETAILS = f"""SELECT p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
+    FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value"""  # noqa: S608 - a constant of ours
 _LINES = """SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0), s.sent_orderid,
         s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
         CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
@@ -71,8 +82,8 @@ def standing_lines(connection: apsw.Connection, batch: int) -> Iterator[Sequence
         yield lines
 
 
-def tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
-    """Return counts and sums of a batch, ordered by country, currency and state.
+def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None = None) -> list[StateTally]:
+    """Return counts and sums of a batch, ordered by country, currency and state (see the port).
 
     Raises `JournalCorrupt` where the states' rows come to more than the batch.
     """
@@ -88,6 +99,8 @@ def tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
     if any(count < 0 or minor < 0 for count, minor in left.values()):
         raise JournalCorrupt(f"The rows of batch number {batch} come to more than the batch did when it was opened.")
     sums[most] = {key: found for key, found in left.items() if found[0]}
+    if accepted_until is not None and sums.get(_ACCEPTED):
+        sums[_ACCEPTED] = _accepted_by(connection, batch, accepted_until)
     return sorted(
         (
             StateTally(*key, STATES[state], *found)
@@ -106,6 +119,15 @@ def known_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
     ]
 
 
+def _accepted_by(connection: apsw.Connection, batch: int, until: str) -> _Sums:
+    """Return counts and sums of the accepted rows of a batch whose latest intent is not after `until`."""
+    found = _selected(connection, batch, {State.ACCEPTED}, until)
+    if found is None:
+        return {}
+    query, bindings = found
+    return _added_up(fetch(connection, _SUMMED.format(rows=query), bindings))
+
+
 def due_counts(connection: apsw.Connection, batch: int) -> dict[str, int]:
     """Return how many rows of each country may be sent: those that are ready and not held by evidence."""
     due: Counter[str] = Counter()
@@ -117,43 +139,87 @@ def due_counts(connection: apsw.Connection, batch: int) -> dict[str, int]:
     return {country: count for country, count in due.items() if count}
 
 
-def count_in(
-    connection: apsw.Connection, batch: int, states: Collection[State], *, accepted_until: str | None = None
-) -> int:
-    """Return how many rows of a batch stand in `states` (see `standings_in`)."""
-    found = _selected(connection, batch, states, accepted_until)
-    if found is None:
-        return 0
-    query, bindings = found
-    ((count,),) = fetch(connection, f"SELECT count(*) FROM ({query})", bindings)  # noqa: S608 - ours
-    return int(count)
+def rows(
+    connection: apsw.Connection,
+    batch: int,
+    *,
+    states: Collection[State] | None = None,
+    numbers: Collection[int] | None = None,
+    accepted_until: str | None = None,
+    after: int = 0,
+    limit: int | None = None,
+) -> Iterator[RowStanding]:
+    """Yield the wanted rows of a batch, in the sheet's order (see the port).
+
+    What is wanted is found first, as row and instruction alone; the rest of each row is read in groups.
+    """
+    if numbers is None:
+        if states is None:
+            found: Iterable[tuple[int, int]] = islice(_walked(connection, batch, after, limit), limit)
+        else:
+            found = in_states(connection, batch, states, accepted_until, after, limit)
+        yield from _described(connection, found)
+        return
+    standings = _described(connection, numbered(connection, batch, numbers, after))
+    if states is not None:
+        wanted = set(states)
+        standings = (one for one in standings if one.state in wanted and _is_old_enough(one, accepted_until))
+    yield from islice(standings, limit)
 
 
-def standings_in(
+def _is_old_enough(one: RowStanding, accepted_until: str | None) -> bool:
+    if one.state is not State.ACCEPTED or accepted_until is None:
+        return True
+    return one.intended_at is not None and one.intended_at <= accepted_until
+
+
+def _walked(connection: apsw.Connection, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
+    """Yield row and instruction of every row of a batch after row `after`; `limit` bounds what is read at a time."""
+    at_once = _AT_ONCE if limit is None else min(limit, _AT_ONCE)
+    while lines := fetch(connection, _PAGE, (batch, after, at_once)):
+        yield from lines
+        after = lines[-1][0]
+
+
+def numbered(
+    connection: apsw.Connection, batch: int, numbers: Collection[int], after: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield row and instruction of those of the rows `numbers` that a batch has after row `after`."""
+    ordered = array("q", sorted({number for number in numbers if number > after}))
+    for start in range(0, len(ordered), _AT_ONCE):
+        yield from fetch(connection, _NUMBERED, (batch, apsw.carray(ordered[start : start + _AT_ONCE])))
+
+
+def in_states(
     connection: apsw.Connection,
     batch: int,
     states: Collection[State],
-    *,
     accepted_until: str | None = None,
+    after: int = 0,
     limit: int | None = None,
-) -> Iterator[RowStanding]:
-    """Yield the first `limit` rows of a batch that stand in `states`, in the sheet's order (see the port)."""
+) -> Iterator[tuple[int, int]]:
+    """Yield row and instruction of the rows of a batch after row `after` that are in `states`, `limit` at the most."""
     found = _selected(connection, batch, states, accepted_until)
     if found is None:
         return
     query, bindings = found
-    ordered = f"SELECT row, number FROM ({query}) ORDER BY row LIMIT ?5"  # noqa: S608 - ours
-    rows, numbers = array("q"), array("q")
-    for row, number in connection.execute(ordered, (*bindings, -1 if limit is None else limit)):
+    ordered = f"SELECT row, number FROM ({query}) WHERE row > ?5 ORDER BY row LIMIT ?6"  # noqa: S608 - ours
+    # All of them are read at once: the caller may write to the journal between two rows.
+    rows, instructions = array("q"), array("q")
+    for row, instruction in connection.execute(ordered, (*bindings, after, -1 if limit is None else limit)):
         rows.append(row)
-        numbers.append(number)
-    details = f"""SELECT p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
-        FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value"""  # noqa: S608 - a constant of ours
-    for start in range(0, len(rows), _AT_ONCE):
-        group = apsw.carray(numbers[start : start + _AT_ONCE])
-        lines = zip(rows[start : start + _AT_ONCE], fetch(connection, details, (group,)), strict=True)
-        for row, (client_orderid, country, currency, minor, *columns) in lines:
-            yield row_standing(row, client_orderid, country, currency, minor, progress_of(columns))
+        instructions.append(instruction)
+    yield from zip(rows, instructions, strict=True)
+
+
+def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) -> Iterator[RowStanding]:
+    """Yield the rows that were found, with all that people read about them."""
+    remaining = iter(found)
+    while group := list(islice(remaining, _AT_ONCE)):
+        instructions = apsw.carray(array("q", (instruction for _, instruction in group)))
+        lines = fetch(connection, _DETAILS, (instructions,))
+        for (row, instruction), (client_orderid, country, currency, minor, *columns) in zip(group, lines, strict=True):
+            yield row_standing(row, instruction, client_orderid, country, currency, minor, progress_of(columns))
 
 
 def _selected(
@@ -216,6 +282,10 @@ def _of_state(connection: apsw.Connection, batch: int, state: str, bounds: tuple
     found = fetch(connection, _SUMMED.format(rows=_rows_in({State(state)})), (batch, *bounds))
     if state == _READY:
         found += fetch(connection, _SUMMED.format(rows=_UNTOUCHED), (batch, _touched_until(connection, bounds)))
+    return _added_up(found)
+
+
+def _added_up(found: Iterable[tuple[str, str, int, int, int]]) -> _Sums:
     sums: _Sums = {}
     for country, currency, count, billions, rest in found:
         rows, minor = sums.get((country, currency), (0, 0))

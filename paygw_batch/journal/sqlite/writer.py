@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from paygw_batch.journal.sqlite.rows import (
     progress_line,
     progress_of,
 )
+from paygw_batch.journal.sqlite.states import in_states, numbered
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
@@ -53,6 +55,9 @@ _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"
+_REJECTED = f"""SELECT p.number, p.client_orderid, b.operation, {PROGRESS}
+    FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value CROSS JOIN batch b ON b.number = p.batch
+    WHERE p.state = 'rejected'"""  # noqa: S608 - a constant of ours
 
 
 class SqliteJournal(SqliteReader):
@@ -172,21 +177,17 @@ class SqliteJournal(SqliteReader):
         self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt (see the port)."""
-        wanted = None if rows is None else set(rows)
-        released, row = 0, -1
+        released = 0
         with self._writing():
-            while found := self._fetch(
-                f"""SELECT c.row, p.number, p.client_orderid, b.operation, {PROGRESS}
-                FROM covered c JOIN progress p ON p.number = c.instruction JOIN batch b ON b.number = p.batch
-                WHERE c.batch = ? AND c.row > ? AND p.state = 'rejected' ORDER BY c.row LIMIT ?""",  # noqa: S608 - ours
-                (batch, row, _AT_ONCE),
-            ):
-                row = found[-1][0]
+            if rows is None:
+                found = in_states(self._connection, batch, {State.REJECTED})
+            else:
+                found = numbered(self._connection, batch, rows)
+            while group := array("q", (number for _, number in islice(found, _AT_ONCE))):
                 entries = [
                     self._release_entry(number, client_orderid, operation, progress, suffix, by, at)
-                    for sheet_row, number, client_orderid, operation, *columns in found
-                    if (wanted is None or sheet_row in wanted)
-                    and not is_in_quarantine(
+                    for number, client_orderid, operation, *columns in self._run(_REJECTED, (apsw.carray(group),))
+                    if not is_in_quarantine(
                         (progress := progress_of(columns)).standing, progress.intended_at, left_until
                     )
                 ]
