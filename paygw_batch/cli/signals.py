@@ -34,6 +34,16 @@ class Interruption:
                 if signal.getsignal(each) is not signal.SIG_IGN:
                     signal.signal(each, self._raise)
 
+    def heed_the_second(self) -> None:
+        """Take the signals back after a run: one is only kept, so that results are written; the next one raises.
+
+        What the run did is known by then, and its exit code has to say it, rows in doubt before an interruption.
+        """
+        if self._is_heeded:
+            for each in HEEDED:
+                if signal.getsignal(each) is not signal.SIG_IGN:
+                    signal.signal(each, self._keep)
+
     def ignore(self) -> None:
         """Hear no signal any more: the command has ended, and says so."""
         if self._is_heeded:
@@ -43,6 +53,10 @@ class Interruption:
     def sentence(self) -> str:
         """Return what an interrupted command says."""
         return "Interrupted." if self.has_sent else "Interrupted: nothing was sent."
+
+    def _keep(self, _signal: int, _frame: FrameType | None) -> None:
+        self.came = True
+        self.heed_again()
 
     def _raise(self, _signal: int, _frame: FrameType | None) -> None:
         # Kept as well: where an exception cannot go on (a callback of the interpreter), it would be lost.

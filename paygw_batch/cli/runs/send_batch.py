@@ -58,7 +58,7 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
             end = send(task, progress, lambda engine: _drain_on_signals(engine, progress))
         finally:
             # The event loop has given the signals back to the system.
-            interruption.heed_again()
+            interruption.heed_the_second()
     return reconcile(task.journal, task.batch, task.rules, out, screen, end=end, known=task.known, report=report)
 
 
