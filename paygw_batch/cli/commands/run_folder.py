@@ -171,11 +171,8 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
 
 
 def _worst_of(sheets: list[Summary]) -> ExitCode:
-    """Return the exit code of a folder. 3 says that nothing was sent, so a refused sheet among others is a 4.
-
-    Where a row needs a person (5), no refused sheet hides that.
-    """
+    """Return the exit code of a folder: the worst of its sheets, but no refused sheet (3) hides a row in doubt (5)."""
     codes = {summary.exit_code for summary in sheets} | {ExitCode.DONE}
-    if ExitCode.PERSON_NEEDED in codes or any(summary.sent_this_run for summary in sheets):
-        codes = {ExitCode.SOME_REJECTED if code is ExitCode.DEFECTS else code for code in codes}
+    if ExitCode.PERSON_NEEDED in codes:
+        codes -= {ExitCode.DEFECTS}
     return worst(codes)
