@@ -298,6 +298,8 @@ def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding
 def is_sole(candidate: Candidate) -> bool:
     """Whether no other attempt than the latest can have left under the latest one's order id."""
     standing = candidate.standing
+    if standing.possible_duplicate_of == 0:
+        return False  # it was said to be paid before any attempt of ours left: that word may come again
     if candidate.has_left_once:
         return True
     if standing.possible_duplicate_of is not None:

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -386,8 +387,7 @@ def _wrong_amounts(case: _Case) -> Iterator[str]:
 def _is_amount(amount: Decimal, decimals: int) -> bool:
     if not amount.is_finite() or amount <= 0:
         return False
-    exponent = amount.as_tuple().exponent
-    return isinstance(exponent, int) and -exponent <= decimals
+    return isinstance(exponent := amount.as_tuple().exponent, int) and -exponent <= decimals
 
 
 def _is_one_line(text: str) -> bool:
@@ -395,8 +395,6 @@ def _is_one_line(text: str) -> bool:
 
 
 def _is_ipv4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return ipaddress.IPv4Address(text) is not None
+    return False
