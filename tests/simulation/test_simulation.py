@@ -9,7 +9,7 @@ from tests.simulation.planted import BUGS
 from tests.simulation.seeds import first_failure, hunt
 from tests.simulation.story import play
 
-SEEDS = 10_000
+SEEDS = 2_000  # at some 40 ms a world on the shipping journal; 10,000 by command, `python -m tests.simulation`
 PIECES = 20
 SEEDS_FOR_A_BUG = 2_000
 
