@@ -50,7 +50,7 @@ def test_the_worlds_have_all_that_may_befall_a_run_in_them() -> None:
                 sources.add(source)
     assert two_batches
     assert operations == {"payout", "payin"}
-    assert sources == {"notification", "statement", "person"}
+    assert sources == {"notification", "statement", "person", "reply"}
     assert {"moved", "repeated", "contradicting", "resolved"} <= findings
     assert {"interrupted", "released", "not_sent", "unknown", "paid", "accepted", "rejected"} <= kinds
     assert {"resolved_paid", "resolved_rejected", "resolved_not_received"} <= kinds

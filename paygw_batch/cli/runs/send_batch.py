@@ -21,7 +21,7 @@ from paygw_batch.engine.ports import Progress
 from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.report.html import report_html
-from paygw_batch.report.summary import Summary
+from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.sheet.write.table import check_format, write_frame
@@ -59,7 +59,10 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
         finally:
             # The event loop has given the signals back to the system.
             interruption.heed_the_second()
-    return reconcile(task.journal, task.batch, task.rules, out, screen, end=end, known=task.known, report=report)
+    summary = reconcile(task.journal, task.batch, task.rules, out, screen, end=end, known=task.known, report=report)
+    if interruption.came:  # kept while the results were written
+        return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
+    return summary
 
 
 def _drain_on_signals(engine: Engine, progress: Progress) -> None:
