@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paygw_batch.clock import Now
-from paygw_batch.compose.parts import minor_units_of
+from paygw_batch.compose.operations import minor_units_of
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord, JournalReader

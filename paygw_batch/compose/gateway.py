@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paygw_batch.compose.notifications import authenticity, callback_url, field_names
-from paygw_batch.compose.parts import PAYOUT, as_answered, operation_of, require_complete
+from paygw_batch.compose.operations import as_answered, operation_of, require_complete
 from paygw_batch.compose.secrets import passphrase, secret_of
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules

@@ -3,7 +3,7 @@
 Apart from `parts.py`, so that a command that plans nothing loads no contracts of countries.
 """
 
-from paygw_batch.compose.parts import utc_now
+from paygw_batch.clock import utc_now
 from paygw_batch.journal import JournalReader
 from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.settings.configuration import Settings

@@ -4,9 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from paygw_batch.clock import utc_now
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import as_answered, intake_of, minor_units_of, real_world, take_in_waiting, utc_now
-from paygw_batch.compose.send import Task
+from paygw_batch.compose.operations import as_answered, minor_units_of
+from paygw_batch.compose.run_journal import intake_of, take_in_waiting
+from paygw_batch.compose.send import Task, real_world
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url

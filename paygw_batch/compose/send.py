@@ -1,28 +1,24 @@
 """Sending what is due in a batch, and telling how it stands: the part of a run that no screen has to do with."""
 
 import asyncio
+import random
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
+from paygw_batch.clock import utc_now
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import (
-    as_answered,
-    intake_of,
-    minor_units_of,
-    operation_of,
-    real_world,
-    require_complete,
-    take_in_waiting,
-    utc_now,
-)
+from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of, require_complete
+from paygw_batch.compose.run_journal import intake_of, take_in_waiting
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.engine.engine import Engine, Judge, Pace, RunEnd
 from paygw_batch.engine.gc_pause import gc_paused
-from paygw_batch.engine.ports import Prepare, Progress
+from paygw_batch.engine.ports import Prepare, Progress, World
 from paygw_batch.engine.threads import Away, JournalThread
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.gateway.classify import classify
@@ -35,6 +31,12 @@ from paygw_batch.report.totals import BatchTotals, books
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch, behind_sentence
 from paygw_batch.run.take_in import NotificationReader
 from paygw_batch.settings.configuration import Settings
+
+
+def real_world() -> World:
+    """Return the real clock, nonces of 128 random bits, and chance."""
+    return World(now=utc_now, nonce=partial(secrets.token_hex, 16), chance=random.random)
+
 
 TAKE_IN_EVERY_S = 2.0
 """How often a run takes in the notifications that came meanwhile."""

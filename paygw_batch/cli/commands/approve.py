@@ -16,8 +16,8 @@ from paygw_batch.cli.screen.approval_plan import (
     write_plan_page,
 )
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import utc_now
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import utc_now
 from paygw_batch.errors import UsageError
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument

@@ -31,16 +31,12 @@ from paygw_batch.cli.screen.approval_plan import (
     write_plan_page,
 )
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.journal import find_batch, journal_to_name
+from paygw_batch.compose.operations import minor_units_of, rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import (
-    find_batch,
-    journal_to_name,
-    minor_units_of,
-    rules_of,
-    utc_now,
-    validated_sheet,
-)
 from paygw_batch.compose.planning import planned_submission
+from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.errors import SheetRepeatsBatch, UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.report.changes import Change, changes

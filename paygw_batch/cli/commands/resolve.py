@@ -21,10 +21,11 @@ from paygw_batch.cli.runs.settle_by_order import (
 )
 from paygw_batch.cli.screen.batch_states import batch_summary
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import timestamp
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.approvals import needs_order
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
+from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.core.evidence import HOLDING
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency

@@ -17,8 +17,9 @@ from paygw_batch.cli.screen.batch_states import counted_once, states_of, summary
 from paygw_batch.cli.screen.gateway_messages import show_all_evidence, show_evidence, show_replies
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.watch import follow
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import find_batch, journal_to_read, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state

@@ -34,18 +34,13 @@ from paygw_batch.cli.runs.submit_sheet import (
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.approvals import default_plan
 from paygw_batch.compose.gateway import gateway_of
+from paygw_batch.compose.journal import journal_to_plan_with
+from paygw_batch.compose.operations import minor_units_of, require_complete, rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import (
-    PAYOUT,
-    journal_to_plan_with,
-    minor_units_of,
-    require_complete,
-    rules_of,
-    run_journal,
-    validated_sheet,
-)
 from paygw_batch.compose.planning import planned_submission
-from paygw_batch.core.batch import ControlTotals, differences
+from paygw_batch.compose.run_journal import run_journal
+from paygw_batch.compose.sheet import validated_sheet
+from paygw_batch.core.batch import PAYOUT, ControlTotals, differences
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.journal import JournalReader

@@ -15,8 +15,9 @@ from paygw_batch.cli.options import (
     worksheet_option,
 )
 from paygw_batch.cli.screen.screen import Screen, listed, warnings_told
+from paygw_batch.compose.operations import minor_units_of, rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
+from paygw_batch.compose.sheet import read_options, validated_sheet
 from paygw_batch.report.preview import filled_in_notes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet

@@ -14,9 +14,11 @@ from paygw_batch.cli.screen.approval_plan import (
 )
 from paygw_batch.cli.screen.batch_states import batch_summary
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import needs_order
+from paygw_batch.compose.journal import find_batch
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
-from paygw_batch.compose.parts import find_batch, run_journal, utc_now
+from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader

@@ -7,8 +7,9 @@ from decimal import Decimal
 from pathlib import Path
 
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import policy_of
-from paygw_batch.compose.parts import PAYIN, utc_now
+from paygw_batch.core.batch import PAYIN
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.files import write_whole
 from paygw_batch.report.plan_page import plan_lines, plan_page
