@@ -52,7 +52,7 @@ FLOORS = {
 """Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""
 
 ROOMS_OF_LIBRARIES = {
-    "httpx": {"gateway/http/transport.py"},
+    "httpx": {"gateway/http/httpx_transport.py"},
     "httptools": {"gateway/http"},
     # Approvals are between people of one company, and not the gateway's: their keys have a module of their own.
     "cryptography": {"gateway/signing/key.py", "sandbox", "run/approval_keys.py"},

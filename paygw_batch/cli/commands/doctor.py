@@ -23,6 +23,7 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.gateway.http.httpx_transport import GatewayClient
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.report.preview import filled_in
 from paygw_batch.report.summary import ExitCode, Summary, worst
@@ -50,7 +51,7 @@ class HealthCheck:
     code: ExitCode = ExitCode.USAGE
 
 
-@click.command("doctor", short_help="HealthCheck that everything is in place.")
+@click.command("doctor", short_help="Check that everything is in place.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and reachability, and show a sample signature. No payout is sent."""
@@ -249,8 +250,8 @@ def _gateway(settings: Settings, usable: Sequence[Rules], screen: Screen) -> Ite
 
 
 async def _probe(connection: GatewayAccess) -> TransportFault | None:
-    async with connection.transport:
-        return await connection.transport.probe()
+    async with GatewayClient(connection.transport) as client:
+        return await client.unreachable()
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
