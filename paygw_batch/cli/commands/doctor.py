@@ -25,7 +25,7 @@ from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rule
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.gateway.http.httpx_transport import GatewayClient
 from paygw_batch.gateway.message import TransportFault
-from paygw_batch.report.preview import filled_in
+from paygw_batch.report.defaults import filled_in
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.settings.configuration import Settings, unknown_variables

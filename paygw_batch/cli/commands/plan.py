@@ -20,7 +20,7 @@ from paygw_batch.cli.options import (
     strict_option,
     worksheet_option,
 )
-from paygw_batch.cli.runs.submit_sheet import known_sentence, may_repeat, refused, repeat_refused, show_findings
+from paygw_batch.cli.runs.submit_sheet import known_sentence, may_repeat, refused, repeat_refused, show_planned
 from paygw_batch.cli.screen.approval_plan import (
     document_told,
     known_maker,
@@ -31,6 +31,7 @@ from paygw_batch.cli.screen.approval_plan import (
     write_plan_page,
 )
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_findings
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.journal import find_batch, journal_to_name
 from paygw_batch.compose.operations import minor_units_of, rules_of
@@ -101,9 +102,9 @@ def command(
     with journal_to_name(settings, "plan") as journal:
         planned = planned_submission(settings, validated, journal, operation=operation, amend=amend, strict=strict)
         if planned.validated.defects.height and not skip_invalid:
-            show_findings(screen, planned)
+            show_planned(screen, planned)
             screen.finish(refused(planned, journal, strict=strict))
-        screen.findings("Defects", planned.validated.defects)
+        show_findings(screen, "Defects", planned.validated.defects)
         if not may_repeat(planned, screen, is_meant=repeats_meant):
             screen.finish(repeat_refused(planned, journal))
         findings = _findings(planned, journal, against, settings, minor_units := minor_units_of(rules))

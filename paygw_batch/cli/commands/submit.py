@@ -27,11 +27,12 @@ from paygw_batch.cli.runs.submit_sheet import (
     may_repeat,
     refused,
     repeat_refused,
-    show_findings,
+    show_planned,
     submit_sheet,
     with_warnings_told,
 )
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.compose.approvals import default_plan
 from paygw_batch.compose.gateway import gateway_of
 from paygw_batch.compose.journal import journal_to_plan_with
@@ -166,7 +167,7 @@ def _tried(asked: Submission, settings: Settings, journal: JournalReader, rules:
     planned = planned_submission(
         settings, asked.validated, journal, operation=operation, amend=asked.amend, strict=asked.strict
     )
-    show_findings(screen, planned)
+    show_planned(screen, planned)
     if planned.validated.defects.height and not asked.skip_invalid:
         return refused(planned, journal, strict=asked.strict)
     return _previewed(planned, journal, minor_units_of(rules), screen, repeats_meant=asked.repeats_meant)
@@ -176,7 +177,7 @@ def _previewed(
     plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, *, repeats_meant: bool
 ) -> Summary:
     counted = books(preview(plan, journal, minor_units), minor_units)
-    screen.books(counted)
+    show_totals(screen, counted)
     if not may_repeat(plan, screen, is_meant=repeats_meant, may_ask=False):
         return repeat_refused(plan, journal)
     ready = counted.states.get("ready", 0)

@@ -12,6 +12,7 @@ import polars as pl
 
 from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.send import Task, send, standings
@@ -24,7 +25,8 @@ from paygw_batch.report.html import report_html
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.report.workbook import workbook_of
-from paygw_batch.sheet.write.table import check_format, write_frame
+from paygw_batch.sheet.write.file_ending import table_ending
+from paygw_batch.sheet.write.table import write_frame
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -98,7 +100,7 @@ def write_results(
 ) -> None:
     """Write the reconciliation file (a workbook for people where it ends in .xlsx), and the report if one is asked."""
     if out.suffix.lower() == ".xlsx":
-        check_format(out)
+        table_ending(out)
         write_whole(out, workbook_of(frame, counted, batch))
     else:
         write_frame(frame, out)
@@ -120,6 +122,6 @@ def reconcile(
     """Write the reconciliation file of a batch, show its books, and return how its rows stand after a run's `end`."""
     stand = standings(journal, batch, rules, end, known=known)
     write_results(stand.frame, stand.books, batch, out, report)
-    screen.books(stand.books)
+    show_totals(screen, stand.books)
     told = f"{stand.summary.message} The reconciliation is in {out}."
     return replace(stand.summary, message=told, reconciliation=out)

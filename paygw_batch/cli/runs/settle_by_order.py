@@ -12,7 +12,6 @@ from paygw_batch.cli.screen.approval_plan import (
     show_content,
     show_signatures,
 )
-from paygw_batch.cli.screen.batch_states import batch_summary
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import needs_order
@@ -22,6 +21,7 @@ from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.run.settlement_order import SettlementOrder, make_order, order_content, order_in_force

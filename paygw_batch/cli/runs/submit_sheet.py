@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paygw_batch.cli.runs.send_batch import send_and_reconcile
-from paygw_batch.cli.screen.screen import Screen, warnings_told
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_findings, warnings_told
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import require_approval
 from paygw_batch.compose.gateway import GatewayAccess
@@ -84,7 +85,7 @@ def submit_sheet(
         amend=submission.amend,
         strict=submission.strict,
     )
-    show_findings(screen, planned)
+    show_planned(screen, planned)
     if planned.validated.defects.height and not submission.skip_invalid:
         if submission.rejects is not None:
             write_rejects(planned.validated, submission.rejects)
@@ -112,10 +113,10 @@ def submit_sheet(
     return with_warnings_told(summary, planned)
 
 
-def show_findings(screen: Screen, plan: Plan) -> None:
+def show_planned(screen: Screen, plan: Plan) -> None:
     """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
-    screen.findings("Defects", plan.validated.defects)
-    screen.findings("Warnings", plan.warnings)
+    show_findings(screen, "Defects", plan.validated.defects)
+    show_findings(screen, "Warnings", plan.warnings)
     if plan.known_rows:
         screen.say(known_sentence(plan.known_rows))
 
