@@ -16,15 +16,15 @@ from typing import TypeAlias
 import polars as pl
 
 from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.background_run import BackgroundRun, RowOutcome, RunHandle
+from paygw_batch.compose.actions.send import Standings, Task, send, standings
 from paygw_batch.compose.approvals import default_plan, require_approval
-from paygw_batch.compose.background_run import BackgroundRun, RowOutcome, RunHandle
 from paygw_batch.compose.gateway import GatewayAccess, gateway_of
 from paygw_batch.compose.journal import Tell, find_batch, journal_to_read
 from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.operator import in_words, person
 from paygw_batch.compose.planning import planned_submission
 from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.send import Standings, Task, send, standings
 from paygw_batch.compose.sheet import validated_frame, validated_sheet
 from paygw_batch.core.batch import PAYOUT, ControlTotals, differences
 from paygw_batch.core.outcome import Outcome, OutcomeKind

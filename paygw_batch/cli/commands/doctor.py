@@ -14,10 +14,11 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.approvals import policy_of
-from paygw_batch.compose.gateway import GatewayAccess, Signing, gateway_of, signer_key, signing_of
+from paygw_batch.compose.gateway import GatewayAccess, gateway_of
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.compose.operations import as_answered, operation_of, rules_of
+from paygw_batch.compose.signing import Signing, signer_key, signing_of
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation

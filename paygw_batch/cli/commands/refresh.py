@@ -14,13 +14,14 @@ from paygw_batch.cli.runs.run_report import reported
 from paygw_batch.cli.runs.send_batch import checked_out, reconcile
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
-from paygw_batch.compose.gateway import gateway_of, signer_key
+from paygw_batch.compose.actions.refresh_run import refresh, require_enquiry
+from paygw_batch.compose.actions.send import Task
+from paygw_batch.compose.gateway import gateway_of
 from paygw_batch.compose.journal import find_batch
 from paygw_batch.compose.operations import require_gateway, rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.refresh_run import refresh, require_enquiry
 from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.send import Task
+from paygw_batch.compose.signing import signer_key
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.report.summary import Summary
 from paygw_batch.run.refresh import Refresh, Refreshed

@@ -12,13 +12,14 @@ from paygw_batch.cli.runs.run_report import reported
 from paygw_batch.cli.runs.send_batch import checked_out, send_and_reconcile
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.gateway import gateway_of, signer_key
+from paygw_batch.compose.actions.send import Task
+from paygw_batch.compose.gateway import gateway_of
 from paygw_batch.compose.journal import find_batch
 from paygw_batch.compose.operations import require_complete, require_gateway, rules_of
 from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.send import Task
+from paygw_batch.compose.signing import signer_key
 from paygw_batch.core.lifecycle import State
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence

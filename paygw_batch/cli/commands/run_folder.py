@@ -16,11 +16,12 @@ from paygw_batch.cli.runs.run_report import reported
 from paygw_batch.cli.runs.submit_sheet import Submission, submit_sheet
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.gateway import gateway_of, signer_key
+from paygw_batch.compose.gateway import gateway_of
 from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.sheet import validated_sheet
+from paygw_batch.compose.signing import signer_key
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError

@@ -14,8 +14,8 @@ from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
+from paygw_batch.compose.actions.send import Task, send, standings
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
-from paygw_batch.compose.send import Task, send, standings
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.ports import Progress

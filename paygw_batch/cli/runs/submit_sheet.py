@@ -8,12 +8,12 @@ from paygw_batch.cli.runs.send_batch import send_and_reconcile
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_findings, warnings_told
 from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.send import Task
 from paygw_batch.compose.approvals import require_approval
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.planning import planned_submission
-from paygw_batch.compose.send import Task
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state

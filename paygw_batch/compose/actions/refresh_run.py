@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 
 from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.send import Task, real_world
 from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of
 from paygw_batch.compose.run_journal import intake_of, take_in_waiting
-from paygw_batch.compose.send import Task, real_world
 from paygw_batch.countries.load import load_enquiry
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
