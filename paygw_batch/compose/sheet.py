@@ -4,7 +4,8 @@ from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.compose.operations import operation_of
+from paygw_batch.compose.operations import operation_of, require_complete
+from paygw_batch.core.batch import ControlTotals, differences
 from paygw_batch.countries.load import load_operation, operation_names
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
@@ -51,3 +52,10 @@ def read_options(settings: Settings, operation: str, worksheet: str | None = Non
         aliases=known_headings(settings.sheet.column_profile, settings.columns),
         operation=operation,
     )
+
+
+def require_as_stated(settings: Settings, rules: Rules, validated: Validated, stated: ControlTotals | None) -> None:
+    """Raise `SheetError` unless a sheet has the stated totals, and `ConfigurationError` for a key that it needs."""
+    if stated is not None and (wrong := differences(stated, validated.totals)):
+        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+    require_complete(settings, rules, set(validated.counts.filter("valid")["country"]))

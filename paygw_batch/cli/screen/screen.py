@@ -86,9 +86,9 @@ class Screen:
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a person, and return whether the answer was yes. Whatever else ends the question is a no."""
+        """Ask a person, and return whether the answer was yes. Where nobody can be asked, the answer is no."""
         try:
-            return click.confirm(question, default=False)
+            return self.asks() and click.confirm(question, default=False)
         except click.Abort:
             self.out.print()
             return False
