@@ -6,21 +6,22 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import polars as pl
 
 from paygw_batch.compose.actions.background_run import BackgroundRun, RowOutcome, RunHandle
+from paygw_batch.compose.actions.continue_batch import continued_batch
 from paygw_batch.compose.actions.send import Standings, Task, send, standings
 from paygw_batch.compose.actions.submit_sheet import RefusedSheet, Submission, Surface, submit_sheet
 from paygw_batch.compose.approvals import default_plan
-from paygw_batch.compose.gateway import GatewayAccess, gateway_of
-from paygw_batch.compose.journal import Tell, find_batch, journal_to_read
+from paygw_batch.compose.gateway import gateway_of
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.operator import in_words, person
 from paygw_batch.compose.run_journal import run_journal
@@ -39,7 +40,7 @@ from paygw_batch.errors import (
     SheetError,
     UsageError,
 )
-from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.report.summary import ExitCode
 from paygw_batch.run.submit import Plan
@@ -208,7 +209,10 @@ class Payouts:
             def send_planned(task: Task, plan: Plan) -> Finished:
                 return _sent(task, parts, plan.warnings)
 
-            with self._opened(parts.note) as (gateway, journal):
+            with (
+                gateway_of(self._settings, self._rules, self._environ) as gateway,
+                run_journal(self._settings, _HOLDER, parts.note) as journal,
+            ):
                 result = submit_sheet(asked, self._settings, self._rules, gateway, journal, Surface(), send_planned)
             return _refused(result) if isinstance(result, RefusedSheet) else result
 
@@ -219,9 +223,9 @@ class Payouts:
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            with self._opened(parts.note) as (gateway, journal):
-                record = self._found(journal, batch)
-                return _sent(Task(self._settings, self._rules, gateway, journal, record), parts, no_defects())
+            find = partial(self._found, batch=batch)
+            with continued_batch(self._settings, _HOLDER, find, self._environ, parts.note) as task:
+                return _sent(task, parts, no_defects())
 
         return BackgroundRun(work, stop_on=stop_on)
 
@@ -247,14 +251,6 @@ class Payouts:
         if isinstance(sheet, pl.DataFrame):
             return validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
         return validated_sheet(self._settings, self._rules, path, reference=reference)
-
-    @contextmanager
-    def _opened(self, tell: Tell) -> Iterator[tuple[GatewayAccess, Journal]]:
-        with (
-            gateway_of(self._settings, self._rules, self._environ) as gateway,
-            run_journal(self._settings, _HOLDER, tell) as journal,
-        ):
-            yield gateway, journal
 
 
 def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
