@@ -1,14 +1,13 @@
 """Holds the configured journal for a run, and takes in the notifications that wait for it."""
 
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.journal import Tell, open_to_write
 from paygw_batch.errors import HolderKind, InboxDamaged, JournalHeld
-from paygw_batch.journal import InboxEnd, InboxReader, Journal, JournalReader, SqliteJournal, inbox_path
+from paygw_batch.journal import InboxReader, Journal, JournalReader, SqliteJournal, inbox_path
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.run.take_in import NotificationReader
 from paygw_batch.settings.configuration import Settings
@@ -44,12 +43,12 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
 
 
 def intake_of(settings: Settings) -> NotificationReader:
-    """Return what takes notifications from the spool into the journal."""
+    """Return what takes notifications from the inbox into the journal."""
     return NotificationReader(settings.journal_path(), settings.words(), utc_now)
 
 
 def take_in_waiting(intake: NotificationReader, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
-    """Take in the notifications that wait. A damaged spool is told, and stops nothing: payouts do not need it."""
+    """Take in the notifications that wait. A damaged inbox is told, and stops nothing: payouts do not need it."""
     try:
         findings = intake.take(journal)
     except InboxDamaged as error:
@@ -60,10 +59,10 @@ def take_in_waiting(intake: NotificationReader, journal: Journal, tell: Tell, *,
         tell(f"{findings.total():,} notifications were taken in: {told}.")
 
 
-def waiting_in_spool(settings: Settings, journal: JournalReader) -> int:
-    """Return how many notifications the journal has not taken in yet. Raises `InboxDamaged`."""
-    reader = InboxReader(inbox_path(settings.journal_path()))
-    return len(reader.after(InboxEnd(*journal.spool_end()), limit=sys.maxsize))
+def waiting_in_inbox(settings: Settings, journal: JournalReader) -> int:
+    """Check the inbox; return how many notifications the journal has not taken in yet. Raises `InboxDamaged`."""
+    with closing(InboxReader(inbox_path(settings.journal_path()))) as inbox:
+        return inbox.verify(journal.inbox_end())
 
 
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:

@@ -51,7 +51,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     names = field_names(settings, load_operation(PAYOUT))
     check = authenticity(settings, names, os.environ)
     section = settings.notifications
-    with closing(_open_spool(settings)) as spool, closing(Keeper(spool)) as keeper:
+    with closing(_open_inbox(settings)) as inbox, closing(Keeper(inbox)) as keeper:
         app = ListenerApp(
             path,
             read=partial(read_notification, names=names, check=check),
@@ -60,7 +60,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
             now=lambda: timestamp(utc_now()),
             monotonic_s=time.monotonic,
         )
-        taking = _Taking(settings, spool, screen)
+        taking = _Taking(settings, inbox, screen)
         if check is None:
             screen.notes(["No authenticity check is configured: a notification is evidence for a person to confirm."])
 
@@ -89,7 +89,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     )
 
 
-def _open_spool(settings: Settings) -> Inbox:
+def _open_inbox(settings: Settings) -> Inbox:
     taken = InboxEnd()
     if (
         settings.uses_sandbox and not settings.journal_path().exists()
@@ -97,17 +97,17 @@ def _open_spool(settings: Settings) -> Inbox:
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = InboxEnd(*journal.spool_end())
+            taken = journal.inbox_end()
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
 class _Taking:
     """Takes notifications in while no run holds the journal, for a moment at a time, so that a run can always start."""
 
-    def __init__(self, settings: Settings, spool: Inbox, screen: Screen) -> None:
+    def __init__(self, settings: Settings, inbox: Inbox, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
         self._settings = settings
-        self._spool = spool
+        self._inbox = inbox
         self._screen = screen
         self._intake: NotificationReader = intake_of(settings)
         self._taken = -1
@@ -134,13 +134,13 @@ class _Taking:
 
     def _take_for_a_moment(self) -> bool:
         """Take in some of what waits; return whether the journal could be used, or is only in use."""
-        if self._spool.end.number <= self._taken or not self._settings.journal_path().exists():
+        if self._inbox.end.number <= self._taken or not self._settings.journal_path().exists():
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
                 journal.interrupt(timestamp(utc_now()))
                 self.findings += self._intake.take(journal, at_most=AT_ONCE)
-                self._taken, _ = journal.spool_end()
+                self._taken, _ = journal.inbox_end()
         except JournalHeld:
             return True
         except JournalError as error:

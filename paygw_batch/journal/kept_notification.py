@@ -12,7 +12,7 @@ from paygw_batch.journal.facts.codec import canonical
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNotification:
+class Notification:
     """A notification that was kept. `received_at` is UTC, ISO 8601 with `Z`.
 
     `problem` is the cause why it could not be read, and empty otherwise; of one that could not be read `body` may be
@@ -29,23 +29,25 @@ class KeptNotification:
     claim: Claim = field(repr=False)
 
 
-def encode_notification(notice: KeptNotification) -> str:
-    """Return `notice` as one line of text."""
-    fields = {name: getattr(notice, name) for name in ("received_at", "method", "content_type", "query", "length")}
-    said = asdict(notice.claim) | {"proof": notice.claim.proof.value}
-    body = base64.b64encode(notice.body).decode("ascii")
-    return canonical(fields | {"body": body, "problem": notice.problem, "said": said})
+def encode_notification(notification: Notification) -> str:
+    """Return `notification` as one line of text."""
+    fields = {
+        name: getattr(notification, name) for name in ("received_at", "method", "content_type", "query", "length")
+    }
+    said = asdict(notification.claim) | {"proof": notification.claim.proof.value}
+    body = base64.b64encode(notification.body).decode("ascii")
+    return canonical(fields | {"body": body, "problem": notification.problem, "said": said})
 
 
-def decode_notification(text: str) -> KeptNotification:
+def decode_notification(text: str) -> Notification:
     """Return what `encode_notification` made this of. Raises `InboxDamaged` when it could not have."""
     try:
         fields = json.loads(text)
         said = fields.pop("said")
         claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said.get("times", {}))})
-        return KeptNotification(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
+        return Notification(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InboxDamaged("A notification in the spool does not read as one.") from None
+        raise InboxDamaged("A notification in the inbox does not read as one.") from None
 
 
 def _times(stated: Mapping[str, Any]) -> StatedTimes:
