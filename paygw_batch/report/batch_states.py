@@ -7,6 +7,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
+from paygw_batch.report.next_step import batch_in_command_words, batch_steps
 from paygw_batch.report.summary import Summary, of_states
 
 
@@ -79,24 +80,5 @@ def end_sentence(
     parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
     if stop_reason:
         parts.append(f"The run stopped early: {stop_reason}")
-    if states.get("in_doubt"):
-        parts.append(
-            "Rows in doubt may have been paid and are never sent again by themselves: "
-            f"`paygw-batch status {batch.batch}` says what to do about each."
-        )
-    if contradictions:
-        parts.append(
-            f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them, and "
-            "which rows they hold."
-        )
-    if waiting:
-        parts.append(
-            f"{waiting:,} messages of the gateway wait for a person: `paygw-batch status {batch.batch}` shows them."
-        )
-    if interrupted:
-        parts.append("Interrupted: run the same command again to continue.")
-    elif states.get("ready"):
-        parts.append(f"`paygw-batch resume {batch.batch}` sends the rows that are ready.")
-    if states.get("rejected"):
-        parts.append(f"`paygw-batch retry {batch.batch}` gives rejected rows another attempt.")
-    return " ".join(parts)
+    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+    return " ".join([*parts, *(batch_in_command_words(step, count, batch.batch) for step, count in steps)])
