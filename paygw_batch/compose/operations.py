@@ -10,7 +10,7 @@ from paygw_batch.settings.configuration import Settings
 
 
 def rules_of(settings: Settings, operation: str) -> Rules:
-    """Return what every country asks of an operation, with the operator's terms."""
+    """Return the rules of every country for an operation, with the operator's terms."""
     return load_rules(operation, settings.terms(operation))
 
 

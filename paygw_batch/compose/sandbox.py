@@ -1,4 +1,4 @@
-"""Configures the built-in gateway: it expects what the settings send, and proves what it notifies of."""
+"""Configures the built-in gateway from the settings: the requests it accepts, and the proof of its notifications."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
 from paygw_batch.settings.configuration import Settings
 
 RECORD_NAME = "sandbox-record.csv"
-"""What the built-in gateway accepted of payouts, beside the journal."""
+"""The file, beside the journal, of the payouts that the built-in gateway accepted."""
 ENQUIRY_PROFILE = "paynet-v4"
 """The status enquiry that the built-in gateway answers."""
 

@@ -34,10 +34,10 @@ class Signing:
     signer: Signer
     rules: Rules
     callback_url: str | None = field(repr=False)
-    """Where the gateway is told to send notifications, the token in its place."""
+    """The callback address for the gateway, the token in its place."""
 
     def preparer(self, signers: Signers) -> Preparer:
-        """Return what a run prepares its requests with."""
+        """Return the preparer of a run's requests."""
         urls = {**self.signer.supplies.urls, "server_callback_url": self.callback_url}
         signer = replace(self.signer, supplies=replace(self.signer.supplies, urls=urls))
         return Preparer(self.rules, signer, signers)
@@ -100,7 +100,7 @@ def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
 
 
 def signer_of(settings: Settings, rules: Rules, key: PrivateKey, base_url: str, environ: Mapping[str, str]) -> Signer:
-    """Return what signs requests of the rules' operation for the gateway at `base_url`.
+    """Return the signer of requests of the rules' operation, for the gateway at `base_url`.
 
     The token's place in the callback address is left open.
     Raises `ConfigurationError` for settings that are not complete.
@@ -116,7 +116,7 @@ def signer_of(settings: Settings, rules: Rules, key: PrivateKey, base_url: str, 
 
 
 def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
-    """Return what signs for the gateway, without a way to it. The settings must be complete.
+    """Return the signing for the gateway, without access to it. The settings must be complete.
 
     The built-in gateway is not started: it stands at another port each time, so it is signed for at `SANDBOX_URL`.
     """

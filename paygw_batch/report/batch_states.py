@@ -12,7 +12,7 @@ from paygw_batch.report.summary import Summary, of_states
 
 
 def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:
-    """Return the summary of a batch as it stands, without reading its sheet."""
+    """Return the summary of a batch as it is now, without reading its sheet."""
     return summary_of(journal, record, journal.tallies(record.number), minor_units)
 
 
@@ -35,7 +35,7 @@ def summary_of(
 
 
 def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
-    """Return how many rows of a batch's sheet stand in each state: those without an instruction are invalid."""
+    """Return how many rows of a batch's sheet have each state; rows without an instruction are invalid."""
     counts: Counter[str] = Counter()
     for tally in tallies:
         counts[shown_state(tally.state)] += tally.count
@@ -76,7 +76,7 @@ def end_sentence(
     stop_reason: str | None = None,
     interrupted: bool = False,
 ) -> str:
-    """Return what a run came to, and what a person should do next; so much evidence is `waiting` for one."""
+    """Return the message at the end of a run: states and next steps. `waiting` counts messages for a person."""
     parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
     if stop_reason:
         parts.append(f"The run stopped early: {stop_reason}")

@@ -16,7 +16,7 @@ from paygw_batch.sheet.instructions.pages import from_pages
 
 
 def _ours(name: str) -> str:
-    """Return what a column of the journal's is called beside those of a sheet: no sheet has such a name."""
+    """Return the name of a journal's column beside those of a sheet: no sheet has such a name."""
     return name if name == "row" else f"\0{name}"
 
 
@@ -116,13 +116,13 @@ def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
 
 
 def _check_states(batch: BatchRecord, joined: pl.DataFrame) -> None:
-    """Hold the invariant that the journal pays the rows that were found valid, and no others."""
+    """Check the invariant that the journal pays the rows that were found valid, and no others."""
     if not joined.select((pl.col("valid") == pl.col(_ours("state")).is_not_null()).all()).item():
         raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
 
 
 def _check_amounts(paid_for: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
-    """Hold the invariant that every amount shown is the amount the journal pays, and with that every sum."""
+    """Check the invariant that every amount shown is the amount the journal pays, and with that every sum."""
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     shown = readable_amount("amount") * pl.col("currency").replace_strict(factors, return_dtype=pl.Decimal(10, 0))
     off = paid_for.filter(shown.ne_missing(pl.col(_ours("minor")).cast(pl.Decimal(38, 0))))

@@ -1,4 +1,4 @@
-"""Taking notifications from the inbox into the journal: by whoever holds it, and each of them once."""
+"""Takes notifications from the inbox into the journal, each of them once. The caller holds the journal."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class NotificationReader:
         self._now = now
 
     def take(self, journal: Journal, *, at_most: int | None = None) -> Counter[Finding]:
-        """Take in all that waits (or so many), up to the first about a row in flight; return what came of them.
+        """Take in all that waits (or so many), up to the first about a row in flight; return their findings.
 
         Raises `InboxDamaged`; what was taken in by then is in the journal.
         """

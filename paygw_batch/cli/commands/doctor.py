@@ -35,7 +35,7 @@ from paygw_batch.sheet.read.profiles import known_headings
 
 
 class Health(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     GOOD = "ok"
     WARNING = "look"
@@ -44,7 +44,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One thing that was looked at. `code` is what a bad one makes the program end with."""
+    """One check and its result. `code` is the exit code of the program when it went wrong."""
 
     what: str
     health: Health
@@ -256,7 +256,7 @@ async def _probe(connection: GatewayAccess) -> TransportFault | None:
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
-    """Show what an invented row would be signed over: what an integrator compares with the gateway's own."""
+    """Show how an invented row would be signed. An integrator compares it with the gateway's own base string."""
     instruction = _invented(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S

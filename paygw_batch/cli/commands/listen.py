@@ -33,7 +33,7 @@ from paygw_batch.settings.configuration import Settings
 TAKE_IN_EVERY_S = 1.0
 """How often the listener looks whether the journal is free to take in what waits."""
 AFTER_TROUBLE_S = 30.0
-"""How long it leaves a journal alone that could not be used."""
+"""How long the listener waits before it tries a journal again that could not be used."""
 
 
 @click.command("listen", short_help="Receive notifications.")

@@ -57,7 +57,7 @@ def _told(summary: Summary, done: Refreshed) -> Summary:
 
 
 def _drain_on_signals(one: Refresh, screen: Screen) -> None:
-    """At a signal nothing new is asked; what was asked is waited for."""
+    """At a signal, send no new enquiry; wait for those under way."""
 
     def heed() -> None:
         screen.say("Stopping: nothing new is asked; enquiries under way are waited for.")

@@ -37,7 +37,7 @@ _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every sheet of a folder is submitted with."""
+    """The parts that every sheet of a folder is submitted with."""
 
     settings: Settings
     rules: Rules
@@ -105,7 +105,7 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
 
 
 def _submit(claimed: Claimed, run: _Run) -> Summary:
-    """Submit one sheet. What is wrong with it is its summary; what is wrong with us ends the whole run."""
+    """Submit one sheet. A fault of the sheet is its summary; a fault of ours ends the whole run."""
     try:
         validated = validated_sheet(run.settings, run.rules, claimed.path, reference=None)
         run.screen.notes(validated.sheet.notes)
@@ -132,7 +132,7 @@ def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
 
 
 def _told(sheets: list[tuple[str, Summary]]) -> Summary:
-    """Return what a whole folder came to."""
+    """Return the summary of a whole folder."""
     states: Counter[str] = Counter()
     sums: dict[str, dict[str, Decimal]] = {}
     for _, summary in sheets:

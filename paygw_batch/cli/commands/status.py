@@ -151,7 +151,7 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
 
 
 def _show_steps(found: BatchStatus, screen: Screen) -> None:
-    """Show what to do about the first rows that need a person."""
+    """Show the next step for the first rows that need a person."""
     count = found.needing
     if count:
         screen.say(f"What to do next ({count:,} {'row needs' if count == 1 else 'rows need'} a person):")
@@ -255,7 +255,7 @@ def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
 
 
 def age_text(age: timedelta) -> str:
-    """Return an age as people say it, in its two largest units."""
+    """Return an age in words, in its two largest units."""
     minutes = max(0, int(age.total_seconds() // 60))
     days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
     if days:

@@ -1,4 +1,4 @@
-"""What a run tells the house it runs in, beside its exit code: log, metrics, and a hook.
+"""Reports a run to the machine that it runs on, beside its exit code: log, metrics, and a hook.
 
 None of it can change what the run came to: a mail that cannot be sent is said on standard error, and that is all.
 """
@@ -29,7 +29,7 @@ METRICS_MODE = 0o644
 
 @dataclass(slots=True)
 class Report:
-    """What a run came to. `summary` is set by the command before its block ends."""
+    """The summary of a run. The command sets it before its block ends."""
 
     summary: Summary
 

@@ -1,4 +1,4 @@
-"""Carrying a batch to the gateway and its results back: what submit, resume and retry have in common."""
+"""Sends a batch from the command line, and writes its results: for submit, resume, retry and refresh."""
 
 import asyncio
 import os
@@ -71,7 +71,7 @@ def continued(
     wait: bool,
     force: bool,
 ) -> Iterator[Continued]:
-    """Hold what it takes to continue a batch (None: the one that has rows to send), and report how that ended."""
+    """Hold the journal and the gateway for a batch (None: the one that has rows to send), and report how that ended."""
     guard = guard_of(invocation, settings, force=force)
     guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), reporting=True)
     require_gateway(settings)
@@ -164,7 +164,7 @@ def reconcile(
     known: int = 0,
     report: Path | None = None,
 ) -> Summary:
-    """Write the reconciliation file of a batch, show its books, and return how its rows stand after a run's `end`."""
+    """Write the reconciliation file of a batch, show its totals, and return its summary after a run's `end`."""
     stand = standings(journal, batch, rules, end, known=known)
     write_results(stand.frame, stand.books, batch, out, report)
     show_totals(screen, stand.books)

@@ -1,4 +1,4 @@
-"""What `status` shows of the gateway's messages: those that wait for a person, and how many there are of each kind."""
+"""Shows the gateway's messages for `status`: those that wait for a person, and how many there are of each kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never
@@ -14,7 +14,7 @@ SHOWN_MESSAGES = 20
 
 
 def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch; return what waits for a person, as --json tells it."""
+    """Show the evidence about a batch; return what waits for a person, as --json has it."""
     show_counts("Messages of the gateway about its rows", found.evidence, screen)
     waiting = found.waiting
     if waiting:
@@ -39,7 +39,7 @@ def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]
 
 
 def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
-    """Show the raw replies that are kept about a row; return them as --json tells them.
+    """Show the raw replies that are kept about a row; return them as --json has them.
 
     Raises `UsageError` for a row that the batch does not have.
     """

@@ -24,7 +24,7 @@ from paygw_batch.report.summary import ExitCode, Summary, of_states, worst
 from paygw_batch.settings.configuration import Settings
 
 PERSON_STATES = ("in_doubt", "rejected", "returned")
-"""The states that wait for a person, whatever else holds."""
+"""The states that always wait for a person."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Asking after a batch: settings become the parts of a refresh."""
+"""Asks the gateway after a batch, by the settings."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ def require_enquiry(settings: Settings) -> str:
 
 
 def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
-    """Ask after the rows of a batch that are accepted or in doubt, in an event loop of its own.
+    """Ask after the rows of a batch that are accepted or in doubt. The event loop starts and ends here.
 
     `watch` is given the refresh inside the loop, before it starts: whoever wants to drain it keeps it.
     """
