@@ -91,7 +91,7 @@ class Drop:
         self._now = now
 
     def claim_all(self) -> Iterator[Claimed]:
-        """Yield the sheets that an earlier run left, then every settled sheet, oldest first. Each is claimed in its turn."""
+        """Yield the sheets that an earlier run left, then every settled sheet, oldest first."""
         try:
             for place in (self._working, self._folder / "done", self._folder / "refused"):
                 place.mkdir(mode=0o700, exist_ok=True)
