@@ -42,7 +42,6 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.processes import forbid_core_dumps
-from paygw_batch.report.summary import ExitCode
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.model import Validated, no_defects
@@ -75,7 +74,7 @@ _HOLDER = "a Python program"
 
 
 class Conclusion(StrEnum):
-    """The result of a batch, the most serious first. Each is one exit code of the commands."""
+    """The result of a batch, the most serious first. Each is one exit code of the commands, under its name."""
 
     PERSON_NEEDED = "person_needed"
     """At least one row is in doubt, or the journal holds contradicting evidence. Never submit such a row otherwise."""
@@ -87,15 +86,6 @@ class Conclusion(StrEnum):
     """Finished, but some rows are rejected, returned, or invalid and left out."""
     DONE = "done"
     """Every row is accepted or paid."""
-
-
-_CONCLUSIONS: Mapping[ExitCode, Conclusion] = {
-    ExitCode.PERSON_NEEDED: Conclusion.PERSON_NEEDED,
-    ExitCode.STOPPED_EARLY: Conclusion.STOPPED_EARLY,
-    ExitCode.INTERRUPTED: Conclusion.INTERRUPTED,
-    ExitCode.SOME_REJECTED: Conclusion.SOME_REJECTED,
-    ExitCode.DONE: Conclusion.DONE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +252,7 @@ def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
 def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
     summary = found.summary
     return Finished(
-        conclusion=_CONCLUSIONS[summary.exit_code],
+        conclusion=Conclusion[summary.exit_code.name],
         message=summary.message,
         batch=summary.batch or "",
         states=summary.states,

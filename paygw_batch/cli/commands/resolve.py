@@ -2,29 +2,33 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
-from paygw_batch.cli.runs.settle_by_order import OrderFile, naming_the_order, order_file, write_order
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.settle_rows import (
     AskedStatement,
+    OrderNeeded,
     as_of_time,
     carry_out_order,
     carry_out_statement,
     match,
     needs_order_sentence,
+    prepare_order,
     settle_by_word,
 )
 from paygw_batch.compose.approvals import needs_order, required_policy
 from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.operator import in_words, person
+from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
 from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
@@ -36,12 +40,20 @@ from paygw_batch.run.match_statement import Matched
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.run.resolve import Settlement
 from paygw_batch.run.settlement_order import SettlementOrder
-from paygw_batch.run.signed_document import read_document
+from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.statement.read import read_statement
+from paygw_batch.statement.read import Statement, read_statement
 
 SHOWN_LINES = 20
 """How many lines of a kind are listed on a screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OrderFile:
+    """Where an order is to be written, and the key of its maker."""
+
+    out: Path
+    key: Path
 
 
 @click.command("resolve", short_help="Settle rows in doubt.")
@@ -89,7 +101,7 @@ def command(
     who = person(by)
     words = None if evidence is None else in_words(evidence, "--evidence")
     settings = settings_of(invocation)
-    to_order = order_file(guard_of(invocation, settings), out, key, file)
+    to_order = _order_file(guard_of(invocation, settings), out, key, file)
     if order is not None:
         if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
             raise UsageError("--order speaks for itself: it goes with BATCH, --by and --wait alone.")
@@ -125,17 +137,17 @@ def _by_hand(
     batch: str,
     settlements: Sequence[Settlement],
     who: str,
-    to_order: OrderFile | None,
+    to_order: _OrderFile | None,
     *,
     wait: bool,
 ) -> Summary:
     if to_order is not None:
         with journal_to_read(settings) as reader:
-            return write_order(settings, screen, reader, find_batch(reader, batch), settlements, to_order)
+            return _write_order(settings, screen, reader, find_batch(reader, batch), settlements, to_order)
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
         words = " ".join(f"--row {one.row}" for one in settlements[:SHOWN_LINES])
-        with naming_the_order(record, f"{words} --as {settlements[0].resolution.value} --evidence TEXT"):
+        with _naming_the_order(record, f"{words} --as {settlements[0].resolution.value} --evidence TEXT"):
             settle_by_word(settings, journal, record, settlements, who)
         screen.say(_settled_sentence(settlements, who))
         return _after(journal, record, {"resolved": len(settlements)})
@@ -160,7 +172,7 @@ def _by_statement(
 
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
-        with naming_the_order(record, f"--from {file}"):
+        with _naming_the_order(record, f"--from {file}"):
             done = carry_out_statement(settings, journal, record, asked, show)
         matched = done.matched
         summary = _after(journal, record, _told(matched, len(done.settled), done.held))
@@ -173,7 +185,7 @@ def _by_statement(
 
 
 def _previewed(
-    settings: Settings, screen: Screen, batch: str, asked: AskedStatement, to_order: OrderFile | None
+    settings: Settings, screen: Screen, batch: str, asked: AskedStatement, to_order: _OrderFile | None
 ) -> Summary:
     """Show what carrying a statement out would do; with `--out`, write it as an order. Nothing is changed."""
     with journal_to_read(settings) as journal:
@@ -186,7 +198,7 @@ def _preview(
     journal: JournalReader,
     record: BatchRecord,
     asked: AskedStatement,
-    to_order: OrderFile | None,
+    to_order: _OrderFile | None,
 ) -> Summary:
     matched = match(settings, journal, record, asked)
     _show(screen, matched)
@@ -203,7 +215,7 @@ def _preview(
     if to_order is not None:
         asked.refuse_again(done)
         settlements = asked.settlements(matched)
-        return write_order(settings, screen, journal, record, settlements, to_order, statement=asked.statement)
+        return _write_order(settings, screen, journal, record, settlements, to_order, statement=asked.statement)
     how = ": --yes carries it out."
     if doubtful := needs_order(settings, journal, record, matched.settlements):
         how = f". {needs_order_sentence(doubtful)} --out ORDER.json --key KEY writes the order for the second person."
@@ -292,3 +304,60 @@ def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
 
 def _after(journal: JournalReader, record: BatchRecord, further: dict[str, object]) -> Summary:
     return replace(batch_summary(journal, record, minor_units_by_currency()), further=further)
+
+
+def _order_file(guard: OutputGuard, out: Path | None, key: Path | None, statement: Path | None) -> _OrderFile | None:
+    """Return what `--out` and `--key` say.
+
+    Raises `UsageError` when only one of them is given, and `OutputError` when the order must not be written there.
+    """
+    if out is None and key is None:
+        return None
+    if out is None or key is None:
+        raise UsageError("--out ORDER.json and --key KEY belong together: they write an order for a second person.")
+    if out.suffix.lower() != ".json":
+        raise UsageError(f"{out} does not end in .json.", hint="An order must not take the place of another file.")
+    guard.check(Wanted("--out", out, OutputKind.ORDER), inputs={"the statement": statement, "a key": key})
+    return _OrderFile(out, key)
+
+
+def _write_order(
+    settings: Settings,
+    screen: Screen,
+    journal: JournalReader,
+    record: BatchRecord,
+    settlements: Sequence[Settlement],
+    file: _OrderFile,
+    *,
+    statement: Statement | None = None,
+) -> Summary:
+    """Write the order to make `settlements`, signed by its maker. Nothing is changed."""
+    policy = required_policy(settings)
+    document = prepare_order(settings, journal, record, settlements, own_key(file.key), statement=statement)
+    write_document(document, file.out)
+    show_content(screen, document, policy)
+    show_signatures(screen, document, policy)
+    asks = f"{policy.needed} other {'person has' if policy.needed == 1 else 'people have'} to approve it"
+    return Summary(
+        ExitCode.DONE,
+        f"Nothing was changed. The order is in {file.out}; {asks}: `paygw-batch approve {file.out} --key KEY`. Then "
+        f"`paygw-batch resolve --order {file.out}` carries it out.",
+        batch=record.batch,
+        sheet=record.sheet_name,
+        rows=len(settlements),
+        further=document_told(document, policy),
+    )
+
+
+@contextmanager
+def _naming_the_order(record: BatchRecord, options: str) -> Iterator[None]:
+    """Add the commands that make and carry out an order to the refusal of one person. `options` are the command's."""
+    try:
+        yield
+    except OrderNeeded as refusal:
+        refusal.hint = (
+            f"`paygw-batch resolve {record.batch} {options} --out ORDER.json --key KEY` writes an order; another "
+            "person approves it (`paygw-batch approve ORDER.json --key KEY`); `paygw-batch resolve --order ORDER.json` "
+            "carries it out."
+        )
+        raise
