@@ -1,4 +1,7 @@
-"""A notification as it is kept: as it came, byte for byte, and what was read out of it when it came."""
+"""A notification as it is kept: as it came, byte for byte, and what was read out of it when it came.
+
+The answer to an enquiry that a notification led to is kept in the same way, under a source of its own.
+"""
 
 import base64
 import json
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paygw_batch.core.evidence import Claim, Proof, Span, StatedTimes
+from paygw_batch.core.evidence import Claim, EvidenceSource, Proof, Span, StatedTimes
 from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
 
@@ -27,6 +30,9 @@ class KeptNotification:
     length: int
     problem: str
     claim: Claim = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Those that matter, names in lower case. Earlier versions kept none."""
+    source: EvidenceSource = EvidenceSource.NOTIFICATION
 
 
 def encode_notification(notice: KeptNotification) -> str:
@@ -34,7 +40,8 @@ def encode_notification(notice: KeptNotification) -> str:
     fields = {name: getattr(notice, name) for name in ("received_at", "method", "content_type", "query", "length")}
     said = asdict(notice.claim) | {"proof": notice.claim.proof.value}
     body = base64.b64encode(notice.body).decode("ascii")
-    return canonical(fields | {"body": body, "problem": notice.problem, "said": said})
+    more = {"headers": notice.headers, "source": notice.source.value}
+    return canonical(fields | more | {"body": body, "problem": notice.problem, "said": said})
 
 
 def decode_notification(text: str) -> KeptNotification:
@@ -43,7 +50,13 @@ def decode_notification(text: str) -> KeptNotification:
         fields = json.loads(text)
         said = fields.pop("said")
         claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said.get("times", {}))})
-        return KeptNotification(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
+        read = {
+            "body": base64.b64decode(fields["body"], validate=True),
+            "claim": claim,
+            "headers": tuple((name, value) for name, value in fields.get("headers", ())),
+            "source": EvidenceSource(fields.get("source", EvidenceSource.NOTIFICATION)),
+        }
+        return KeptNotification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InboxDamaged("A notification in the spool does not read as one.") from None
 
