@@ -13,7 +13,7 @@ from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import Connections, TransportSettings, operation_url
-from paygw_batch.gateway.authenticity import HeaderHmac, SharedSecretHash
+from paygw_batch.gateway.authenticity import HeaderHash, SharedSecretHash
 from paygw_batch.gateway.control import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.explain import Explanation, explain
@@ -177,7 +177,7 @@ def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackH
     match check:
         case SharedSecretHash():
             return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
-        case HeaderHmac(algorithm, header, secret):
+        case HeaderHash(algorithm, header, secret):
             return CallbackHeader(algorithm, header.name, header.encoding, header.prefix, secret)
         case _:
             return None  # the sandbox has no key of the gateway's: what it notifies of is unproven

@@ -14,7 +14,7 @@ from paygw_batch.gateway.authenticity import (
     AuthenticityCheck,
     HashAlgorithm,
     HeaderEncoding,
-    HeaderHmac,
+    HeaderHash,
     HeaderSignature,
     SharedSecretHash,
     SignedHeader,
@@ -83,7 +83,7 @@ def authenticity(settings: Settings, names: NotificationFields, environ: Mapping
         case "header-hmac":
             header = _signed_header(settings)
             algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
-            return HeaderHmac(algorithm, header, _secret(settings, environ))
+            return HeaderHash(algorithm, header, _secret(settings, environ))
         case "header-rsa":
             return HeaderSignature(_signed_header(settings), _public_key(settings, environ))
         case other:

@@ -104,7 +104,7 @@ class SignedHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderHmac:
+class HeaderHash:
     """A keyed hash over the raw body, in a header."""
 
     algorithm: HashAlgorithm

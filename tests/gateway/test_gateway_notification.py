@@ -15,7 +15,7 @@ from paygw_batch.gateway.authenticity import (
     AuthenticityCheck,
     HashAlgorithm,
     HeaderEncoding,
-    HeaderHmac,
+    HeaderHash,
     HeaderSignature,
     SharedSecretHash,
     SignedHeader,
@@ -86,16 +86,16 @@ def test_a_keyed_hash_over_the_raw_body_proves_it(
 ) -> None:
     made = hmac.new(SECRET, BODY, digest).digest()
     text = prefix + (made.hex() if encoding is HeaderEncoding.HEX else base64.b64encode(made).decode())
-    check = HeaderHmac(algorithm, SignedHeader("X-Signature", encoding, prefix), SECRET)
+    check = HeaderHash(algorithm, SignedHeader("X-Signature", encoding, prefix), SECRET)
     assert proof_of(posted(x_signature=text), check) is Proof.PROVEN
     assert proof_of(posted(BODY + b" ", x_signature=text), check) is Proof.FORGED  # the very bytes, not their meaning
     assert proof_of(posted(x_signature=text[:-2]), check) is Proof.FORGED
     assert proof_of(posted(x_other=text), check) is Proof.FORGED
     assert proof_of(posted(), check) is Proof.FORGED
-    assert proof_of(posted(x_signature=text), HeaderHmac(algorithm, check.header, SECRET + b"x")) is Proof.FORGED
+    assert proof_of(posted(x_signature=text), HeaderHash(algorithm, check.header, SECRET + b"x")) is Proof.FORGED
 
 
-HMAC = HeaderHmac(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", HeaderEncoding.HEX), SECRET)
+HMAC = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", HeaderEncoding.HEX), SECRET)
 
 
 def test_a_hash_in_capital_letters_is_the_same() -> None:
@@ -106,7 +106,7 @@ def test_a_hash_in_capital_letters_is_the_same() -> None:
 @pytest.mark.parametrize("text", ["zz", "", "é", "0" * 63, "=" * 8])
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
 def test_a_header_that_cannot_be_decoded_proves_nothing(text: str, encoding: HeaderEncoding) -> None:
-    check = HeaderHmac(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", encoding), SECRET)
+    check = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", encoding), SECRET)
     assert proof_of(posted(x_signature=text), check) is Proof.FORGED
 
 
