@@ -15,7 +15,7 @@ from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.errors import InboxUnwritable
 from paygw_batch.gateway.message import Received
 from paygw_batch.gateway.notification import headers_that_matter
-from paygw_batch.journal import KeptNotification, encode_notification
+from paygw_batch.journal import Notification, encode_notification
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -132,10 +132,10 @@ class ListenerApp:
             self.follow_up(said)
         return 400 if isinstance(said, str) else 200
 
-    def _notice(self, received: Received, said: Claim | str) -> KeptNotification:
+    def _notice(self, received: Received, said: Claim | str) -> Notification:
         is_read = isinstance(said, Claim)
         shown = self._limits.max_body_bytes if is_read else KEPT_UNREADABLE_BYTES
-        return KeptNotification(
+        return Notification(
             received_at=self._now(),
             method=received.method,
             content_type=received.content_type[:KEPT_UNREADABLE_BYTES],

@@ -26,7 +26,7 @@ from paygw_batch.engine.pacing import Rhythm
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
-from paygw_batch.journal import KeptNotification, encode_notification
+from paygw_batch.journal import Notification, encode_notification
 from paygw_batch.run.refresh import OPEN_STATES, Ask, Clock, Politeness
 
 AGAIN_AFTER_S = 5.0
@@ -181,9 +181,9 @@ class FollowUp:
             self._tell(sentence)
 
 
-def _kept(claim: Claim, at: str) -> KeptNotification:
+def _kept(claim: Claim, at: str) -> Notification:
     """Return the answer to an enquiry as it is kept in the inbox."""
-    return KeptNotification(
+    return Notification(
         received_at=at,
         method="",
         content_type="",

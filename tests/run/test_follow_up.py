@@ -70,7 +70,8 @@ class World:
 
     def __init__(self, *answers: EnquiryAnswer, concurrency: int = 1) -> None:
         self.now_s = 0.0
-        self.candidates: Sequence[Candidate] | JournalError = [candidate()]
+        self.candidates: Sequence[Candidate] = [candidate()]
+        self.errors: list[JournalError] = []
         self.asked: list[tuple[float, Expected]] = []
         self.kept: list[str] = []
         self.told: list[str] = []
@@ -86,8 +87,8 @@ class World:
         )
 
     def _look(self, _order_id: str) -> Sequence[Candidate]:
-        if isinstance(self.candidates, JournalError):
-            raise self.candidates
+        if self.errors:
+            raise self.errors.pop()
         return self.candidates
 
     async def _ask(self, expected: Expected) -> EnquiryAnswer:
@@ -181,14 +182,8 @@ def test_a_gateway_that_refuses_is_told_once_and_given_a_rest() -> None:
 
 def test_a_journal_that_cannot_be_read_is_told_and_looked_at_again() -> None:
     world = World(answer("approved"))
-    world.candidates = JournalError("It is damaged.")
-
-    def mended() -> bool:
-        if world.told:
-            world.candidates = [candidate()]
-        return bool(world.kept)
-
-    world.run(mended, claim())
+    world.errors = [JournalError("It is damaged."), JournalError("It is damaged.")]
+    world.run(lambda: bool(world.kept), claim())
     assert len(world.told) == 1
     assert "It is damaged." in world.told[0]
 

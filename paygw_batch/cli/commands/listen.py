@@ -53,8 +53,8 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     check = authenticity(settings, names, os.environ)
     section = settings.notifications
     with (
-        closing(_open_spool(settings)) as spool,
-        closing(Keeper(spool)) as keeper,
+        closing(_open_inbox(settings)) as inbox,
+        closing(Keeper(inbox)) as keeper,
         _way_to_ask(settings) as connection,
     ):
         app = ListenerApp(
@@ -66,7 +66,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
             monotonic_s=time.monotonic,
             header=section.header,
         )
-        taking = _Taking(settings, spool, screen)
+        taking = _Taking(settings, inbox, screen)
         screen.notes(list(_notes(settings, is_checked=check is not None)))
 
         def ready(port: int) -> None:
@@ -123,7 +123,7 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
         yield "No authenticity check is configured: a notification is evidence for a person to confirm."
 
 
-def _open_spool(settings: Settings) -> Inbox:
+def _open_inbox(settings: Settings) -> Inbox:
     taken = InboxEnd()
     if (
         settings.uses_sandbox and not settings.journal_path().exists()
@@ -131,17 +131,17 @@ def _open_spool(settings: Settings) -> Inbox:
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = InboxEnd(*journal.spool_end())
+            taken = journal.inbox_end()
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
 class _Taking:
     """Takes notifications in while no run holds the journal, for a moment at a time, so that a run can always start."""
 
-    def __init__(self, settings: Settings, spool: Inbox, screen: Screen) -> None:
+    def __init__(self, settings: Settings, inbox: Inbox, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
         self._settings = settings
-        self._spool = spool
+        self._inbox = inbox
         self._screen = screen
         self._intake: NotificationReader = intake_of(settings)
         self._taken = -1
@@ -168,13 +168,13 @@ class _Taking:
 
     def _take_for_a_moment(self) -> bool:
         """Take in some of what waits; return whether the journal could be used, or is only in use."""
-        if self._spool.end.number <= self._taken or not self._settings.journal_path().exists():
+        if self._inbox.end.number <= self._taken or not self._settings.journal_path().exists():
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
                 journal.interrupt(timestamp(utc_now()))
                 self.findings += self._intake.take(journal, at_most=AT_ONCE)
-                self._taken, _ = journal.spool_end()
+                self._taken, _ = journal.inbox_end()
         except JournalHeld:
             return True
         except JournalError as error:

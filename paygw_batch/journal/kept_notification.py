@@ -15,7 +15,7 @@ from paygw_batch.journal.facts.codec import canonical
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNotification:
+class Notification:
     """A notification that was kept. `received_at` is UTC, ISO 8601 with `Z`.
 
     `problem` is the cause why it could not be read, and empty otherwise; of one that could not be read `body` may be
@@ -35,16 +35,18 @@ class KeptNotification:
     source: EvidenceSource = EvidenceSource.NOTIFICATION
 
 
-def encode_notification(notice: KeptNotification) -> str:
-    """Return `notice` as one line of text."""
-    fields = {name: getattr(notice, name) for name in ("received_at", "method", "content_type", "query", "length")}
-    said = asdict(notice.claim) | {"proof": notice.claim.proof.value}
-    body = base64.b64encode(notice.body).decode("ascii")
-    more = {"headers": notice.headers, "source": notice.source.value}
-    return canonical(fields | more | {"body": body, "problem": notice.problem, "said": said})
+def encode_notification(notification: Notification) -> str:
+    """Return `notification` as one line of text."""
+    fields = {
+        name: getattr(notification, name) for name in ("received_at", "method", "content_type", "query", "length")
+    }
+    said = asdict(notification.claim) | {"proof": notification.claim.proof.value}
+    body = base64.b64encode(notification.body).decode("ascii")
+    more = {"headers": notification.headers, "source": notification.source.value}
+    return canonical(fields | more | {"body": body, "problem": notification.problem, "said": said})
 
 
-def decode_notification(text: str) -> KeptNotification:
+def decode_notification(text: str) -> Notification:
     """Return what `encode_notification` made this of. Raises `InboxDamaged` when it could not have."""
     try:
         fields = json.loads(text)
@@ -56,9 +58,9 @@ def decode_notification(text: str) -> KeptNotification:
             "headers": tuple((name, value) for name, value in fields.get("headers", ())),
             "source": EvidenceSource(fields.get("source", EvidenceSource.NOTIFICATION)),
         }
-        return KeptNotification(**{**fields, **read})
+        return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InboxDamaged("A notification in the spool does not read as one.") from None
+        raise InboxDamaged("A notification in the inbox does not read as one.") from None
 
 
 def _times(stated: Mapping[str, Any]) -> StatedTimes:
