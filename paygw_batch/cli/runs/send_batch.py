@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +15,7 @@ from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
+from paygw_batch.compose.parts import minor_units_of
 from paygw_batch.compose.send import Task, send, standings
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import Engine, RunEnd
@@ -94,12 +96,17 @@ def _leave() -> NoReturn:
 
 
 def write_results(
-    frame: pl.DataFrame, counted: BatchTotals, batch: BatchRecord, out: Path, report: Path | None
+    frame: pl.DataFrame,
+    counted: BatchTotals,
+    batch: BatchRecord,
+    minor_units: Mapping[str, int],
+    out: Path,
+    report: Path | None,
 ) -> None:
     """Write the reconciliation file (a workbook for people where it ends in .xlsx), and the report if one is asked."""
     if out.suffix.lower() == ".xlsx":
         check_format(out)
-        write_whole(out, workbook_of(frame, counted, batch))
+        write_whole(out, workbook_of(frame, counted, batch, minor_units))
     else:
         write_frame(frame, out)
     if report is not None:
@@ -119,7 +126,7 @@ def reconcile(
 ) -> Summary:
     """Write the reconciliation file of a batch, show its books, and return how its rows stand after a run's `end`."""
     stand = standings(journal, batch, rules, end, known=known)
-    write_results(stand.frame, stand.books, batch, out, report)
+    write_results(stand.frame, stand.books, batch, minor_units_of(rules), out, report)
     screen.books(stand.books)
     told = f"{stand.summary.message} The reconciliation is in {out}."
     return replace(stand.summary, message=told, reconciliation=out)
