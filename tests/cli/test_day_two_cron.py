@@ -110,6 +110,7 @@ def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_p
         "bad.rejects.csv",
         "bad.summary.json",
         "torn.csv",
+        "torn.refused.txt",
         "torn.summary.json",
     ]
     (rejects,) = (folder / "refused").glob("*.rejects.csv")
