@@ -10,7 +10,7 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.control import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.explain import Explanation, explain
 from paygw_batch.gateway.prepare import Preparer, Signer
@@ -81,13 +81,14 @@ def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) ->
         payin.control_separator or "",
         ControlAmount(payin.control_amount or ""),
         control_secret(payin, environ),
+        ControlAlgorithm(payin.control_algorithm),
     )
     return Supplies(urls, AmountForm(payin.amount or ""), control)
 
 
 def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Return the secret of the control hash, empty where none is mixed in."""
-    if "secret" not in (payin.control_order or ()):
+    """Return the secret of the control hash, empty where it needs none."""
+    if not payin.needs_secret:
         return ""
     secret = secret_of("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
     try:

@@ -1,4 +1,7 @@
-"""A notification as it is kept: as it came, byte for byte, and what was read out of it when it came."""
+"""A notification as it is kept: as it came, byte for byte, and what was read out of it when it came.
+
+The answer to an enquiry that a notification led to is kept in the same way, under a source of its own.
+"""
 
 import base64
 import json
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paygw_batch.core.evidence import Claim, Proof, Span, StatedTimes
+from paygw_batch.core.evidence import Claim, EvidenceSource, Proof, Span, StatedTimes
 from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
 
@@ -27,6 +30,9 @@ class Notification:
     length: int
     problem: str
     claim: Claim = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Those that matter, names in lower case. Earlier versions kept none."""
+    source: EvidenceSource = EvidenceSource.NOTIFICATION
 
 
 def encode_notification(notification: Notification) -> str:
@@ -36,7 +42,8 @@ def encode_notification(notification: Notification) -> str:
     }
     said = asdict(notification.claim) | {"proof": notification.claim.proof.value}
     body = base64.b64encode(notification.body).decode("ascii")
-    return canonical(fields | {"body": body, "problem": notification.problem, "said": said})
+    more = {"headers": notification.headers, "source": notification.source.value}
+    return canonical(fields | more | {"body": body, "problem": notification.problem, "said": said})
 
 
 def decode_notification(text: str) -> Notification:
@@ -45,7 +52,13 @@ def decode_notification(text: str) -> Notification:
         fields = json.loads(text)
         said = fields.pop("said")
         claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said.get("times", {}))})
-        return Notification(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
+        read = {
+            "body": base64.b64decode(fields["body"], validate=True),
+            "claim": claim,
+            "headers": tuple((name, value) for name, value in fields.get("headers", ())),
+            "source": EvidenceSource(fields.get("source", EvidenceSource.NOTIFICATION)),
+        }
+        return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InboxDamaged("A notification in the inbox does not read as one.") from None
 

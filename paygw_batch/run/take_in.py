@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.evidence import Evidence, EvidenceSource, Finding
+from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import InboxReader, Journal, decode_notification, inbox_path
 
@@ -29,16 +29,7 @@ class NotificationReader:
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
             waiting = self._reader.after(journal.inbox_end(), limit=AT_ONCE)
-            evidence = [
-                Evidence(
-                    EvidenceSource.NOTIFICATION,
-                    decode_notification(one.content).claim,
-                    one.content,
-                    one.number,
-                    one.hash,
-                )
-                for one in waiting
-            ]
+            evidence = [_evidence_of(one.content, one.number, one.hash) for one in waiting]
             if not evidence:
                 break
             taken = journal.take_in(evidence, self._words, at=timestamp(self._now()))
@@ -46,3 +37,8 @@ class NotificationReader:
             if len(taken) < len(evidence):
                 break
         return findings
+
+
+def _evidence_of(content: str, number: int, digest: str) -> Evidence:
+    kept = decode_notification(content)
+    return Evidence(kept.source, kept.claim, content, number, digest)
