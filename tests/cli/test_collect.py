@@ -124,9 +124,11 @@ def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
         control_secret_file='"control.secret"',
     )
     sheet = program.sheet(customers(1), "c.csv", HEADING)
-    secret.chmod(0o640)
-    refused = program.run("collect", sheet)
-    assert (refused.exit_code, "open to others" in refused.stderr, "between us" in refused.output) == (2, True, False)
+    for mode in (0o640, 0o604, 0o620, 0o666):
+        secret.chmod(mode)
+        refused = program.run("collect", sheet)
+        told = (refused.exit_code, f"chmod 600 {secret}" in refused.stderr, "between us" in refused.output)
+        assert told == (2, True, False), f"{mode:o}"
     secret.chmod(0o600)
     assert program.json("collect", sheet)["states"] == {"paid": 1}
 
