@@ -25,6 +25,7 @@ from paygw_batch.journal.values import (
     ClockSeen,
     Due,
     Entry,
+    FoundPayment,
     Head,
     HistoryEntry,
     Hold,
@@ -32,6 +33,7 @@ from paygw_batch.journal.values import (
     LookAlike,
     NewBatch,
     NewInstruction,
+    PaymentSearch,
     RowStanding,
     StateTally,
 )
@@ -150,6 +152,10 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
+        ...
+
+    def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
+        """Return up to `limit` payments of all batches that a search fits, the newest first."""
         ...
 
     def replies(self, number: int) -> Sequence[AttemptReply]:

@@ -21,6 +21,7 @@ from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.history_facts import history_in
 from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
+from paygw_batch.journal.sqlite.search import payments_in
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     AttemptReply,
@@ -30,11 +31,13 @@ from paygw_batch.journal.values import (
     ClockSeen,
     Contradiction,
     Due,
+    FoundPayment,
     Head,
     HistoryEntry,
     Hold,
     Known,
     LookAlike,
+    PaymentSearch,
     RepeatedBatch,
     RowStanding,
     StateTally,
@@ -293,6 +296,11 @@ class SqliteReader:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
         with self._plainly(), self._snapshot():
             return history_in(self._connection, batch)
+
+    def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
+        """Return up to `limit` payments of all batches that a search fits, the newest first."""
+        with self._plainly(), self._snapshot():
+            return payments_in(self._connection, search, limit)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""

@@ -25,7 +25,7 @@ from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
-from paygw_batch.journal.sqlite import messages, replies, spellings
+from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.bulk import fetch_lines, write_lines
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.sqlite.reader import SqliteReader
@@ -233,6 +233,7 @@ class SqliteJournal(SqliteReader):
             (record.operation, number),
         )
         spellings.add_batch(self._connection, record.operation, number)
+        search.add_batch(self._connection, number)
         twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
         if self._run(twice, (number,)):
             raise InternalError("a row of a batch is both new and known")
