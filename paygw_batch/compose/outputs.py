@@ -203,7 +203,7 @@ def _has_strings(path: Path, texts: Sequence[str]) -> bool:
 def _chunks(archive: zipfile.ZipFile) -> Iterator[tuple[bytes, bytes]]:
     """Yield what holds the texts of a workbook, with the end of the chunk before: up to a limit."""
     left = _MOST_STRINGS_BYTES
-    for name in archive.namelist():
+    for name in sorted(archive.namelist()):  # the table of shared texts comes before the worksheets
         if name != "xl/sharedStrings.xml" and not name.startswith("xl/worksheets/sheet"):
             continue
         before = b""

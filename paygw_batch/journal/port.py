@@ -15,6 +15,7 @@ from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.evidence_port import EvidenceReader
+from paygw_batch.journal.payment_port import PaymentReader
 from paygw_batch.journal.spelling_port import SpellingReader
 from paygw_batch.journal.values import (
     Amendment,
@@ -25,7 +26,6 @@ from paygw_batch.journal.values import (
     ClockSeen,
     Due,
     Entry,
-    FoundPayment,
     Head,
     HistoryEntry,
     Hold,
@@ -33,7 +33,6 @@ from paygw_batch.journal.values import (
     LookAlike,
     NewBatch,
     NewInstruction,
-    PaymentSearch,
     RowStanding,
     StateTally,
 )
@@ -72,7 +71,7 @@ class EngineJournal(Protocol):
         ...
 
 
-class JournalReader(EvidenceReader, SpellingReader, Protocol):
+class JournalReader(EvidenceReader, SpellingReader, PaymentReader, Protocol):
     """The journal of one endpoint, opened for reading: one snapshot of it."""
 
     @property
@@ -152,10 +151,6 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
-        ...
-
-    def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
-        """Return up to `limit` payments of all batches that a search fits, the newest first."""
         ...
 
     def replies(self, number: int) -> Sequence[AttemptReply]:

@@ -1,7 +1,6 @@
 """Defines the values that cross the journal's port."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -206,48 +205,6 @@ class RowStanding:
     """Whether it is rejected on a person's word alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class PaymentSearch:
-    """What payments are looked for: by words of the payee, or by the order id.
-
-    A payment fits if each of `words` has an alternative among the payee's words: one that ends with `*` is a beginning.
-    """
-
-    words: tuple[tuple[str, ...], ...]
-    order_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPayment:
-    """One payment (or collection) of any batch, once: by the batch that brought it, with its state and latest attempt.
-
-    `fields` are those of its form. `payee` is the account or phone number.
-    """
-
-    batch: str
-    sheet_name: str
-    operation: str
-    opened_at: str
-    row: int
-    client_orderid: str
-    country: str
-    currency: str
-    amount: str
-    form: str
-    fields: Mapping[str, str] = field(repr=False)
-    payee: str = field(repr=False)
-    state: State
-    attempts: int
-    sent_orderid: str | None
-    gateway_status: str | None
-    gateway_reference: str | None
-    error_code: str | None
-    message: str | None
-    possible_duplicate_of: int | None
-    first_sent_at: str | None
-    updated_at: str | None
-
-
 LINE_COLUMNS = (
     "row",
     "state",
@@ -391,3 +348,19 @@ class ClockSeen:
     our_time: str
     gateway_date: str
     ahead_s: int
+
+
+class InboxEnd(NamedTuple):
+    """A place in the inbox: the number of the last notification up to there (0: none), and the hash of its group."""
+
+    number: int = 0
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxEntry:
+    """One notification in the inbox, as it was appended."""
+
+    number: int
+    hash: str
+    content: str

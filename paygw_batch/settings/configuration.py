@@ -278,7 +278,8 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
-    known = {*environment_keys(), *_NOT_SETTINGS, *secret_variables(settings)}
+    named = {*secret_variables(settings), settings.notifications.public_key_env}
+    known = {*environment_keys(), *_NOT_SETTINGS, *named}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
 
 

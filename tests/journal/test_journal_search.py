@@ -9,9 +9,10 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite.search import payments_in
-from paygw_batch.journal.values import Amendment, FoundPayment, Known, NewInstruction, PaymentSearch
+from paygw_batch.journal.values import Amendment, Known, NewInstruction
 from tests.journal.journal_rows import (
     AT,
     all_due,

@@ -9,16 +9,18 @@ import click
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.find_payments import MOST_FOUND, payment_search
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, rules_of
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import shown_state
+from paygw_batch.countries.payees import payee_of
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import FoundPayment
 from paygw_batch.report.changes import SHOWN_DIGITS
 from paygw_batch.report.remittance import remittance_page
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.find_payments import MOST_FOUND, payee_of, payment_search, state_of
 
 
 @click.command("find", short_help="Was this person paid?")
@@ -49,7 +51,7 @@ def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | Non
         write_whole(advice, _advice(shown, typed, has_more=has_more).encode())
     if not screen.as_json:
         screen.pages([line for payment in shown for line in _lines(payment)])
-    states = Counter(state_of(payment) for payment in shown)
+    states = Counter(shown_state(payment.state) for payment in shown)
     screen.finish(
         Summary(
             ExitCode.DONE,
@@ -67,7 +69,7 @@ def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | Non
 
 def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str:
     """Return the remittance advice for the one person that was found. Others' payments are in none."""
-    people = {payee_of(payment).person for payment in found}
+    people = {payee_of(payment.form, payment.fields).person for payment in found}
     if len(people) > 1 or has_more:
         raise UsageError(
             f"{typed!r} fits {len(people)} people: no advice was written, because it would show one what another got.",
@@ -76,12 +78,12 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
     paid = [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
     if not paid:
         raise UsageError(f"No payment that fits {typed!r} is paid: no advice was written.", hint="")
-    return remittance_page(payee_of(paid[0]), paid)
+    return remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
 
 
 def _lines(payment: FoundPayment) -> list[str]:
     """Return a payment as a person reads it."""
-    payee = payee_of(payment)
+    payee = payee_of(payment.form, payment.fields)
     direction = "from" if payment.operation == PAYIN else "to"
     where = f"row {payment.row} of {payment.sheet_name}, batch {payment.batch}"
     order = f"order {payment.sent_orderid or payment.client_orderid}"
@@ -91,7 +93,7 @@ def _lines(payment: FoundPayment) -> list[str]:
         for what, at in (("sent", payment.first_sent_at), ("last news", payment.updated_at))
         if at is not None
     ]
-    word = state_of(payment).replace("_", " ")
+    word = shown_state(payment.state).replace("_", " ")
     lines = [
         f"{word}: {payment.currency} {payment.amount} {direction} {payee.name} ({_masked(payee.number)})",
         f"  {order}{reference}; {', '.join(times) or 'never sent'}",
@@ -106,9 +108,9 @@ def _lines(payment: FoundPayment) -> list[str]:
 
 def _told(payment: FoundPayment) -> dict[str, object]:
     """Return a payment as the JSON has it."""
-    payee = payee_of(payment)
+    payee = payee_of(payment.form, payment.fields)
     return {
-        "state": state_of(payment),
+        "state": shown_state(payment.state),
         "operation": payment.operation,
         "name": payee.name,
         "number": _masked(payee.number),

@@ -13,10 +13,10 @@ from itertools import zip_longest
 import apsw
 
 from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import STATES
 from paygw_batch.journal.sqlite.spellings import instructions_spelled
-from paygw_batch.journal.values import FoundPayment, PaymentSearch
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
 """The tables in which SQLite keeps the index: how they look is its own business."""

@@ -1,7 +1,7 @@
 """Writing the journal on disk.
 
 Every write is one transaction, made durable before its call returns, and the witness is told of it before anything may
-be sent on it. The chain is a second guard beside the lock: the next fact has a number, and only one writer can use it.
+be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
 """
 
 import os
@@ -26,18 +26,19 @@ from paygw_batch.journal.facts.progress import RowProgress, amendable, next_orde
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
-from paygw_batch.journal.sqlite.bulk import fetch_lines, write_lines
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
     PROGRESS,
     SAVE_PROGRESS,
     _Loaded,
+    fetch_lines,
     instruction_lines,
     known_lines,
     page_lines,
     progress_line,
     progress_of,
+    write_lines,
 )
 from paygw_batch.journal.sqlite.states import in_states, numbered
 from paygw_batch.journal.values import (
@@ -234,8 +235,7 @@ class SqliteJournal(SqliteReader):
         )
         spellings.add_batch(self._connection, record.operation, number)
         search.add_batch(self._connection, number)
-        twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
-        if self._run(twice, (number,)):
+        if self._run("SELECT 1 FROM instruction JOIN known USING (batch, row) WHERE batch = ? LIMIT 1", (number,)):
             raise InternalError("a row of a batch is both new and known")
 
     def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
