@@ -11,9 +11,10 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256, SHA512
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -26,6 +27,9 @@ from cryptography.hazmat.primitives.serialization import (
 from paygw_batch.errors import ConfigurationError, InternalError
 
 MIN_KEY_BITS = 2048
+
+NEW_KEY_BITS = 3072
+"""How long a key is that this program makes."""
 
 SIGNATURE_METHOD = "RSA-SHA256"
 
@@ -122,6 +126,13 @@ def handed_over(key: bytes) -> PrivateKey:
     return PrivateKey(found)
 
 
+def new_private_key(passphrase: bytes | None) -> bytes:
+    """Return a new RSA key as PEM (PKCS#8), encrypted where there is a passphrase."""
+    key = generate_private_key(public_exponent=65537, key_size=NEW_KEY_BITS)
+    protection = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
+
+
 def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     """Return the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
 
@@ -136,8 +147,8 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     if key.key_size < MIN_KEY_BITS:
         raise ConfigurationError(
             f"The private key {path} has {key.key_size} bits; at least {MIN_KEY_BITS} are needed.",
-            hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} 3072), and hand its public half to "
-            "the service operator.",
+            hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} {NEW_KEY_BITS}), and hand its "
+            "public half to the service operator.",
         )
     return PrivateKey(key)
 
