@@ -6,34 +6,27 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import polars as pl
 
-from paygw_batch.compose.approvals import default_plan, require_approval
-from paygw_batch.compose.background_run import BackgroundRun, RowOutcome, RunHandle
-from paygw_batch.compose.gateway import GatewayAccess, gateway_of
+from paygw_batch.compose.actions.background_run import BackgroundRun, RowOutcome, RunHandle
+from paygw_batch.compose.actions.continue_batch import continued_batch
+from paygw_batch.compose.actions.send import Standings, Task, send, standings
+from paygw_batch.compose.actions.submit_sheet import RefusedSheet, Submission, Surface, submit_sheet
+from paygw_batch.compose.approvals import default_plan
+from paygw_batch.compose.gateway import gateway_of
+from paygw_batch.compose.journal import find_batch, journal_to_read
+from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.parts import (
-    PAYOUT,
-    Tell,
-    find_batch,
-    journal_to_read,
-    require_complete,
-    rules_of,
-    run_journal,
-    utc_now,
-    validated_frame,
-    validated_sheet,
-)
-from paygw_batch.compose.planning import planned_submission
-from paygw_batch.compose.send import Standings, Task, send, standings
-from paygw_batch.core.batch import ControlTotals, differences
+from paygw_batch.compose.run_journal import run_journal
+from paygw_batch.compose.sheet import require_as_stated, validated_frame, validated_sheet
+from paygw_batch.core.batch import PAYOUT, ControlTotals
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import (
@@ -47,10 +40,10 @@ from paygw_batch.errors import (
     SheetError,
     UsageError,
 )
-from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.report.summary import ExitCode
-from paygw_batch.run.submit import Plan, open_planned_batch
+from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.model import Validated, no_defects
 
@@ -206,31 +199,22 @@ class Payouts:
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            validated = self._read(sheet, path, reference, expected)
+            validated = self._read(sheet, path, reference)
             for note in validated.sheet.notes:
                 parts.note(note)
-            with self._opened(parts.note) as (connection, journal):
-                planned = self._planned(validated, journal, amend=amend, strict=strict)
-                if planned.validated.defects.height and not skip_invalid:
-                    return _refused_for_defects(planned)
-                file = default_plan(path) if plan is None else Path(plan)
-                approved = require_approval(self._settings, self._rules, planned, file, journal, utc_now)
-                if planned.repeat is not None and not (repeats_meant or planned.is_meant(approved.repeats_meant)):
-                    return Refused(planned.repeat.refusal().message, planned.validated.defects, planned.warnings)
-                batch = open_planned_batch(
-                    planned,
-                    journal,
-                    self._rules,
-                    operation=PAYOUT,
-                    sheet_path=path,
-                    now=utc_now,
-                    by=decider,
-                    approvals=approved.sentences,
-                    plan_sha256=approved.plan_sha256,
-                    repeats_meant=True,
-                )
-                task = Task(self._settings, self._rules, connection, journal, batch, planned.known_rows)
-                return self._sent(task, parts, planned.warnings)
+            require_as_stated(self._settings, self._rules, validated, expected)
+            file = default_plan(path) if plan is None else Path(plan)
+            asked = Submission(validated, path, file, decider, skip_invalid, amend, strict, repeats_meant)
+
+            def send_planned(task: Task, plan: Plan) -> Finished:
+                return _sent(task, parts, plan.warnings)
+
+            with (
+                gateway_of(self._settings, self._rules, self._environ) as gateway,
+                run_journal(self._settings, _HOLDER, parts.note) as journal,
+            ):
+                result = submit_sheet(asked, self._settings, self._rules, gateway, journal, Surface(), send_planned)
+            return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
 
@@ -239,10 +223,9 @@ class Payouts:
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            with self._opened(parts.note) as (connection, journal):
-                record = self._found(journal, batch)
-                task = Task(self._settings, self._rules, connection, journal, record)
-                return self._sent(task, parts, no_defects())
+            find = partial(self._found, batch=batch)
+            with continued_batch(self._settings, _HOLDER, find, self._environ, parts.note) as task:
+                return _sent(task, parts, no_defects())
 
         return BackgroundRun(work, stop_on=stop_on)
 
@@ -264,33 +247,16 @@ class Payouts:
             raise UsageError(f"Batch {record.batch} is a batch of another operation ({record.operation}).")
         return record
 
-    def _read(
-        self, sheet: pl.DataFrame | Path | str, path: Path, reference: str | None, expected: ControlTotals | None
-    ) -> Validated:
+    def _read(self, sheet: pl.DataFrame | Path | str, path: Path, reference: str | None) -> Validated:
         if isinstance(sheet, pl.DataFrame):
-            validated = validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
-        else:
-            validated = validated_sheet(self._settings, self._rules, path, reference=reference)
-        if expected is not None and (wrong := differences(expected, validated.totals)):
-            raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-        require_complete(self._settings, self._rules, set(validated.instructions["country"].unique()))
-        return validated
+            return validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
+        return validated_sheet(self._settings, self._rules, path, reference=reference)
 
-    def _planned(self, validated: Validated, journal: JournalReader, *, amend: bool, strict: bool) -> Plan:
-        return planned_submission(self._settings, validated, journal, operation=PAYOUT, amend=amend, strict=strict)
 
-    @contextmanager
-    def _opened(self, tell: Tell) -> Iterator[tuple[GatewayAccess, Journal]]:
-        with (
-            gateway_of(self._settings, self._rules, self._environ) as connection,
-            run_journal(self._settings, _HOLDER, tell) as journal,
-        ):
-            yield connection, journal
-
-    def _sent(self, task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
-        end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
-        found = standings(task.journal, task.batch, task.rules, end, known=task.known)
-        return _finished(found, warnings, parts.notes())
+def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
+    end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
+    found = standings(task.journal, task.batch, task.rules, end, known=task.known)
+    return _finished(found, warnings, parts.notes())
 
 
 def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
@@ -309,10 +275,12 @@ def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) 
     )
 
 
-def _refused_for_defects(planned: Plan) -> Refused:
-    defects = planned.validated.defects
-    message = f"{defects['row'].n_unique():,} of {planned.validated.height:,} rows have defects: nothing was sent."
-    return Refused(message, defects, planned.warnings)
+def _refused(refused: RefusedSheet) -> Refused:
+    defects, warnings = refused.plan.validated.defects, refused.plan.warnings
+    if refused.repeat is not None:
+        return Refused(refused.repeat.message, defects, warnings)
+    rows = f"{defects['row'].n_unique():,} of {refused.plan.validated.height:,} rows"
+    return Refused(f"{rows} have defects: nothing was sent.", defects, warnings)
 
 
 def _path_of(sheet: pl.DataFrame | Path | str, name: str | None) -> Path:

@@ -8,8 +8,7 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.compose.outputs import OutputGuard
-from paygw_batch.compose.parts import PAYIN, PAYOUT
-from paygw_batch.core.batch import ControlTotals
+from paygw_batch.core.batch import PAYIN, PAYOUT, ControlTotals
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.settings.configuration import Settings, load_settings

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paygw_batch.clock import Now
-from paygw_batch.compose.parts import minor_units_of
+from paygw_batch.compose.operations import minor_units_of
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ApprovalError
+from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval, read_plan
-from paygw_batch.run.people import people_of
+from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.people import Person, people_of
 from paygw_batch.run.resolve import Settlement, needs_second_person, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, check_reachable
 from paygw_batch.run.submit import Plan
@@ -28,6 +29,24 @@ def policy_of(settings: Settings) -> ApprovalPolicy | None:
     policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people)
     check_reachable(policy)
     return policy
+
+
+def required_policy(settings: Settings) -> ApprovalPolicy:
+    """Return the policy of a configuration that must have one."""
+    policy = policy_of(settings)
+    if policy is None:
+        raise ConfigurationError(
+            "The configuration has no [approval].", hint="It names who may prepare and who may approve, by their keys."
+        )
+    return policy
+
+
+def known_maker(key: ApprovalKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
+    """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
+    maker = policy.people.maker_with(key.public)
+    if maker is None:
+        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint=nothing_made)
+    return maker
 
 
 def needs_order(

@@ -11,12 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.files import Kept, Output, check_outputs, head_of
-from paygw_batch.report.questions import QUESTION_SCHEMA
 from paygw_batch.settings.configuration import Settings, state_directory
 from paygw_batch.settings.sections import Section
-from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
-from paygw_batch.sheet.write.table import check_format
+from paygw_batch.sheet.columns import PROBLEMS_TITLE, QUESTION_COLUMNS, RECONCILIATION_COLUMNS, REJECTS_COLUMNS
+from paygw_batch.sheet.write.file_ending import table_ending
 
 _HEAD_BYTES = 64 * 1024
 _MOST_STRINGS_BYTES = 64 * 1024 * 1024
@@ -49,7 +47,7 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
         OutputKind.REJECTS: REJECTS_COLUMNS,
-        OutputKind.QUESTIONS: tuple(QUESTION_SCHEMA),
+        OutputKind.QUESTIONS: QUESTION_COLUMNS,
     }
 )
 """What the tables that this program writes start with: also those that earlier versions wrote."""
@@ -101,7 +99,7 @@ class OutputGuard:
         for one in every:
             if one.path is not None:
                 if one.kind in _COLUMNS:
-                    check_format(one.path)
+                    table_ending(one.path)
                 needed = one.kind not in _NOT_NEEDED
                 outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
         read = [Kept(what, path) for what, path in inputs.items() if path is not None]

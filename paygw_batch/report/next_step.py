@@ -5,8 +5,8 @@ from typing import assert_never
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import Hold, RowStanding
-from paygw_batch.report.reconcile import held_sentence
 from paygw_batch.run.resolve import open_from
 
 LONG_ACCEPTED_H = 24
@@ -64,6 +64,12 @@ def is_long_accepted(row: RowStanding, now: datetime) -> bool:
 def long_accepted_until(now: datetime) -> str:
     """Return the time of the last intents whose rows have waited so long by `now`."""
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
+
+
+def held_sentence(hold: Hold) -> str:
+    """Return why a row is held, in plain words."""
+    said = "is paid" if hold.said == OutcomeKind.PAID else "is with the gateway"
+    return f"Held: by {hold.source.value} of {hold.taken_at} it {said} (evidence {hold.number}), and no run sends it."
 
 
 def _about_hold(row: RowStanding, hold: Hold, batch: str, verb: str, quarantine_h: float, now: datetime) -> str:

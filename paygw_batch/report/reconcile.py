@@ -6,10 +6,10 @@ from decimal import Decimal
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, shown_state
 from paygw_batch.errors import InternalError
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
+from paygw_batch.report.next_step import held_sentence
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
 from paygw_batch.sheet.instructions.pages import from_pages
@@ -29,12 +29,6 @@ _NUMBERS: Mapping[str, type[pl.DataType]] = {
 _LINE_SCHEMA = {_ours(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
 _SHOWN = {state.value: str(shown_state(state)) for state in State}
 _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
-
-
-def held_sentence(hold: Hold) -> str:
-    """Return why a row is held, in plain words."""
-    said = "is paid" if hold.said == OutcomeKind.PAID else "is with the gateway"
-    return f"Held: by {hold.source.value} of {hold.taken_at} it {said} (evidence {hold.number}), and no run sends it."
 
 
 def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:

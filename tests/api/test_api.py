@@ -28,7 +28,7 @@ from paygw_batch.api import (
     SheetError,
     UsageError,
 )
-from paygw_batch.compose import background_run
+from paygw_batch.compose.actions import background_run
 from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.opening.open import SqliteJournal

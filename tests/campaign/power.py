@@ -18,7 +18,7 @@ from random import Random
 from threading import Event
 from typing import Self
 
-from paygw_batch.compose.parts import make_journal, open_to_write
+from paygw_batch.compose.journal import make_journal, open_to_write
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards.location import settled
 from paygw_batch.journal.guards.witness import read_witness, witness_path

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from paygw_batch.clock import timestamp
-from paygw_batch.compose import send
+from paygw_batch.compose.actions import send
 from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict

@@ -7,17 +7,11 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, plan_page_option, settings_of
-from paygw_batch.cli.screen.approval_plan import (
-    document_told,
-    own_key,
-    required_policy,
-    show_content,
-    show_signatures,
-    write_plan_page,
-)
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.approvals import required_policy
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import utc_now
 from paygw_batch.errors import UsageError
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument

@@ -13,9 +13,11 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
-from paygw_batch.clock import timestamp
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.compose.journal import journal_to_read, open_to_write
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
-from paygw_batch.compose.parts import PAYOUT, intake_of, journal_to_read, open_to_write, utc_now
+from paygw_batch.compose.run_journal import intake_of
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld

@@ -10,8 +10,9 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.runs.send_batch import reconcile
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.journal import find_batch, journal_to_read
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import find_batch, journal_to_read, rules_of
 from paygw_batch.engine.engine import RunEnd
 
 

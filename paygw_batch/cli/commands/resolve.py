@@ -19,17 +19,18 @@ from paygw_batch.cli.runs.settle_by_order import (
     refuse_alone,
     write_order,
 )
-from paygw_batch.cli.screen.batch_states import batch_summary
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import timestamp
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.approvals import needs_order
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
+from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.core.evidence import HOLDING
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader
+from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.match_statement import Matched, StatementReader
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, clock_sentences, require_sound_clock

@@ -13,23 +13,22 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
-from paygw_batch.cli.screen.batch_states import counted_once, states_of, summary_of, totals_of
 from paygw_batch.cli.screen.gateway_messages import show_all_evidence, show_evidence, show_replies
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.watch import follow
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import find_batch, journal_to_read, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowStanding, StateTally
+from paygw_batch.report.batch_states import counted_once, states_of, summary_of, totals_of
 from paygw_batch.report.next_step import NEED_PERSON, long_accepted_until, next_step
-from paygw_batch.report.questions import questions
 from paygw_batch.report.summary import ExitCode, Summary, of_states, worst
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.write.table import write_frame
 
 SHOWN_ROWS = 20
 """How many rows of a kind are listed on a screen."""
@@ -119,9 +118,19 @@ def command(
                 replies = show_replies(journal, record, row, screen)
                 summary = replace(summary, further={**summary.further, "replies": replies})
             if out is not None:
-                write_frame(asked := questions(journal, record, minor_units), out)
-                screen.say(f"{asked.height:,} questions for the gateway's support are in {out}.")
+                _write_questions(journal, record, minor_units, out, screen)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+
+
+def _write_questions(
+    journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int], out: Path, screen: Screen
+) -> None:
+    from paygw_batch.report.questions import questions  # noqa: PLC0415 (polars: only where a file is asked for)
+    from paygw_batch.sheet.write.table import write_frame  # noqa: PLC0415 (as above)
+
+    asked = questions(journal, record, minor_units)
+    write_frame(asked, out)
+    screen.say(f"{asked.height:,} questions for the gateway's support are in {out}.")
 
 
 def _one(

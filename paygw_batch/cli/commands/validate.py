@@ -14,10 +14,12 @@ from paygw_batch.cli.options import (
     strict_option,
     worksheet_option,
 )
-from paygw_batch.cli.screen.screen import Screen, listed, warnings_told
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import listed, show_findings, show_totals, warnings_told
+from paygw_batch.compose.operations import minor_units_of, rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
-from paygw_batch.report.preview import filled_in_notes
+from paygw_batch.compose.sheet import read_options, validated_sheet
+from paygw_batch.report.defaults import filled_in_notes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects
@@ -57,10 +59,10 @@ def command(
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
     screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
-    screen.findings("Defects", validated.defects)
-    screen.findings("Warnings", validated.warnings)
+    show_findings(screen, "Defects", validated.defects)
+    show_findings(screen, "Warnings", validated.warnings)
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
-    screen.books(counted)
+    show_totals(screen, counted)
     bad = counted.states.get("invalid", 0)
     message = (
         f"{validated.height:,} rows, no defect." if not bad else f"{bad:,} of {validated.height:,} rows have defects."

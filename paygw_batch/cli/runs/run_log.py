@@ -5,8 +5,7 @@ import re
 import secrets
 from pathlib import Path
 
-from paygw_batch.clock import timestamp
-from paygw_batch.compose.parts import utc_now
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.files import append_line
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from paygw_batch.cli.runs.run_log import RunLog, masked
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
-from paygw_batch.compose.parts import utc_now
+from paygw_batch.clock import utc_now
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
 from paygw_batch.processes import child_environment

@@ -4,22 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paygw_batch.cli.screen.approval_plan import (
-    document_told,
-    known_maker,
-    own_key,
-    required_policy,
-    show_content,
-    show_signatures,
-)
-from paygw_batch.cli.screen.batch_states import batch_summary
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.approvals import needs_order
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.approvals import known_maker, needs_order, required_policy
+from paygw_batch.compose.journal import find_batch
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
-from paygw_batch.compose.parts import find_batch, run_journal, utc_now
+from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.run.settlement_order import SettlementOrder, make_order, order_content, order_in_force

@@ -3,10 +3,9 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
-import polars as pl
 from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
@@ -17,13 +16,6 @@ from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.terminal_text import fit_in_json
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.report.totals import BatchTotals
-
-EXAMPLES = 3
-"""How many rows of each kind of defect are shown in full on a screen."""
-
-LISTED = 1000
-"""How many defects, or warnings, the JSON summary lists."""
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
@@ -40,16 +32,6 @@ STATE_STYLES = {
     "returned": "red",
     "invalid": "magenta",
 }
-
-
-def listed(found: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the first defects or warnings as the JSON summary has them."""
-    return found.head(LISTED).select("row", "column", "value", "code", "message").to_dicts()
-
-
-def warnings_told(warnings: pl.DataFrame) -> dict[str, Any]:
-    """Return what the JSON summary says of warnings: how many rows, and the first of them."""
-    return {"warnings": warnings["row"].n_unique(), "warning_list": listed(warnings)}
 
 
 def json_line(summary: Summary) -> str:
@@ -104,9 +86,9 @@ class Screen:
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a person, and return whether the answer was yes. Whatever else ends the question is a no."""
+        """Ask a person, and return whether the answer was yes. Where nobody can be asked, the answer is no."""
         try:
-            return click.confirm(question, default=False)
+            return self.asks() and click.confirm(question, default=False)
         except click.Abort:
             self.out.print()
             return False
@@ -135,28 +117,6 @@ class Screen:
                 )
             )
         self.out.print(table)
-
-    def books(self, books: BatchTotals) -> None:
-        """Print counts and sums by country and state."""
-        self.table("", ("country", "currency", "state", "rows", "sum"), books.lines)
-
-    def findings(self, title: str, found: pl.DataFrame) -> None:
-        """Print defects or warnings by kind: how many, and the first few in full."""
-        if found.is_empty():
-            return
-        console = self.err if self.as_json else self.out
-        console.print(plain(title, "bold"))
-        kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
-        for code, count in kinds.iter_rows():
-            is_about_rows = (found.filter(pl.col("code") == code)["row"] > 0).any()
-            console.print(plain(f"{code}: {count:,} {'row' if count == 1 else 'rows'}" if is_about_rows else code))
-            for row, column, message in (
-                found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()
-            ):
-                where = f"Row {row}, {column}" if row else "The sheet"
-                console.print(plain(f"  {where}: {message}"), soft_wrap=True)
-            if count > EXAMPLES:
-                console.print(plain(f"  ... and {count - EXAMPLES:,} more."))
 
     def finish(self, summary: Summary) -> NoReturn:
         """Print the end of a command, and end it with the exit code that tells the truth.

@@ -4,11 +4,11 @@ import time
 
 from rich.live import Live
 
-from paygw_batch.cli.screen.batch_states import states_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.terminal import plain
-from paygw_batch.compose.parts import find_batch, journal_to_read
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.core.lifecycle import State
+from paygw_batch.report.batch_states import states_of
 from paygw_batch.settings.configuration import Settings
 
 LOOK_EVERY_S = 1.0

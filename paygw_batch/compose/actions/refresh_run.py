@@ -4,16 +4,18 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import as_answered, intake_of, minor_units_of, real_world, take_in_waiting, utc_now
-from paygw_batch.compose.send import Task
-from paygw_batch.countries.load import load_enquiry, load_operation
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.send import Task, real_world
+from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of
+from paygw_batch.compose.run_journal import intake_of, take_in_waiting
+from paygw_batch.countries.load import load_enquiry
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
+from paygw_batch.gateway.http.httpx_transport import GatewayClient
 from paygw_batch.gateway.message import Expected
 from paygw_batch.run.quarantine_clock import DateWatch
-from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
+from paygw_batch.run.refresh import Ask, Clock, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
 
 
@@ -40,11 +42,11 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
     section = task.settings.status_enquiry
     intake = intake_of(task.settings)
     dates = DateWatch(utc_now)
-    async with task.connection.transport:
+    async with GatewayClient(task.connection.transport) as client:
         one = Refresh(
             task.journal,
             task.batch,
-            _asking(task.settings, task.connection, task.batch.operation, dates),
+            _asking(task, client, dates),
             words=task.settings.words(),
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -57,19 +59,18 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
     return refreshed
 
 
-def _asking(
-    settings: Settings, connection: GatewayAccess, batch_operation: str, dates: DateWatch
-) -> Callable[[Expected], "asyncio.Future[EnquiryAnswer]"]:
+def _asking(task: Task, client: GatewayClient, dates: DateWatch) -> Ask:
+    settings, connection = task.settings, task.connection
     signer = connection.signing.signer
-    operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
+    operation = load_enquiry(require_enquiry(settings), as_answered(settings, operation_of(task.rules)))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
     enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
     world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
 
     async def ask(expected: Expected) -> EnquiryAnswer:
         request = enquirer.prepare(expected, nonce=world.nonce(), timestamp_s=int(world.now().timestamp()))
-        came_back = await connection.transport.deliver(request)
+        came_back = await client.ask(request)
         dates.see(came_back)
         return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())
 
-    return lambda expected: asyncio.ensure_future(ask(expected))
+    return ask

@@ -1,40 +1,43 @@
 """Sending what is due in a batch, and telling how it stands: the part of a run that no screen has to do with."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
+from paygw_batch.clock import utc_now
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import (
-    as_answered,
-    intake_of,
-    minor_units_of,
-    operation_of,
-    real_world,
-    require_complete,
-    take_in_waiting,
-    utc_now,
-)
+from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of, require_complete
+from paygw_batch.compose.run_journal import intake_of, take_in_waiting
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.engine.engine import Engine, Judge, Pace, RunEnd
 from paygw_batch.engine.gc_pause import gc_paused
-from paygw_batch.engine.ports import Prepare, Progress
+from paygw_batch.engine.ports import Prepare, Progress, World
 from paygw_batch.engine.threads import Away, JournalThread
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signers_at_work
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.report.batch_states import end_sentence
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import BatchTotals, books
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch, behind_sentence
 from paygw_batch.run.take_in import NotificationReader
 from paygw_batch.settings.configuration import Settings
+
+
+def real_world() -> World:
+    """Return the real clock, nonces of 128 random bits, and chance."""
+    return World(now=utc_now, nonce=partial(secrets.token_hex, 16), chance=random.random)
+
 
 TAKE_IN_EVERY_S = 2.0
 """How often a run takes in the notifications that came meanwhile."""
@@ -198,7 +201,9 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
     contradictions, waiting = len(journal.contradictions(batch.number)), len(journal.evidence_waiting(batch.number))
     summary = Summary(
         of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
-        end_sentence(batch, counted.states, end, contradictions, waiting),
+        end_sentence(
+            batch, counted.states, contradictions, waiting, stop_reason=end.stop_reason, interrupted=end.interrupted
+        ),
         batch=batch.batch,
         sheet=batch.sheet_name,
         rows=batch.rows,
@@ -209,31 +214,3 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
         sent_this_run=end.sent,
     )
     return Standings(frame, counted, summary)
-
-
-def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, contradictions: int, waiting: int) -> str:
-    """Return what a run came to, and what a person should do next; so much evidence is `waiting` for one."""
-    parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
-    if end.stop_reason:
-        parts.append(f"The run stopped early: {end.stop_reason}")
-    if states.get("in_doubt"):
-        parts.append(
-            "Rows in doubt may have been paid and are never sent again by themselves: "
-            f"`paygw-batch status {batch.batch}` says what to do about each."
-        )
-    if contradictions:
-        parts.append(
-            f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them, and "
-            "which rows they hold."
-        )
-    if waiting:
-        parts.append(
-            f"{waiting:,} messages of the gateway wait for a person: `paygw-batch status {batch.batch}` shows them."
-        )
-    if end.interrupted:
-        parts.append("Interrupted: run the same command again to continue.")
-    elif states.get("ready"):
-        parts.append(f"`paygw-batch resume {batch.batch}` sends the rows that are ready.")
-    if states.get("rejected"):
-        parts.append(f"`paygw-batch retry {batch.batch}` gives rejected rows another attempt.")
-    return " ".join(parts)

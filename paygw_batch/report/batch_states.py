@@ -1,13 +1,11 @@
-"""Where a batch stands by the journal's own counts: what status, resolve and others tell of it."""
+"""Counts the rows of a batch by state from the journal's own tallies, without its sheet."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from paygw_batch.compose.send import end_sentence
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state
-from paygw_batch.engine.engine import RunEnd
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 from paygw_batch.report.summary import Summary, of_states
 
@@ -25,7 +23,7 @@ def summary_of(
     contradictions, waiting = len(journal.contradictions(record.number)), len(journal.evidence_waiting(record.number))
     return Summary(
         of_states(states, contradictions=contradictions + waiting),
-        end_sentence(record, states, RunEnd(0, None, interrupted=False), contradictions, waiting),
+        end_sentence(record, states, contradictions, waiting),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=record.rows,
@@ -66,3 +64,39 @@ def totals_of(tallies: Iterable[StateTally], minor_units: Mapping[str, int]) -> 
         currency: {state: from_minor(minor, minor_units=minor_units[currency]) for state, minor in by_state.items()}
         for currency, by_state in sorted(sums.items())
     }
+
+
+def end_sentence(
+    batch: BatchRecord,
+    states: Mapping[str, int],
+    contradictions: int,
+    waiting: int,
+    *,
+    stop_reason: str | None = None,
+    interrupted: bool = False,
+) -> str:
+    """Return what a run came to, and what a person should do next; so much evidence is `waiting` for one."""
+    parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
+    if stop_reason:
+        parts.append(f"The run stopped early: {stop_reason}")
+    if states.get("in_doubt"):
+        parts.append(
+            "Rows in doubt may have been paid and are never sent again by themselves: "
+            f"`paygw-batch status {batch.batch}` says what to do about each."
+        )
+    if contradictions:
+        parts.append(
+            f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them, and "
+            "which rows they hold."
+        )
+    if waiting:
+        parts.append(
+            f"{waiting:,} messages of the gateway wait for a person: `paygw-batch status {batch.batch}` shows them."
+        )
+    if interrupted:
+        parts.append("Interrupted: run the same command again to continue.")
+    elif states.get("ready"):
+        parts.append(f"`paygw-batch resume {batch.batch}` sends the rows that are ready.")
+    if states.get("rejected"):
+        parts.append(f"`paygw-batch retry {batch.batch}` gives rejected rows another attempt.")
+    return " ".join(parts)
