@@ -31,7 +31,7 @@ from paygw_batch.gateway.signing.signers import signers_for
 from paygw_batch.journal.opening.create import new_journal
 from paygw_batch.journal.opening.open import open_journal
 from paygw_batch.journal.port import Journal
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+from paygw_batch.journal.opening.in_memory import in_memory_journal
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ One store keeps this promise, `writer.SqliteJournal`, on disk (`store.open_journ
 from one thread at a time.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from paygw_batch.core.evidence import Evidence, Finding
@@ -27,9 +29,9 @@ from paygw_batch.journal.values import (
     Entry,
     Head,
     HistoryEntry,
-    Hold,
     Known,
     LookAlike,
+    MoveResult,
     NewBatch,
     NewInstruction,
     RowStanding,
@@ -38,35 +40,25 @@ from paygw_batch.journal.values import (
 
 
 class EngineJournal(Protocol):
-    """The journal as a run uses it to send a batch: rows that may leave, and facts made durable."""
+    """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made in turn."""
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+        """Return the next READY instructions of a batch, `limit` at the most, in the sheet's order; none at its end.
 
-        One that evidence contradicts is held, and left out, until a person settles it: a row that was released, and
-        that the gateway or a statement then says is paid.
+        Each is given once. One that evidence contradicts is held, and left out, until a person settles it: a row that
+        was released, and that the gateway or a statement then says is paid.
         """
         ...
 
-    def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return what holds rows of a batch that are ready, by row: no run sends them."""
-        ...
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one transaction, and move their instructions; return the effect of each.
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable in one transaction, and move their instructions.
-
-        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. An intent for
-        a row that is held moves nothing either, and is not kept. On return, everything is on stable storage. Raises
-        `JournalUnwritable`, and from then on for every further call.
+        On return, everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
         """
         ...
 
-    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
-        """Do all of `append` but what waits for the disk, and return the call that does the rest, and returns the same.
-
-        Nothing of it holds before that call has returned; until then no other call may be made. Either may raise what
-        `append` raises. The two may be made from different threads.
-        """
+    async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Take in the notifications that wait, as `Journal.take_in_waiting` does."""
         ...
 
 
@@ -157,7 +149,10 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         ...
 
     def verify(self) -> Mapping[str, int]:
-        """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""
+        """Replay the whole journal, and check its inbox; return what was counted.
+
+        Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
+        """
         ...
 
     def close(self) -> None:
@@ -165,7 +160,7 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         ...
 
 
-class Journal(JournalReader, EngineJournal, Protocol):
+class Journal(JournalReader, Protocol):
     """The journal of one endpoint, held for writing: what people and commands do to it."""
 
     def open_batch(
@@ -196,6 +191,19 @@ class Journal(JournalReader, EngineJournal, Protocol):
         Ends before the first that speaks of a row in flight: what it says can only be judged later. `words` is the
         operator's `[outcomes]`.
         """
+        ...
+
+    def take_in_waiting(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
+        """Take in the notifications that wait in the inbox (all, or about so many), each once; count what came of them.
+
+        Ends before the first about a row in flight. Raises `InboxDamaged`; what was taken in by then is in the journal.
+        """
+        ...
+
+    def for_engine(self) -> AbstractContextManager[EngineJournal]:
+        """Give the journal to an engine: until the block ends, only the engine uses it."""
         ...
 
     def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from paygw_batch.core.evidence import EvidenceSource, Finding
@@ -60,7 +61,7 @@ class NewBatch:
     rows: int
     defects: int
     sheet_path: str = ""
-    """Where the sheet was when its batch was opened; its reconciliation stands beside it."""
+    """The path of the sheet when its batch was opened; its reconciliation is beside it."""
     by: str = ""
     """Who opened it."""
     approvals: tuple[str, ...] = ()
@@ -172,6 +173,16 @@ class Entry:
     """The raw reply that led to the fact, where it is kept."""
 
 
+class MoveResult(Enum):
+    """The effect of one appended fact."""
+
+    MOVED = "moved"
+    NOT_MOVED = "not_moved"
+    """The instruction is elsewhere; the fact is kept as a contradiction."""
+    HELD = "held"
+    """It was an intent for a row that evidence holds; nothing is kept of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowStanding:
     """One row of a batch with its state and its latest attempt, as people read them. None: there is nothing to say.
@@ -225,7 +236,7 @@ LINE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What a person did to a batch or to one of its rows: opened, approved, resolved, released, returned.
+    """An act of a person on a batch or on one of its rows: opened, approved, resolved, released, returned.
 
     `row` and `attempt` are None for what concerns the whole batch; `by` is empty where nobody was noted.
     """
@@ -241,7 +252,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateTally:
-    """How many instructions of a batch stand in `state`, and what they sum to, per country and currency."""
+    """The count and sum of the instructions of a batch in `state`, of one country and currency."""
 
     country: str
     currency: str
@@ -316,7 +327,7 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a row that is ready is sent by no run: evidence number `number`, taken in at `taken_at`, speaks against it.
+    """The reason why no run sends a ready row: evidence number `number`, taken in at `taken_at`, speaks against it.
 
     `said` is what the evidence's word means: paid or accepted.
     """

@@ -17,7 +17,7 @@ from paygw_batch.engine.pacing import TRIES
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, Entry
+from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
 from tests.engine.scripted_world import (
     APPROVED,
     AT,
@@ -76,7 +76,7 @@ def test_the_intent_is_durable_before_anything_leaves() -> None:
     intended: set[str] = set()
     append = journal.append
 
-    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         moved = append(entries)
         intended.update(entry.fact.order_id for entry in entries if isinstance(entry.fact, Intended))
         return moved
@@ -92,7 +92,7 @@ def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
     gateway = ScriptedGateway(latency=0.01)
     append, in_flight = journal.append, []
 
-    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         moved = append(entries)
         in_flight.append(states(journal, batch)[State.IN_FLIGHT])
         return moved
@@ -107,7 +107,7 @@ def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:
     journal, batch = a_journal(rows=10)
     append, commits = journal.append, []
 
-    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         commits.append([type(entry.fact) for entry in entries])
         return append(entries)
 
@@ -239,7 +239,7 @@ def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is
     gateway = ScriptedGateway(latency=0.01)
     append = journal.append
 
-    def failing(entries: Sequence[Entry]) -> Sequence[bool]:
+    def failing(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         if len(gateway.arrived) >= 10:
             raise JournalUnwritable
         return append(entries)

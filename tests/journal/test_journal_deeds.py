@@ -8,9 +8,9 @@ import pytest
 
 from paygw_batch.core.lifecycle import Concluded, FactKind, Intended, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import BatchRecord, Entry, Known, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send
+from tests.journal.tested_journal import Journal
 
 
 def opened(journal: Journal) -> BatchRecord:

@@ -12,9 +12,8 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite import schema
-from paygw_batch.journal.values import Known
+from paygw_batch.journal.values import Known, MoveResult
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -30,6 +29,7 @@ from tests.journal.journal_rows import (
     row_of,
     send,
 )
+from tests.journal.tested_journal import Journal
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 
@@ -194,7 +194,7 @@ def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_k
     held, free, _ = all_due(journal, 1)
     journal.take_in([says(1)], WORDS, at=at(5))
     facts = journal.head().seq
-    assert list(journal.append([intent(free), intent(held)])) == [True, False]
+    assert list(journal.append([intent(free), intent(held)])) == [MoveResult.MOVED, MoveResult.HELD]
     assert journal.head().seq == facts + 1
     assert states(journal) == [State.READY, State.IN_FLIGHT, State.READY]
     journal.verify()

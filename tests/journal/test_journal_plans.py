@@ -9,10 +9,10 @@ import pytest
 
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.codec import decode_batch, encode_batch
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import BatchRecord, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
 from tests.journal.test_journal_evidence import brought_up, of_version
+from tests.journal.tested_journal import Journal
 
 PLAN = "d" * 64
 OF_AN_EARLIER_VERSION = (

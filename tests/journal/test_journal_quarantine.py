@@ -9,7 +9,6 @@ import pytest
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
 from tests.journal.journal_rows import (
     OPERATION,
@@ -23,6 +22,7 @@ from tests.journal.journal_rows import (
     outcome_of,
     send,
 )
+from tests.journal.tested_journal import Journal
 
 
 def says_rejected(number: int, attempt: int, basis: Basis, minute: int = 3) -> Entry:

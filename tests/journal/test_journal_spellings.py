@@ -10,7 +10,6 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.reference import content_digest
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import Amendment, NewInstruction, RepeatedBatch, UsedReference, UsedSpelling
 from tests.journal.journal_rows import (
     AT,
@@ -24,6 +23,7 @@ from tests.journal.journal_rows import (
     send,
 )
 from tests.journal.test_journal_evidence import brought_up, of_version
+from tests.journal.tested_journal import Journal
 
 SPELLINGS = ["Jose\u0301-1", "JOSÉ-1", "josé-1", "José\u20101", "\uff2aosé-1"]
 """Of José-1."""

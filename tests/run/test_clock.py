@@ -8,8 +8,8 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
 from paygw_batch.journal.values import ClockSeen
 from paygw_batch.run.quarantine_clock import DateWatch, ahead_sentence, behind_sentence, require_sound_clock
 from paygw_batch.run.resolve import needs_second_person

@@ -29,6 +29,7 @@ from paygw_batch.journal.values import (
     InboxEnd,
     InboxEntry,
     Known,
+    MoveResult,
     NewInstruction,
     RowStanding,
     UsedSpelling,
@@ -65,7 +66,7 @@ def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], Non
 class IntentsLate(SqliteJournal):
     """Keeps intents back until their outcome is there."""
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         back = self.__dict__.setdefault("_back", {})
         for entry in entries:
             if isinstance(entry.fact, Intended):
@@ -74,7 +75,7 @@ class IntentsLate(SqliteJournal):
         intents = [back.pop(entry.instruction) for entry in now if entry.instruction in back]
         if now:
             super().append([*intents, *now])
-        return [True] * len(entries)
+        return [MoveResult.MOVED] * len(entries)
 
 
 class SendsInFlightAgain(SqliteJournal):
@@ -118,11 +119,11 @@ class Overwrites(SqliteJournal):
 class WritesOn(SqliteJournal):
     """Swallows the failure of a write and goes on."""
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         try:
             return super().append(entries)
         except JournalUnwritable:
-            return [True] * len(entries)
+            return [MoveResult.MOVED] * len(entries)
 
 
 class SkipsARow(SqliteJournal):
@@ -190,7 +191,7 @@ class ForgetsWhereItWas(SqliteJournal):
     def _give_up(self, reason: str) -> JournalUnwritable:
         return JournalUnwritable(reason)
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         try:
             return super().append(entries)
         except JournalUnwritable:

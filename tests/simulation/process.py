@@ -20,9 +20,9 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.port import EngineJournal
+from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, Entry
+from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
 from paygw_batch.run import quarantine_clock
 from paygw_batch.run.approval import NOT_ASKED_FOR
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch
@@ -59,10 +59,6 @@ class SlowAway:
             await self._a_while()
             return result
 
-    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable."""
-        return await self.journal(lambda: journal.append(entries))
-
     async def prepare(self, attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         """Prepare requests as this world does."""
         await self._a_while()
@@ -72,6 +68,21 @@ class SlowAway:
         rng = self._process.world.rng
         if rng.random() < 0.3:
             await asyncio.sleep(rng.random() * 0.05)
+
+
+class SlowEngineJournal(SqliteEngineJournal):
+    """The journal as an engine of this world has it."""
+
+    def __init__(self, journal: SqliteJournal, away: SlowAway) -> None:
+        super().__init__(journal)
+        self._away = away
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable."""
+        return await self._called(lambda: self._journal.append(entries))
+
+    async def _called(self, call: Callable[[], T]) -> T:
+        return await self._away.journal(call)
 
 
 def prepare(attempt: Attempt) -> PreparedRequest:
@@ -220,13 +231,12 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         return world.classify(came_back, expected)
 
     process.engine = engine = world.engine_type(
-        journal=journal,
+        journal=SlowEngineJournal(journal, away),
         gateway=world.gateway_type(process),
         prepare=away.prepare,
         judge=judge,
         pace=process.pace,
         world=World(now=world.now, nonce=world.nonce, chance=world.rng.random),
-        away=away,
         progress=Silent(),
     )
     hearing = asyncio.ensure_future(_hear(process, journal))

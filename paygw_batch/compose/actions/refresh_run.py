@@ -7,7 +7,7 @@ from collections.abc import Callable
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.send import Task, real_world
 from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of
-from paygw_batch.compose.run_journal import intake_of, take_in_waiting
+from paygw_batch.compose.run_journal import take_in_waiting
 from paygw_batch.countries.load import load_enquiry
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
@@ -40,7 +40,6 @@ def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], 
 
 async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     section = task.settings.status_enquiry
-    intake = intake_of(task.settings)
     dates = DateWatch(utc_now)
     async with GatewayClient(task.connection.transport) as client:
         one = Refresh(
@@ -51,7 +50,7 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            take_in=lambda: take_in_waiting(intake, task.journal, tell, is_quiet=True),
+            take_in=lambda: take_in_waiting(task.settings, task.journal, tell, is_quiet=True),
         )
         watch(one)
         refreshed = await one.run()

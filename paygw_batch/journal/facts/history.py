@@ -1,4 +1,4 @@
-"""What people did, read back from the facts of the journal."""
+"""Reads from facts what people did."""
 
 from collections.abc import Iterator
 from typing import assert_never

@@ -1,4 +1,4 @@
-"""Evidence on disk: written with the facts it brings about in one transaction, and read back."""
+"""Writes evidence together with the facts that it causes, in one transaction, and reads it back."""
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ UNANSWERED = f"""e.finding IN ('contradicting', 'ambiguous')
 """Of a line `e` of evidence: it says that the gateway has its row, and no person has answered it since."""
 _WORDS = (FactKind.RESOLVED_PAID.value, FactKind.RESOLVED_REJECTED.value, FactKind.RESOLVED_NOT_RECEIVED.value)
 IS_CONTESTED = f"EXISTS (SELECT 1 FROM evidence e WHERE e.instruction = p.number AND {UNANSWERED})"  # noqa: S608 - ours
-"""Of an instruction `p`: evidence stands against sending it. One that is ready is held."""
+"""The condition that evidence speaks against sending an instruction `p`. One that is ready is held."""
 
 
 def take_in(
@@ -139,7 +139,7 @@ def _notes(connection: apsw.Connection, finding: Finding) -> list[tuple[str, str
 
 
 def held_among(connection: apsw.Connection, numbers: Iterable[int]) -> frozenset[int]:
-    """Return which of these instructions evidence stands against."""
+    """Return which of these instructions evidence speaks against."""
     query = f"SELECT p.value FROM (SELECT value, value AS number FROM carray(?)) p WHERE {IS_CONTESTED}"  # noqa: S608 - ours
     wanted = array("q", set(numbers))
     return (
@@ -148,13 +148,13 @@ def held_among(connection: apsw.Connection, numbers: Iterable[int]) -> frozenset
 
 
 def refused(connection: apsw.Connection, entries: Sequence[Entry]) -> list[bool]:
-    """Return for each whether it is an intent for an instruction that evidence stands against."""
+    """Return for each entry whether it is an intent for an instruction that evidence speaks against."""
     held = held_among(connection, (entry.instruction for entry in entries if isinstance(entry.fact, Intended)))
     return [isinstance(entry.fact, Intended) and entry.instruction in held for entry in entries]
 
 
 def holds(connection: apsw.Connection, batch: int) -> Mapping[int, Hold]:
-    """Return what holds rows of a batch that are ready, by row: the latest of what stands against each."""
+    """Return what holds rows of a batch that are ready, by row: the latest evidence against each."""
     found = fetch(
         connection,
         f"""SELECT c.row, max(e.number), e.source, e.said, e.taken_at FROM evidence e INDEXED BY evidence_by_finding

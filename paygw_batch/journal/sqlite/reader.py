@@ -1,4 +1,4 @@
-"""Reading the journal on disk: everything a command asks that writes nothing."""
+"""Reads the journal: everything that a command asks and that writes nothing."""
 
 import json
 from collections import Counter
@@ -318,9 +318,10 @@ class SqliteReader:
             return replies.of_instruction(self._connection, number)
 
     def verify(self) -> Mapping[str, int]:
-        """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""
-        with self._plainly(), self._snapshot():
-            return verify(self._connection, self.path)
+        """Replay the whole journal, and check its inbox; return what was counted (see the port)."""
+        with self._plainly(), self._snapshot(), closing(InboxReader(inbox_path(self.path))) as inbox:
+            counted = verify(self._connection, self.path)
+            return {**counted, "notifications_waiting": inbox.verify(self.inbox_end())}
 
     def backup(self, path: Path) -> None:
         """Write a copy of the journal as it is now to `path`, and of its inbox beside it; also while a run is on.

@@ -69,7 +69,7 @@ def add_order_id(connection: apsw.Connection, operation: str, order_id: str) -> 
 
 
 def is_used(connection: apsw.Connection, operation: str, order_id: str) -> bool:
-    """Whether an order id was ever used, in whatever spelling."""
+    """Return whether an order id was ever used, in any spelling."""
     query = _SAME_SPELLING.format(operation="?1", spelling="?2")
     return bool(fetch(connection, f"{query} LIMIT 1", (operation, spelled_alike(order_id))))
 
