@@ -1,4 +1,4 @@
-"""Payouts from a Python program: submit a frame or a sheet, take its outcomes as they come, reconcile to a frame.
+"""Pays from a Python program: submit a frame or a sheet, take its outcomes as they come, reconcile to a frame.
 
 The same journal, lock, checks and states as the commands have, composed from the same parts. Only what this module
 names in `__all__` is public. docs/python-api.md shows how it is used.
@@ -42,7 +42,6 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.processes import forbid_core_dumps
-from paygw_batch.report.summary import ExitCode
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.model import Validated, no_defects
@@ -71,11 +70,11 @@ __all__ = [
 ]
 
 _HOLDER = "a Python program"
-"""What another run is told of who holds the journal."""
+"""The holder of the journal, as another run names it."""
 
 
 class Conclusion(StrEnum):
-    """What a batch has come to, the most serious first; each is one exit code of the commands."""
+    """The result of a batch, the most serious first. Each is one exit code of the commands, under its name."""
 
     PERSON_NEEDED = "person_needed"
     """At least one row is in doubt, or the journal holds contradicting evidence. Never submit such a row otherwise."""
@@ -87,15 +86,6 @@ class Conclusion(StrEnum):
     """Finished, but some rows are rejected, returned, or invalid and left out."""
     DONE = "done"
     """Every row is accepted or paid."""
-
-
-_CONCLUSIONS: Mapping[ExitCode, Conclusion] = {
-    ExitCode.PERSON_NEEDED: Conclusion.PERSON_NEEDED,
-    ExitCode.STOPPED_EARLY: Conclusion.STOPPED_EARLY,
-    ExitCode.INTERRUPTED: Conclusion.INTERRUPTED,
-    ExitCode.SOME_REJECTED: Conclusion.SOME_REJECTED,
-    ExitCode.DONE: Conclusion.DONE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +102,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A batch, and where every row of it stands.
+    """A batch, and the state of each of its rows.
 
     - `message`: what it came to in words, and what a person should do next.
     - `states`: how many rows stand in each state; `totals`: currency -> state -> exact sum as text.
@@ -135,7 +125,7 @@ class Finished:
 
 
 Result: TypeAlias = Refused | Finished
-"""What submitting comes to. What made it impossible to go on is an exception: a `PaygwError`."""
+"""The result of a run. What makes it impossible to go on is an exception: a `PaygwError`."""
 
 Run: TypeAlias = BackgroundRun[Result]
 """A run under way; `with` it, or `async with` it."""
@@ -230,7 +220,7 @@ class Payouts:
         return BackgroundRun(work, stop_on=stop_on)
 
     def reconcile(self, batch: str) -> Finished:
-        """Return where every row of a batch stands now, also while a run is on. Sends and writes nothing."""
+        """Return the state of every row of a batch, also while a run is on. Sends and writes nothing."""
         with journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
             found = standings(journal, self._found(journal, batch), self._rules, end)
@@ -262,7 +252,7 @@ def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
 def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
     summary = found.summary
     return Finished(
-        conclusion=_CONCLUSIONS[summary.exit_code],
+        conclusion=Conclusion[summary.exit_code.name],
         message=summary.message,
         batch=summary.batch or "",
         states=summary.states,
@@ -284,7 +274,7 @@ def _refused(refused: RefusedSheet) -> Refused:
 
 
 def _path_of(sheet: pl.DataFrame | Path | str, name: str | None) -> Path:
-    """Return where a sheet stands; a frame stands nowhere, and counts as a file of its name in this directory."""
+    """Return the path of a sheet; a frame has none, and counts as a file of its name in this directory."""
     if not isinstance(sheet, pl.DataFrame):
         if name is not None:
             raise UsageError("A file has its own name: leave name out.")

@@ -1,4 +1,4 @@
-"""The command group. Nothing heavy is imported here: a command's module is loaded when it is called."""
+"""The command group. It imports nothing heavy: a command's module is loaded when it is called."""
 
 import importlib
 import os
@@ -21,6 +21,7 @@ POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
 """How long polars' allocator keeps what was freed (jemalloc's `MALLOC_CONF`)."""
 
 COMMANDS = {
+    "init": "Set up a new endpoint, or the sandbox.",
     "template": "Write an empty sheet to fill in.",
     "validate": "Read and validate a sheet; send nothing.",
     "plan": "Prepare a sheet for approval by others.",
@@ -45,7 +46,7 @@ COMMANDS = {
 
 
 class _CommandGroup(click.Group):
-    """Loads a command's module only when it is called, and turns what went wrong into words and an exit code."""
+    """Loads a command's module when it is called, and turns errors into a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         return list(COMMANDS)
@@ -145,7 +146,15 @@ def cli(
     Running the same command again is always safe.
     """
     os.umask(0o077)
-    ctx.obj = Invocation(config, journal, as_json, quiet, verbose)
+    ctx.obj = Invocation(config or _own_configuration(), journal, as_json, quiet, verbose)
+
+
+def _own_configuration() -> Path | None:
+    """Return the configuration that this user's `init` wrote, where there is one."""
+    from paygw_batch.settings.user_directories import default_configuration  # noqa: PLC0415 (not for `--help`)
+
+    path = default_configuration()
+    return path if path.exists() else None
 
 
 def run() -> None:

@@ -1,4 +1,4 @@
-"""Options that commands share, and what they come to."""
+"""Defines the options that commands share, and builds settings from them."""
 
 import os
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def settings_of(
 
 
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
-    """Return what keeps the outputs of this invocation off everything that they must not replace."""
+    """Return the guard that keeps the outputs of this invocation off files that they must not replace."""
     return OutputGuard(settings, invocation.config, force)
 
 

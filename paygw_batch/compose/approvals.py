@@ -1,4 +1,4 @@
-"""Two pairs of eyes: what the configuration asks for, and whether a submission or a settlement has it."""
+"""Checks that a second person approved what the configuration wants approved."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from paygw_batch.settings.configuration import Settings
 
 
 def policy_of(settings: Settings) -> ApprovalPolicy | None:
-    """Return who may approve and what needs it, or None where the configuration asks for no second pair of eyes.
+    """Return who may approve and what needs approval, or None where the configuration asks for none.
 
     Raises `ConfigurationError` when the people are not told apart, or nothing could ever be approved.
     """
@@ -32,7 +32,7 @@ def policy_of(settings: Settings) -> ApprovalPolicy | None:
 
 
 def required_policy(settings: Settings) -> ApprovalPolicy:
-    """Return the policy of a configuration that must have one."""
+    """Return the policy. Raises `ConfigurationError` where the configuration has none."""
     policy = policy_of(settings)
     if policy is None:
         raise ConfigurationError(
@@ -52,7 +52,7 @@ def known_maker(key: ApprovalKey, policy: ApprovalPolicy, nothing_made: str) -> 
 def needs_order(
     settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
-    """Return the rows that no person may settle so alone: where approvals are asked for, whatever the sum."""
+    """Return the rows that no person may settle so alone. Where approvals are asked for, the sum does not matter."""
     if policy_of(settings) is None:
         return []
     standings = standings_of(journal, batch, {one.row for one in settlements})

@@ -1,4 +1,4 @@
-"""The way to the gateway: the configured one, or the built-in one for the duration of a run."""
+"""Connects to the gateway: the configured one, or the built-in one for the duration of a run."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ from paygw_batch.settings.configuration import Settings
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
-    """What a run needs of the gateway: `signing` prepares requests, `transport` sends, inside the run's event loop."""
+    """The access to the gateway: `signing` prepares requests, `transport` sends them, inside the run's event loop."""
 
     signing: Signing
     transport: PayoutTransport
@@ -37,7 +37,7 @@ def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
 
 @contextmanager
 def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
-    """Yield the way to the gateway, for the operation of `rules`.
+    """Yield the access to the gateway, for the operation of `rules`.
 
     With `base_url = "sandbox"` the built-in one runs as long as the context lasts.
 

@@ -1,16 +1,16 @@
 """Loads the rules of an operation by the settings, and names the keys that sending by them still needs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from paygw_batch.countries.load import load_operation, load_rules, minor_units_by_currency
-from paygw_batch.countries.rules import AmountUnit, Operation, Rules
+from paygw_batch.countries.rules import AmountUnit, CountryRule, Operation, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import Settings
 
 
 def rules_of(settings: Settings, operation: str) -> Rules:
-    """Return what every country asks of an operation, with the operator's terms."""
+    """Return the rules of every country for an operation, with the operator's terms."""
     return load_rules(operation, settings.terms(operation))
 
 
@@ -57,3 +57,25 @@ def _require(missing: Sequence[str]) -> None:
             hint="The gateway's interface leaves these open, so there is no default: write them into the file that "
             "--config names. `paygw-batch doctor` lists all that is missing.",
         )
+
+
+def filled_in(rule: CountryRule) -> str:
+    """Return what a country's rows are sent with where the sheet says nothing, as `name = "value"`; empty for none."""
+    return ", ".join(f'{name} = "{value}"' for name, value in sorted(rule.defaults.items()))
+
+
+def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
+    """Return a sentence for each country of a sheet about what is filled in, where the sheet lacks a whole column.
+
+    A column that the sheet has can have empty cells: what fills those is said as well.
+    """
+    notes = []
+    for code in sorted(set(countries) & set(rules)):
+        filled = sorted(rules[code].defaults.items())
+        absent = [f'{name} = "{value}"' for name, value in filled if name not in columns]
+        empty = [f'{name} = "{value}"' for name, value in filled if name in columns]
+        if absent:
+            notes.append(f"{code}: the sheet does not say these, so they are filled in: {', '.join(absent)}.")
+        if empty:
+            notes.append(f"{code}: empty cells are filled in: {', '.join(empty)}.")
+    return notes

@@ -1,4 +1,4 @@
-"""The files that a command writes for a person: which of them may be written, and how an older one of ours is known."""
+"""Guards the files that a command writes: they may replace an older output of the same kind, and nothing else."""
 
 import re
 import zipfile
@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.files import Kept, Output, check_outputs, head_of
-from paygw_batch.settings.configuration import Settings, state_directory
+from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
+from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.sheet.columns import PROBLEMS_TITLE, QUESTION_COLUMNS, RECONCILIATION_COLUMNS, REJECTS_COLUMNS
 from paygw_batch.sheet.write.file_ending import table_ending
 
@@ -25,7 +26,7 @@ _FOOTER_BYTES = 8
 
 
 class OutputKind(StrEnum):
-    """What a command writes, in words. A file is replaced unasked only by another one of its kind."""
+    """The kinds of files that a command writes. Without --force, a file is replaced only by one of its kind."""
 
     RECONCILIATION = "reconciliation"
     REJECTS = "rejects"
@@ -36,13 +37,15 @@ class OutputKind(StrEnum):
     ORDER = "settlement order"
     LOG = "log"
     METRICS = "metrics"
+    CONFIGURATION = "configuration"
+    """It takes the place of a file that is there only with force, also of one that this program wrote."""
     NEW = "new file"
-    """It never takes the place of a file that is there, whatever that is."""
+    """It never replaces a file that is there, of any kind."""
 
 
 NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
 _NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
-"""What a run goes on without: docs/decisions/0044."""
+"""The outputs that a run goes on without: docs/decisions/0044."""
 _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
@@ -50,7 +53,7 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
         OutputKind.QUESTIONS: QUESTION_COLUMNS,
     }
 )
-"""What the tables that this program writes start with: also those that earlier versions wrote."""
+"""The first columns of the tables that this program writes, in earlier versions too."""
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
@@ -125,7 +128,13 @@ class OutputGuard:
 
 
 def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
+    if kind is OutputKind.CONFIGURATION:  # people write in it
+        return _is_never_ours
     return None if kind is OutputKind.NEW else partial(_is_ours, kind)
+
+
+def _is_never_ours(_path: Path) -> bool:
+    return False
 
 
 def _is_ours(kind: OutputKind, path: Path) -> bool:
@@ -188,9 +197,9 @@ def _has_strings(path: Path, texts: Sequence[str]) -> bool:
 
 
 def _chunks(archive: zipfile.ZipFile) -> Iterator[tuple[bytes, bytes]]:
-    """Yield what holds the texts of a workbook, with the end of the chunk before: up to a limit."""
+    """Yield chunks of the texts of a workbook, up to a limit, each with the end of the chunk before."""
     left = _MOST_STRINGS_BYTES
-    for name in archive.namelist():
+    for name in sorted(archive.namelist()):  # the table of shared texts comes before the worksheets
         if name != "xl/sharedStrings.xml" and not name.startswith("xl/worksheets/sheet"):
             continue
         before = b""

@@ -15,10 +15,10 @@ WAIT_EVERY_S = 0.5
 """How often a run that waits for another one looks whether it has ended."""
 
 _FOR_A_MOMENT = frozenset({HolderKind.LISTENER, HolderKind.STARTING})
-"""Who is waited for unasked: a listener lets go of the journal again, and what has just started may be one."""
+"""The holders that a command waits for by itself: a listener lets the journal go soon; a new process may be one."""
 
 LISTENER_LIMIT_S = 30.0
-"""How long any command waits for that moment to end. A listener that needs longer is stuck."""
+"""How long a command waits for such a holder. A listener that needs longer is stuck."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
 
 
 def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
-    """Take in the notifications that wait. A damaged inbox is told, and stops nothing: payouts do not need it."""
+    """Take in the notifications that wait. A damaged inbox is reported, and stops nothing: payouts do not need it."""
     try:
         findings = journal.take_in_waiting(settings.words(), at=timestamp(utc_now()))
     except InboxDamaged as error:

@@ -1,4 +1,4 @@
-"""Configures the built-in gateway: it expects what the settings send, and proves what it notifies of."""
+"""Configures the built-in gateway from the settings: the requests it accepts, and the proof of its notifications."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,15 +9,16 @@ from paygw_batch.compose.signing import control_secret, supplies_of
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules
+from paygw_batch.gateway.authenticity import HeaderHash, SharedSecretHash
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
-from paygw_batch.sandbox.callback import CallbackHash
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader
 from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
 from paygw_batch.settings.configuration import Settings
 
 RECORD_NAME = "sandbox-record.csv"
-"""What the built-in gateway accepted of payouts, beside the journal."""
+"""The file, beside the journal, of the payouts that the built-in gateway accepted."""
 ENQUIRY_PROFILE = "paynet-v4"
 """The status enquiry that the built-in gateway answers."""
 
@@ -37,16 +38,20 @@ def sandbox_config(
         profile=gateway.signature_profile or "",
         served=tuple(_served(settings, rules, environ) for rules in every_rules),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
-        callback_hash=_callback_hash(settings, environ),
+        callback_proof=_callback_proof(settings, environ),
         enquiry=load_enquiry(ENQUIRY_PROFILE, as_answered(settings, load_operation(PAYOUT))),
     )
 
 
-def _callback_hash(settings: Settings, environ: Mapping[str, str]) -> CallbackHash | None:
+def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackHash | CallbackHeader | None:
     check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
-    if check is None:
-        return None
-    return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
+    match check:
+        case SharedSecretHash():
+            return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
+        case HeaderHash(algorithm, header, secret):
+            return CallbackHeader(algorithm, header.name, header.encoding, header.prefix, secret)
+        case _:
+            return None  # the sandbox has no key of the gateway's: what it notifies of is unproven
 
 
 def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Served:
@@ -55,7 +60,7 @@ def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Ser
     if supplies.control is not None:
         secret = control_secret(payin, environ)
         order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
-        control = ControlRule(tuple(order), separator, amount, secret)
+        control = ControlRule(tuple(order), separator, amount, secret, is_keyed=payin.has_key)
     expects = Expects(supplies.amount_form is AmountForm.TWO_DECIMALS, control)
     return Served(as_answered(settings, operation), rules, record_path(settings, operation.name), expects)
 

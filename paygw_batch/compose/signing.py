@@ -10,7 +10,7 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.control import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.explain import Explanation, explain
 from paygw_batch.gateway.prepare import Preparer, Signer
@@ -34,10 +34,10 @@ class Signing:
     signer: Signer
     rules: Rules
     callback_url: str | None = field(repr=False)
-    """Where the gateway is told to send notifications, the token in its place."""
+    """The callback address for the gateway, the token in its place."""
 
     def preparer(self, signers: Signers) -> Preparer:
-        """Return what a run prepares its requests with."""
+        """Return the preparer of a run's requests."""
         urls = {**self.signer.supplies.urls, "server_callback_url": self.callback_url}
         signer = replace(self.signer, supplies=replace(self.signer.supplies, urls=urls))
         return Preparer(self.rules, signer, signers)
@@ -81,13 +81,14 @@ def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) ->
         payin.control_separator or "",
         ControlAmount(payin.control_amount or ""),
         control_secret(payin, environ),
+        ControlAlgorithm(payin.control_algorithm),
     )
     return Supplies(urls, AmountForm(payin.amount or ""), control)
 
 
 def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Return the secret of the control hash, empty where none is mixed in."""
-    if "secret" not in (payin.control_order or ()):
+    """Return the secret of the control hash, empty where it needs none."""
+    if not payin.needs_secret:
         return ""
     secret = secret_of("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
     try:
@@ -100,7 +101,7 @@ def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
 
 
 def signer_of(settings: Settings, rules: Rules, key: PrivateKey, base_url: str, environ: Mapping[str, str]) -> Signer:
-    """Return what signs requests of the rules' operation for the gateway at `base_url`.
+    """Return the signer of requests of the rules' operation, for the gateway at `base_url`.
 
     The token's place in the callback address is left open.
     Raises `ConfigurationError` for settings that are not complete.
@@ -116,7 +117,7 @@ def signer_of(settings: Settings, rules: Rules, key: PrivateKey, base_url: str, 
 
 
 def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
-    """Return what signs for the gateway, without a way to it. The settings must be complete.
+    """Return the signing for the gateway, without access to it. The settings must be complete.
 
     The built-in gateway is not started: it stands at another port each time, so it is signed for at `SANDBOX_URL`.
     """

@@ -1,4 +1,7 @@
-"""Encodes a notification as it is kept: byte for byte as it came, and the claim that was read from it."""
+"""Encodes a notification as it is kept: byte for byte as it came, and the claim that was read from it.
+
+The answer to an enquiry that a notification led to is kept in the same way, under a source of its own.
+"""
 
 import base64
 import json
@@ -28,6 +31,9 @@ class Notification:
     length: int
     problem: str
     claim: Claim = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Those that matter, names in lower case. Earlier versions kept none."""
+    source: EvidenceSource = EvidenceSource.NOTIFICATION
 
 
 def encode_notification(notification: Notification) -> str:
@@ -37,7 +43,8 @@ def encode_notification(notification: Notification) -> str:
     }
     said = asdict(notification.claim) | {"proof": notification.claim.proof.value}
     body = base64.b64encode(notification.body).decode("ascii")
-    return canonical(fields | {"body": body, "problem": notification.problem, "said": said})
+    more = {"headers": notification.headers, "source": notification.source.value}
+    return canonical(fields | more | {"body": body, "problem": notification.problem, "said": said})
 
 
 def decode_notification(text: str) -> Notification:
@@ -46,15 +53,21 @@ def decode_notification(text: str) -> Notification:
         fields = json.loads(text)
         said = fields.pop("said")
         claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said.get("times", {}))})
-        return Notification(**{**fields, "body": base64.b64decode(fields["body"], validate=True), "claim": claim})
+        read = {
+            "body": base64.b64decode(fields["body"], validate=True),
+            "claim": claim,
+            "headers": tuple((name, value) for name, value in fields.get("headers", ())),
+            "source": EvidenceSource(fields.get("source", EvidenceSource.NOTIFICATION)),
+        }
+        return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InboxDamaged("A notification in the inbox does not read as one.") from None
 
 
 def evidence_of(entry: InboxEntry) -> Evidence:
     """Return a notification of the inbox as evidence. Raises `InboxDamaged` when it does not read as one."""
-    claim = decode_notification(entry.content).claim
-    return Evidence(EvidenceSource.NOTIFICATION, claim, entry.content, entry.number, entry.hash)
+    kept = decode_notification(entry.content)
+    return Evidence(kept.source, kept.claim, entry.content, entry.number, entry.hash)
 
 
 def _times(stated: Mapping[str, Any]) -> StatedTimes:

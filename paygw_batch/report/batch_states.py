@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import INVALID, STATES, shown_state
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
+from paygw_batch.report.metrics import JournalFigures
+from paygw_batch.report.next_step import batch_in_command_words, batch_steps
 from paygw_batch.report.summary import Summary, of_states
 
 
 def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:
-    """Return the summary of a batch as it stands, without reading its sheet."""
+    """Return the summary of a batch as it is now, without reading its sheet."""
     return summary_of(journal, record, journal.tallies(record.number), minor_units)
 
 
@@ -34,13 +37,36 @@ def summary_of(
 
 
 def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
-    """Return how many rows of a batch's sheet stand in each state: those without an instruction are invalid."""
+    """Return how many rows of a batch's sheet have each state; rows without an instruction are invalid."""
     counts: Counter[str] = Counter()
     for tally in tallies:
         counts[shown_state(tally.state)] += tally.count
     if left_out := record.rows - counts.total():
         counts[INVALID] += left_out
     return {state: counts[state] for state in STATES if counts[state]}
+
+
+def figures_of(journal: JournalReader, minor_units: Mapping[str, int]) -> JournalFigures:
+    """Return what a journal holds over all batches, each row once."""
+    tallies: list[StateTally] = []
+    known: list[StateTally] = []
+    counts: Counter[str] = Counter()
+    oldest: list[str] = []
+    for record in journal.batches():
+        of_batch = journal.tallies(record.number)
+        tallies += of_batch
+        known += journal.known_tallies(record.number)
+        counts[INVALID] += states_of(record, of_batch).get(INVALID, 0)
+        in_doubt = journal.rows(record.number, states=SHOWN_IN_DOUBT)
+        oldest += [row.intended_at for row in in_doubt if row.intended_at is not None]
+    once = counted_once(tallies, known)
+    for tally in once:
+        counts[shown_state(tally.state)] += tally.count
+    return JournalFigures(
+        {state: counts[state] for state in STATES},
+        totals_of(once, minor_units),
+        datetime.fromisoformat(min(oldest)) if oldest else None,
+    )
 
 
 def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
@@ -75,28 +101,9 @@ def end_sentence(
     stop_reason: str | None = None,
     interrupted: bool = False,
 ) -> str:
-    """Return what a run came to, and what a person should do next; so much evidence is `waiting` for one."""
+    """Return the message at the end of a run: states and next steps. `waiting` counts messages for a person."""
     parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
     if stop_reason:
         parts.append(f"The run stopped early: {stop_reason}")
-    if states.get("in_doubt"):
-        parts.append(
-            "Rows in doubt may have been paid and are never sent again by themselves: "
-            f"`paygw-batch status {batch.batch}` says what to do about each."
-        )
-    if contradictions:
-        parts.append(
-            f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them, and "
-            "which rows they hold."
-        )
-    if waiting:
-        parts.append(
-            f"{waiting:,} messages of the gateway wait for a person: `paygw-batch status {batch.batch}` shows them."
-        )
-    if interrupted:
-        parts.append("Interrupted: run the same command again to continue.")
-    elif states.get("ready"):
-        parts.append(f"`paygw-batch resume {batch.batch}` sends the rows that are ready.")
-    if states.get("rejected"):
-        parts.append(f"`paygw-batch retry {batch.batch}` gives rejected rows another attempt.")
-    return " ".join(parts)
+    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+    return " ".join([*parts, *(batch_in_command_words(step, count, batch.batch) for step, count in steps)])

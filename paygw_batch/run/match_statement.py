@@ -1,4 +1,4 @@
-"""Holding a statement against a batch: what it settles, where it agrees, and every line that does not fit.
+"""Compares a statement with a batch: the rows it settles, the lines that agree, and every line that does not fit.
 
 A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
 those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
@@ -74,7 +74,7 @@ class StatementDifference:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What a statement comes to for one batch.
+    """The result of comparing a statement with one batch.
 
     `settlements` may be made as they are; `agreeing` lines say what the journal knows; `elsewhere` lines speak of
     orders of other batches; `waiting` rows are still being worked on, by the gateway's own word. `silent` are rows in
@@ -343,7 +343,7 @@ class StatementReader:
         return StatementDifference(line.line, line.order_id, sentence)
 
     def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
-        """Return what a line says became of its order; None: it is still being worked on."""
+        """Return the resolution that a line states for its order; None: the gateway has not decided."""
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:

@@ -1,4 +1,4 @@
-"""Our clock: whether the quarantine may be counted by it.
+"""Checks our clock, because the quarantine is counted by it.
 
 It is held against two others: the newest time in the journal, which it cannot be behind unless it was set back, and the
 `Date` of the gateway's replies. What the quarantine guards is stopped while one of them speaks against it.
@@ -65,7 +65,7 @@ def ahead_sentence(journal: JournalReader) -> str | None:
 
 
 def clock_sentences(journal: JournalReader, now: datetime) -> list[str]:
-    """Return all that speaks against our clock."""
+    """Return a sentence for each sign that our clock is wrong."""
     return [one for one in (behind_sentence(journal, now), ahead_sentence(journal)) if one is not None]
 
 

@@ -1,4 +1,4 @@
-"""Resolving: a person settles rows that are in doubt, accepted and never answered, or held, with evidence."""
+"""Settles rows by a person's decision, with evidence: rows in doubt, held, or accepted and never answered."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from paygw_batch.run.quarantine_clock import require_sound_clock
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One row about to be settled: as what, on what evidence, and on whose word."""
+    """A decision about one row: its resolution, the evidence, and on whose word."""
 
     row: int
     resolution: Resolution
@@ -93,7 +93,7 @@ def check_settlements(
 
 
 def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowStanding]:
-    """Return where the given rows of a batch stand."""
+    """Return the standings of the given rows of a batch."""
     return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
 
 

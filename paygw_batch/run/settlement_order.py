@@ -1,4 +1,4 @@
-"""An order to settle rows, for two people: one writes down what becomes of each row, another approves, once.
+"""Makes and checks settlement orders: one person writes the resolution of each row, another approves; it counts once.
 
 An order names endpoint, journal and batch, and for each row its latest attempt and its state. It holds as long as all
 of that is so, and carrying it out ends that: it cannot be used again.
@@ -44,7 +44,7 @@ class OrderedRow(SignedPart):
 
 
 class OrderContent(SignedPart):
-    """Exactly what would be settled.
+    """The rows that would be settled, and the journal and batch they are in.
 
     `statement` and `statement_sha256` name the file that it was read from and are empty where a person said it.
     """

@@ -1,4 +1,4 @@
-"""Submitting: first a plan, made by looking; then the plan carried out."""
+"""Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,7 +38,7 @@ from paygw_batch.sheet.model import Validated
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What submitting a sheet to a journal would mean. Nothing has been written yet.
+    """The effect that submitting a sheet to a journal would have. Nothing has been written yet.
 
     `existing` is the batch, when the journal has it already: then only what is due in it is sent. `known` rows are
     covered by other batches of the journal; `amendments` replace a payment that was rejected or never sent.
@@ -88,7 +88,7 @@ def plan_submission(
     repeat_days: int = REPEAT_DAYS,
     look_alike_days: int = LOOK_ALIKE_DAYS,
 ) -> Plan:
-    """Hold a validated sheet against the journal.
+    """Compare a validated sheet with the journal.
 
     A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
     paid (where a person's word alone says so, after `quarantine_h`); so does one whose id was used in another spelling.
@@ -149,7 +149,7 @@ def open_planned_batch(
     plan_sha256: str = "",
     repeats_meant: bool = False,
 ) -> BatchRecord:
-    """Make the planned batch durable, whole, or return it when the journal has it already.
+    """Store the planned batch, whole, or return it when the journal has it already.
 
     Every row of a new batch is held to its country's contract once more: it is written down whole, or not at all.
 
@@ -191,7 +191,7 @@ def open_planned_batch(
 
 
 def _held(instructions: Iterable[NewInstruction], contract: Future[None]) -> Iterator[NewInstruction]:
-    """Yield instructions, and before they end hear whether all of them hold to the contract.
+    """Yield instructions; before the end, check that all of them pass the contract.
 
     It is asked beside the journal's work, which takes as long. What it raises, it raises inside the journal's
     transaction, and nothing of the batch is kept.
@@ -206,7 +206,8 @@ def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | 
 
 
 def _without_rows(instructions: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
-    return instructions.filter(~pl.col("row").is_in(pl.Series(list(rows), dtype=pl.UInt32).implode()))
+    left_out = pl.Series(list(rows), dtype=pl.UInt32)
+    return instructions.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else instructions
 
 
 def _days_ago(now: Now, days: int) -> str:
@@ -218,8 +219,8 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
 
     The ids of a sheet are derived all of them, or none is: the first row tells.
     """
-    first = validated.instructions.head(1).select("client_orderid", "content").rows()
-    reference = reference_of(*first[0]) if first else None
+    rows = validated.instructions
+    reference = reference_of(rows["client_orderid"][0], rows["content"][0]) if rows.height else None
     if reference is None:
         return
     used = [one for one in journal.references(operation) if spelled_alike(one.reference) == spelled_alike(reference)]
@@ -236,10 +237,10 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
 
 def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, operation: str) -> pl.DataFrame:
     """Return a defect for every row whose order id the journal does not know, but knows in another spelling."""
-    ids = instructions.select("row", "client_orderid").with_columns(
-        in_one_spelling(instructions["client_orderid"]).alias("spelling")
+    order_ids = instructions["client_orderid"]
+    used = journal.used_spellings(
+        operation, zip(instructions["row"], order_ids, in_one_spelling(order_ids), strict=True)
     )
-    used = journal.used_spellings(operation, ids.iter_rows())
     own_ids = _own_ids(instructions, used)
     lines = []
     for found in used:
@@ -272,7 +273,10 @@ def _repeat(
 
 def _own_ids(instructions: pl.DataFrame, found: Iterable[LookAlike | UsedSpelling]) -> dict[int, str]:
     """Return the sheet's own order ids of some rows."""
-    wanted = pl.col("row").is_in([one.row for one in found])
+    rows = [one.row for one in found]
+    if not rows:
+        return {}
+    wanted = pl.col("row").is_in(rows)
     return dict(instructions.filter(wanted).select("row", "client_orderid").iter_rows())
 
 

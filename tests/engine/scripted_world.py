@@ -13,6 +13,7 @@ from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.engine.ports import Silent, World
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 from tests.engine.inline_journal import InlineJournal
@@ -142,10 +143,15 @@ def a_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
     return journal, open_batch(journal, range(2, rows + 2))
 
 
-def an_engine(journal: SqliteJournal, gateway: ScriptedGateway, pace: Pace | None = None) -> Engine:
+def an_engine(
+    journal: SqliteJournal,
+    gateway: ScriptedGateway,
+    pace: Pace | None = None,
+    given: SqliteEngineJournal | None = None,
+) -> Engine:
     nonces = count(1)
     return Engine(
-        journal=InlineJournal(journal),
+        journal=given or InlineJournal(journal),
         gateway=gateway,
         prepare=prepare,
         judge=judge,

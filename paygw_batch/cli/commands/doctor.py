@@ -17,7 +17,7 @@ from paygw_batch.compose.approvals import policy_of
 from paygw_batch.compose.gateway import GatewayAccess, gateway_of
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
-from paygw_batch.compose.operations import as_answered, operation_of, rules_of
+from paygw_batch.compose.operations import as_answered, filled_in, operation_of, rules_of
 from paygw_batch.compose.signing import Signing, signer_key, signing_of
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.instruction import Instruction
@@ -26,7 +26,6 @@ from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rule
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.gateway.http.httpx_transport import GatewayClient
 from paygw_batch.gateway.message import TransportFault
-from paygw_batch.report.defaults import filled_in
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.settings.configuration import Settings, unknown_variables
@@ -35,7 +34,7 @@ from paygw_batch.sheet.read.profiles import known_headings
 
 
 class Health(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     GOOD = "ok"
     WARNING = "look"
@@ -44,7 +43,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One thing that was looked at. `code` is what a bad one makes the program end with."""
+    """One check and its result. `code` is the exit code of the program when it went wrong."""
 
     what: str
     health: Health
@@ -204,7 +203,9 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
     except PaygwError as error:
         yield HealthCheck("notifications", Health.BAD, f"{error.message} {error.hint}".strip())
         return
-    told = "proven by a shared secret" if check is not None else "nothing proves them: a person confirms each"
+    asks = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
+    then = "the gateway is asked about each" if asks else "a person confirms each"
+    told = f"checked by {settings.notifications.authenticity}" if check is not None else f"nothing proves them: {then}"
     yield HealthCheck("notifications", Health.GOOD if check is not None else Health.WARNING, told)
 
 
@@ -256,7 +257,7 @@ async def _probe(connection: GatewayAccess) -> TransportFault | None:
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
-    """Show what an invented row would be signed over: what an integrator compares with the gateway's own."""
+    """Show how an invented row would be signed. An integrator compares it with the gateway's own base string."""
     instruction = _invented(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S

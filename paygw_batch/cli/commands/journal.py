@@ -108,7 +108,7 @@ def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, obje
 
 
 def _confirm(*, yes: bool) -> None:
-    """Have a person say it: at a terminal by an answer, otherwise by --yes."""
+    """Ask a person to confirm: at a terminal by an answer, otherwise by --yes."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -4,7 +4,8 @@ import asyncio
 import os
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 
 import click
@@ -14,8 +15,10 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.compose.gateway import GatewayAccess, gateway_of
 from paygw_batch.compose.journal import journal_to_read, open_to_write
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
@@ -33,7 +36,7 @@ TAKE_IN_EVERY_S = 1.0
 AT_ONCE = 200
 """About how many notifications it takes in before it lets go of the journal."""
 AFTER_TROUBLE_S = 30.0
-"""How long it leaves a journal alone that could not be used."""
+"""How long the listener waits before it tries a journal again that could not be used."""
 
 
 @click.command("listen", short_help="Receive notifications.")
@@ -51,7 +54,11 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     names = field_names(settings, load_operation(PAYOUT))
     check = authenticity(settings, names, os.environ)
     section = settings.notifications
-    with closing(_open_inbox(settings)) as inbox, closing(Keeper(inbox)) as keeper:
+    with (
+        closing(_open_inbox(settings)) as inbox,
+        closing(Keeper(inbox)) as keeper,
+        _way_to_ask(settings) as connection,
+    ):
         app = ListenerApp(
             path,
             read=partial(read_notification, names=names, check=check),
@@ -59,17 +66,23 @@ def command(invocation: Invocation, *, port: int | None) -> None:
             limits=Limits(section.max_body_kib * 1024, section.rate_per_s),
             now=lambda: timestamp(utc_now()),
             monotonic_s=time.monotonic,
+            header=section.header,
         )
         taking = _Taking(settings, inbox, screen)
-        if check is None:
-            screen.notes(["No authenticity check is configured: a notification is evidence for a person to confirm."])
+        screen.notes(list(_notes(settings, is_checked=check is not None)))
 
         def ready(port: int) -> None:
             screen.say(f"Listening on {LOOPBACK}:{port}; kept in {inbox_path(settings.journal_path())}.")
 
         async def receive() -> None:
-            at_intervals = asyncio.create_task(taking.at_intervals())
-            await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
+            async with AsyncExitStack() as stack:
+                if connection is not None:
+                    from paygw_batch.compose.actions.refresh_run import following_up  # noqa: PLC0415 (httpx)
+
+                    asking = following_up(settings, connection, keeper.keep, lambda said: screen.notes([said]))
+                    app.follow_up = (await stack.enter_async_context(asking)).doubt
+                at_intervals = asyncio.create_task(taking.at_intervals())
+                await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
             at_intervals.cancel()
             with suppress(asyncio.CancelledError):
                 await at_intervals
@@ -87,6 +100,31 @@ def command(invocation: Invocation, *, port: int | None) -> None:
             further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
         )
     )
+
+
+def _asks(settings: Settings) -> bool:
+    return settings.notifications.on_unproven == "refresh" and settings.status_enquiry.profile is not None
+
+
+@contextmanager
+def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
+    """Yield the way to the gateway where unproven notifications are asked about, None where they are not."""
+    if not _asks(settings):
+        yield None
+        return
+    with gateway_of(settings, rules_of(settings, PAYOUT), os.environ) as connection:
+        yield connection
+
+
+def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
+    """Yield what a person should know about notifications that nothing proves."""
+    if _asks(settings):
+        yield "The gateway is asked at once about each notification that nothing proves."
+        return
+    if settings.notifications.on_unproven is not None:
+        yield 'on_unproven = "refresh" does nothing: the configuration does not say status_enquiry.profile.'
+    if not is_checked:
+        yield "No authenticity check is configured: a notification is evidence for a person to confirm."
 
 
 def _open_inbox(settings: Settings) -> Inbox:

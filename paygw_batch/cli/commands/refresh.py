@@ -38,7 +38,9 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool,
         finally:
             interruption.heed_again()
         end = RunEnd(0, None, interrupted=done.interrupted)
-        summary = reconcile(run.task.journal, run.task.batch, run.task.rules, run.out, screen, end=end)
+        quarantine_h = settings.submission.quarantine_h
+        task = run.task
+        summary = reconcile(task.journal, task.batch, task.rules, run.out, screen, end=end, quarantine_h=quarantine_h)
         run.report.summary = _told(summary, done)
     screen.finish(run.report.summary)
 
@@ -57,7 +59,7 @@ def _told(summary: Summary, done: Refreshed) -> Summary:
 
 
 def _drain_on_signals(one: Refresh, screen: Screen) -> None:
-    """At a signal nothing new is asked; what was asked is waited for."""
+    """At a signal, send no new enquiry; wait for those under way."""
 
     def heed() -> None:
         screen.say("Stopping: nothing new is asked; enquiries under way are waited for.")

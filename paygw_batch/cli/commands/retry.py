@@ -13,7 +13,7 @@ from paygw_batch.compose.actions.continue_batch import release_rejected
 from paygw_batch.compose.operator import person
 
 SHOWN_WAITING = 20
-"""Of so many rows that cannot be released yet it is said from when on they can be."""
+"""How many rows that cannot be released yet are named, with the time from which they can."""
 
 
 @click.command("retry", short_help="Send rejected rows again.")

@@ -30,6 +30,7 @@ from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, Re
 from paygw_batch.journal import Journal
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.model import Validated
 
 _UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
 _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
@@ -37,7 +38,7 @@ _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every sheet of a folder is submitted with."""
+    """The parts that every sheet of a folder is submitted with."""
 
     settings: Settings
     rules: Rules
@@ -105,11 +106,9 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
 
 
 def _submit(claimed: Claimed, run: _Run) -> Summary:
-    """Submit one sheet. What is wrong with it is its summary; what is wrong with us ends the whole run."""
+    """Submit one sheet. A fault of the sheet is its summary; a fault of ours ends the whole run."""
     try:
-        validated = validated_sheet(run.settings, run.rules, claimed.path, reference=None)
-        run.screen.notes(validated.sheet.notes)
-        require_as_stated(run.settings, run.rules, validated, None)
+        validated = _read(claimed, run)
     except (SheetError, ConfigurationError) as error:
         return _refusal(claimed, run, error)
     asked = Submission(
@@ -126,13 +125,22 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
             return _refusal(claimed, run, error)
 
 
+def _read(claimed: Claimed, run: _Run) -> Validated:
+    """Read and validate a sheet as its cover note says. Raises `SheetError`, and `ConfigurationError`."""
+    note = claimed.note
+    validated = validated_sheet(run.settings, run.rules, claimed.path, reference=note.reference, worksheet=note.sheet)
+    run.screen.notes(validated.sheet.notes)
+    require_as_stated(run.settings, run.rules, validated, note.totals)
+    return validated
+
+
 def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
     run.screen.say(error.message)
-    return Summary(ExitCode(error.exit_code), error.message, sheet=claimed.name)
+    return Summary(ExitCode(error.exit_code), f"{error.message} {error.hint}".strip(), sheet=claimed.name)
 
 
 def _told(sheets: list[tuple[str, Summary]]) -> Summary:
-    """Return what a whole folder came to."""
+    """Return the summary of a whole folder."""
     states: Counter[str] = Counter()
     sums: dict[str, dict[str, Decimal]] = {}
     for _, summary in sheets:

@@ -24,7 +24,7 @@ from paygw_batch.sheet.model import Validated
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
-"""What is signed where nothing else is asked for: the same at each run, and years old."""
+"""The time that is signed by default: the same at each run, and years old."""
 
 WARNING = (
     "What follows shows the row's data in clear, and body and header together are a signed payment order: "

@@ -80,7 +80,7 @@ _OPTIONS = (
 
 
 def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the argument and the options of one that runs a sheet: those of `run_sheet`."""
+    """Add the argument and the options of `run_sheet` to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -117,7 +117,7 @@ def run_sheet(
     wait: bool,
     force: bool,
 ) -> None:
-    """Run a sheet of `operation`, as its command was asked to: start its batch, or continue it."""
+    """Run a sheet of `operation`: start its batch, or continue it."""
     started_s = time.monotonic()
     screen = Screen(invocation)
     stated = stated_totals(expect_rows, expect_total)

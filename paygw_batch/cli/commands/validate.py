@@ -16,10 +16,9 @@ from paygw_batch.cli.options import (
 )
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import listed, show_findings, show_totals, warnings_told
-from paygw_batch.compose.operations import minor_units_of, rules_of
+from paygw_batch.compose.operations import filled_in_notes, minor_units_of, rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.sheet import read_options, validated_sheet
-from paygw_batch.report.defaults import filled_in_notes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects

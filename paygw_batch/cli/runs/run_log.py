@@ -1,4 +1,4 @@
-"""The log: one JSON object a line, for machines. It names runs, batches and orders, and no people."""
+"""Writes the log: one JSON object a line, for machines. It names runs, batches and orders, and no people."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.files import append_line
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
-"""All but the last three digits of what could be a phone or an account."""
+"""The digits before the last three of a number that could be a phone or an account."""
 
 
 _OWN_NAME = re.compile(r"([0-9]{8}T[0-9]{12}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{16}\b)")
@@ -17,7 +17,7 @@ _OWN_NAME = re.compile(r"([0-9]{8}T[0-9]{12}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{16}
 
 
 def masked(sentence: str) -> str:
-    """Return a sentence with long numbers cut to their last three digits: phones, accounts, and all that looks so.
+    """Return a sentence with long numbers cut to their last three digits: phones, accounts, and the like.
 
     Names that this program made stay whole: without them a person cannot find the file.
     """
@@ -26,7 +26,7 @@ def masked(sentence: str) -> str:
 
 
 class RunLog:
-    """Writes the log lines of one run, each with its id. What cannot be logged is not worth stopping a payroll for."""
+    """Writes the log lines of one run, each with its id. A log that cannot be written stops no payroll."""
 
     def __init__(self, path: Path | None, command: str) -> None:
         self.run = secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""What plan, approve and resolve share: the policy they need, the key they use, and how a signed document is shown."""
+"""Shows signed documents, and loads a person's key: for plan, approve and resolve."""
 
 import os
 from collections import defaultdict
@@ -20,7 +20,7 @@ PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, 
 
 
 def own_key(path: Path) -> ApprovalKey:
-    """Return the key of whoever runs this command."""
+    """Return the key of the person who runs this command."""
     passphrase = os.environ.get(PASSPHRASE)
     return load_approval_key(path, None if passphrase is None else passphrase.encode())
 
@@ -106,7 +106,7 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
 
 
 def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
-    """Return what --json tells of a document: what it is, who made it, and who approves of it now."""
+    """Return what --json has of a document: its kind, its maker, and who approves of it now."""
     found = signatures_of(document, policy, utc_now())
     told: dict[str, object] = {
         "document": document.noun,

@@ -1,4 +1,4 @@
-"""What a person reads at the end of a command, and the JSON that a program reads instead."""
+"""Prints the result of a command: sentences and tables for a person, one JSON object for a program."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
 
 Cell = str | int | tuple[str, ...]
-"""What stands in one place of a table: a text, a whole number, or several lines of text."""
+"""The content of one cell of a table: a text, a whole number, or several lines of text."""
 
 STATE_STYLES = {
     "paid": "green",
@@ -46,7 +46,7 @@ def _shown(cell: Cell, style: str) -> Text:
 
 
 class Screen:
-    """Where a command writes: tables and sentences for a person, or one JSON object on standard output."""
+    """Prints tables and sentences for a person, or one JSON object on standard output."""
 
     def __init__(self, invocation: Invocation) -> None:
         self.as_json = invocation.as_json
@@ -56,7 +56,7 @@ class Screen:
         self.out = PlainConsole(self._output.file, quiet=invocation.as_json or invocation.quiet)
         self.err = PlainConsole(standard_error().file, quiet=invocation.quiet)
         self.listener: Callable[[str], None] | None = None
-        """Who else hears each sentence: the log of a run."""
+        """Takes each sentence too: the log of a run."""
 
     def say(self, sentence: str) -> None:
         """Print one line for a person: beside the JSON on standard error, otherwise with the result."""
@@ -82,7 +82,7 @@ class Screen:
             PlainConsole(self._output.file, quiet=False).print(plain(sentence), soft_wrap=True)
 
     def asks(self) -> bool:
-        """Whether a person sits there who can be asked: at a terminal, and not where a program reads the answer."""
+        """Whether a person can be asked: at a terminal, unless a program reads the answer."""
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
@@ -94,12 +94,12 @@ class Screen:
             return False
 
     def notes(self, sentences: Sequence[str]) -> None:
-        """Print what a person should know and that refuses nothing."""
+        """Print notes for a person. They refuse nothing."""
         for sentence in sentences:
             self.say(f"Note: {sentence}")
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
-        """Print a table; whole numbers stand to the right, and a column headed `state` has its colours.
+        """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
 
         A heading may have several lines.
         """
@@ -119,7 +119,7 @@ class Screen:
         self.out.print(table)
 
     def finish(self, summary: Summary) -> NoReturn:
-        """Print the end of a command, and end it with the exit code that tells the truth.
+        """Print the end of a command, and end it with the true exit code.
 
         Where standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
         for was not told. Every other code stands: it says what became of the money.

@@ -1,4 +1,4 @@
-"""Following a batch that another process sends, by looking into the journal again and again."""
+"""Follows a batch that another process sends, by reading the journal at intervals."""
 
 import time
 
@@ -17,7 +17,7 @@ QUIET_BEYOND_TIMEOUT_S = 30
 
 
 def follow(settings: Settings, batch: str, screen: Screen) -> None:
-    """Show how a batch goes along until nothing is left to send, nothing has moved for long, or Ctrl-C."""
+    """Show the states of a batch until nothing is left to send, nothing has moved for long, or Ctrl-C."""
     give_up_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
     head, moved_s = -1, time.monotonic()
     told = ""

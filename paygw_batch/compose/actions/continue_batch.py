@@ -53,14 +53,14 @@ def unfinished_batch(journal: JournalReader) -> BatchRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleasedRows:
     """How many rejected rows were released, and a sentence for each that has to wait: why, and until when."""
 
     rows: int
     waiting: Sequence[str]
 
 
-def release_rejected(task: Task, rows: Sequence[int], by: str) -> Released:
+def release_rejected(task: Task, rows: Sequence[int], by: str) -> ReleasedRows:
     """Release the rejected rows of a batch (all, or those named) for another attempt, as decided `by` a person.
 
     Raises `UsageError` when a named row may not be released: then none is.
@@ -81,4 +81,4 @@ def release_rejected(task: Task, rows: Sequence[int], by: str) -> Released:
         left_until=left_until(quarantine_h, now),
     )
     waiting = quarantined(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
-    return Released(released, [waiting_sentence(row, quarantine_h) for row in waiting])
+    return ReleasedRows(released, [waiting_sentence(row, quarantine_h) for row in waiting])

@@ -1,19 +1,25 @@
-"""Asking after a batch: settings become the parts of a refresh."""
+"""Asks the gateway after a batch, by the settings."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.send import Task, real_world
-from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of
+from paygw_batch.compose.gateway import GatewayAccess
+from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.compose.operations import as_answered, minor_units_of
 from paygw_batch.compose.run_journal import take_in_waiting
-from paygw_batch.countries.load import load_enquiry
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.evidence import Candidate, Claim, EvidenceSource, Finding
+from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
 from paygw_batch.gateway.http.httpx_transport import GatewayClient
 from paygw_batch.gateway.message import Expected
+from paygw_batch.run.follow_up import FollowUp
 from paygw_batch.run.quarantine_clock import DateWatch
 from paygw_batch.run.refresh import Ask, Clock, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
@@ -31,11 +37,57 @@ def require_enquiry(settings: Settings) -> str:
 
 
 def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
-    """Ask after the rows of a batch that are accepted or in doubt, in an event loop of its own.
+    """Ask after the rows of a batch that are accepted or in doubt. The event loop starts and ends here.
 
     `watch` is given the refresh inside the loop, before it starts: whoever wants to drain it keeps it.
     """
     return asyncio.run(_run(task, tell, watch))
+
+
+@asynccontextmanager
+async def following_up(
+    settings: Settings, connection: GatewayAccess, keep: Callable[[str], Awaitable[None]], tell: Callable[[str], None]
+) -> AsyncIterator[FollowUp]:
+    """Ask about unproven notifications while the context lasts; first about those that wait in the journal."""
+    section = settings.status_enquiry
+
+    def look(order_id: str) -> Sequence[Candidate]:
+        if not settings.journal_path().exists():
+            return []
+        with journal_to_read(settings, must_be_known=True) as journal:
+            return journal.candidates(order_id)
+
+    async with GatewayClient(connection.transport) as client:
+        follow_up = FollowUp(
+            look,
+            _asking(settings, connection, client, PAYOUT, DateWatch(utc_now)),
+            keep,
+            words=settings.words(),
+            politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
+            clock=Clock(time.monotonic, asyncio.sleep, utc_now),
+            tell=tell,
+        )
+        under_way = asyncio.create_task(follow_up.run(await asyncio.to_thread(_doubts, settings)))
+        try:
+            yield follow_up
+        finally:
+            under_way.cancel()
+            with suppress(asyncio.CancelledError):
+                await under_way
+
+
+def _doubts(settings: Settings) -> Sequence[Claim]:
+    """Return a claim for each order about which an unproven notification waits in the journal."""
+    if not settings.journal_path().exists():
+        return []
+    with journal_to_read(settings, must_be_known=True) as journal:
+        waiting = [
+            one
+            for one in journal.evidence_waiting()
+            if one.source is EvidenceSource.NOTIFICATION and one.finding is Finding.TO_CONFIRM
+        ]
+        found = [candidate for one in waiting for candidate in journal.candidates(one.client_orderid)]
+    return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
 
 
 async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
@@ -45,7 +97,7 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
         one = Refresh(
             task.journal,
             task.batch,
-            _asking(task, client, dates),
+            _asking(task.settings, task.connection, client, task.batch.operation, dates),
             words=task.settings.words(),
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -58,10 +110,12 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
     return refreshed
 
 
-def _asking(task: Task, client: GatewayClient, dates: DateWatch) -> Ask:
-    settings, connection = task.settings, task.connection
+def _asking(
+    settings: Settings, connection: GatewayAccess, client: GatewayClient, batch_operation: str, dates: DateWatch
+) -> Ask:
+    """Return the function that asks the gateway about one order; `dates` is shown each reply."""
     signer = connection.signing.signer
-    operation = load_enquiry(require_enquiry(settings), as_answered(settings, operation_of(task.rules)))
+    operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
     enquirer = Enquirer(url, signer.consumer_key, signer.profile, signer.key)
     world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()

@@ -1,4 +1,4 @@
-"""Sending what is due in a batch, and telling how it stands: the part of a run that no screen has to do with."""
+"""Sends the due rows of a batch, and returns the state of the batch afterwards."""
 
 import asyncio
 import random
@@ -41,11 +41,11 @@ TAKE_IN_EVERY_S = 2.0
 """How often a run takes in the notifications that came meanwhile."""
 
 Watch = Callable[[Engine], None]
-"""Is given the engine inside its event loop, before it starts: whoever wants to drain it keeps it."""
+"""Takes the engine inside its event loop, before it starts, so that the caller can drain it."""
 
 
 WaitForRoom = Callable[[], Awaitable[None]]
-"""Waits until whoever is told of outcomes can take more of them."""
+"""Waits until the receiver of outcomes can take more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """How a batch stands: the reconciliation's frame, its books, and the summary."""
+    """The state of a batch: the reconciliation's frame, its totals, and the summary."""
 
     frame: pl.DataFrame
     books: BatchTotals
@@ -74,7 +74,7 @@ class Standings:
 
 
 def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitForRoom | None = None) -> RunEnd:
-    """Send what is due in the batch, in an event loop of its own, and return how that ended.
+    """Send the due rows of the batch, and return how that ended. The event loop starts and ends here.
 
     `wait_for_room` is awaited before requests are prepared: while it waits, no further row is signed, and nothing that
     is in flight is held up.
@@ -160,7 +160,7 @@ async def _run(
 async def _take_in_at_intervals(
     journal: EngineJournal, words: Mapping[str, OutcomeKind], tell: Callable[[str], None]
 ) -> None:
-    """Take notifications in as long as the run lasts. What the journal cannot write, the engine hears as well."""
+    """Take notifications in as long as the run lasts. Where the journal cannot write, the engine fails as well."""
     with suppress(JournalError):
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
@@ -190,7 +190,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0) -> Standings:
-    """Return how the rows of a batch stand after a run's `end`. Nothing is written."""
+    """Return the state of a batch after a run's `end`. Nothing is written."""
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)

@@ -15,6 +15,8 @@ OLDEST_SQLITE = (3, 51, 3)
 
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
+STATEMENTS_KEPT = 256
+"""How many compiled statements a connection keeps. Compiling one takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
 
@@ -27,7 +29,7 @@ def connect(
     flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
     flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
     try:
-        connection = apsw.Connection(str(path), flags=flags)
+        connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_KEPT)
     except apsw.Error as error:
         raise JournalError(f"The {what} {path} cannot be opened: {error}.") from None
     try:

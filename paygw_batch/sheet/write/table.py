@@ -8,7 +8,7 @@ import polars as pl
 from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, cannot_write
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
-from paygw_batch.sheet.formulas import guarded, guarded_names
+from paygw_batch.sheet.formulas import guarded_columns, guarded_names
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write.file_ending import table_ending
 
@@ -64,8 +64,8 @@ def workbook_options() -> dict[str, Any]:
 
 
 def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:
-    text = [guarded(column) if column.dtype == pl.String else column for column in frame.iter_columns()]
-    safe = pl.DataFrame([column.alias(name) for column, name in zip(text, guarded_names(frame.columns), strict=True)])
+    safe = guarded_columns(frame)
+    safe.columns = guarded_names(frame.columns)
     safe.write_csv(file)
 
 
