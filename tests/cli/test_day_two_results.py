@@ -107,7 +107,8 @@ def test_the_first_worksheet_prints_on_landscape_a4_with_its_header_on_every_pag
     assert (sheet.sheet_properties.pageSetUpPr.fitToPage, sheet.page_setup.fitToHeight) == (True, 0)
     assert sheet.print_title_rows == "$1:$1"
     assert sheet.print_area.endswith(f"$K${sheet.max_row + 1}"), "without the sender's own columns"
-    assert "&P of &N" in str(sheet.oddFooter.right.text) or "Page" in str(sheet.oddFooter.right.text)
+    assert sheet.oddFooter.right is not None
+    assert "Page" in str(sheet.oddFooter.right.text)
 
 
 @pytest.mark.parametrize("name", ["pay & roll &P.csv", f"{'x' * 240}.csv"])
@@ -116,7 +117,9 @@ def test_any_name_of_a_sheet_can_be_printed_at_the_top(program: Program, name: s
     program.json("submit", sheet, "--out", program.home / "first.csv")
     out = program.home / "out.xlsx"
     assert program.json("reconcile", sheet, "--out", out)["exit_code"] == 0
-    assert str(openpyxl.load_workbook(out).worksheets[0].oddHeader.center.text)[:4] == name[:4]
+    header = openpyxl.load_workbook(out).worksheets[0].oddHeader.center
+    assert header is not None
+    assert str(header.text)[:4] == name[:4]
 
 
 def test_the_workbook_colours_states_filters_and_freezes_the_header(mixed: Program) -> None:
