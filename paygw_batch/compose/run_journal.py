@@ -33,7 +33,7 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
             tell(f"Note: {note}")
         for sentence in clock_sentences(journal, utc_now()):
             tell(f"Note: {sentence}")
-        if interrupted := journal.interrupt(timestamp(utc_now())):
+        if interrupted := journal.conclude_dead(timestamp(utc_now())):
             tell(f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now.")
         take_in_waiting(settings, journal, tell)
         yield journal

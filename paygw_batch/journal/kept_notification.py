@@ -12,7 +12,7 @@ from typing import Any
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Span, StatedTimes
 from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.values import InboxEntry
+from paygw_batch.journal.facts.inbox_chain import InboxEntry
 
 
 @dataclass(frozen=True, slots=True)

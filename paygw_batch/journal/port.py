@@ -3,9 +3,8 @@
 `EngineJournal` is what a run needs to send a batch, `JournalReader` what is asked without writing, and `Journal` adds
 what people and commands write.
 
-One store keeps this promise, `writer.SqliteJournal`, on disk (`store.open_journal`) and in memory
-(`in_memory.in_memory_journal`); one set of conformance tests holds both to it. A journal has one writer, and is called
-from one thread at a time.
+One store implements them, `SqliteJournal`, on disk (`open_journal`) and in memory (`in_memory_journal`); one set of
+conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
 """
 
 from collections import Counter
@@ -13,11 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from paygw_batch.core.evidence import Evidence, Finding
+from paygw_batch.core.evidence import Candidate, Evidence, Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.evidence_port import EvidenceReader
-from paygw_batch.journal.spelling_port import SpellingReader
 from paygw_batch.journal.values import (
     Amendment,
     AttemptReply,
@@ -31,11 +28,15 @@ from paygw_batch.journal.values import (
     HistoryEntry,
     Known,
     LookAlike,
+    Messages,
     MoveResult,
     NewBatch,
     NewInstruction,
+    RepeatedBatch,
     RowStanding,
     StateTally,
+    TallyKind,
+    UsedSpelling,
 )
 
 
@@ -62,24 +63,15 @@ class EngineJournal(Protocol):
         ...
 
 
-class JournalReader(EvidenceReader, SpellingReader, Protocol):
+class JournalReader(Protocol):
     """The journal of one endpoint, opened for reading: one snapshot of it."""
 
-    @property
-    def journal_id(self) -> str:
-        """Which journal this is: the 32 hex digits it was given when it was made."""
-        ...
-
     def head(self) -> Head:
-        """Return the end of the chain."""
+        """Return which journal it is, and how far it has come."""
         ...
 
-    def batches(self) -> Sequence[BatchRecord]:
-        """Return all batches, oldest first."""
-        ...
-
-    def opened_by_plan(self, plan_sha256: str) -> BatchRecord | None:
-        """Return the batch that the plan with this digest opened, if it has opened one."""
+    def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
+        """Return all batches, or the one that the plan with this digest opened, oldest first."""
         ...
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
@@ -90,6 +82,22 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
     ) -> Sequence[LookAlike]:
         """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
+        ...
+
+    def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
+        """Find (row, client_orderid, the id in one spelling) whose id was used in another spelling, and never as it is.
+
+        The third is `core.spelling.spelled_alike` of the second. The newest such id is named.
+        """
+        ...
+
+    def repeated_batches(
+        self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
+    ) -> Sequence[RepeatedBatch]:
+        """Count (client_orderid, payee, currency, minor) paid under other ids, by batch opened after `since`.
+
+        A row is counted once for each batch that pays the same payee the same amount. Newest batch first.
+        """
         ...
 
     def rows(
@@ -125,19 +133,21 @@ class JournalReader(EvidenceReader, SpellingReader, Protocol):
         """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
         ...
 
-    def tallies(self, batch: int, *, accepted_until: str | None = None) -> Sequence[StateTally]:
+    def tallies(
+        self, batch: int, *, kind: TallyKind = TallyKind.ALL, accepted_until: str | None = None
+    ) -> Sequence[StateTally]:
         """Return counts and sums of a batch, ordered by country, currency and state.
 
         With `accepted_until`, of the accepted rows only those whose latest intent is not after that time.
         """
         ...
 
-    def known_tallies(self, batch: int) -> Sequence[StateTally]:
-        """Return counts and sums of those rows of a batch that an earlier batch brought: `tallies` has them as well."""
+    def messages(self, batch: int | None = None) -> Messages:
+        """Return the messages of the gateway about the rows of one batch, or of all."""
         ...
 
-    def due_counts(self, batch: int) -> Mapping[str, int]:
-        """Return how many rows of each country `due` has for a batch; countries without one are left out."""
+    def orders(self, order_id: str) -> Sequence[Candidate]:
+        """Return the instructions of every operation that go, or went, by an order id."""
         ...
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
@@ -181,7 +191,7 @@ class Journal(JournalReader, Protocol):
         """
         ...
 
-    def interrupt(self, at: str) -> int:
+    def conclude_dead(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
         ...
 
@@ -206,16 +216,13 @@ class Journal(JournalReader, Protocol):
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         ...
 
-    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
+    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
         """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
 
-        `carried_out` is the statement that they come from: that it was carried out is kept in the same transaction.
+        `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
+        is from the gateway's.
         Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
         """
-        ...
-
-    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
-        """Keep how far our clock is from the gateway's."""
         ...
 
     def release(

@@ -1,6 +1,7 @@
 """Defines the values that cross the journal's port."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -11,11 +12,35 @@ from paygw_batch.core.lifecycle import Fact, Standing, State
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """The end of the chain of facts: number of the last fact (0: none) and its hash, in hex."""
+class ClockSeen:
+    """Our clock beside the `Date` of a reply: `ahead_s` is how far ours was ahead, below zero where it was behind."""
 
+    our_time: str
+    gateway_date: str
+    ahead_s: int
+
+
+class InboxEnd(NamedTuple):
+    """A place in the inbox: the number of the last notification up to there (0: none), and the hash of its group."""
+
+    number: int = 0
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The journal and how far it has come: number of its last fact (0: none) and its hash, in hex."""
+
+    journal_id: str
+    """32 hex digits, given to the journal when it was made."""
     seq: int
     hash: str
+    newest_time: str
+    """No fact and no evidence is later."""
+    inbox: InboxEnd
+    """How far the notifications of the inbox were taken in."""
+    clock: ClockSeen | None
+    """How far our clock was from the gateway's when that was last noted; None: no reply had a `Date`."""
 
 
 class NewInstruction(NamedTuple):
@@ -83,6 +108,8 @@ class BatchRecord:
     defects: int
     opened_at: str
     sheet_path: str = ""
+    reference: str = ""
+    """The reference that its order ids were derived from; empty where they were in the sheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +288,16 @@ class StateTally:
     minor: int
 
 
+class TallyKind(Enum):
+    """The rows of a batch that are counted."""
+
+    ALL = "all"
+    KNOWN = "known"
+    """Those that an earlier batch brought."""
+    DUE = "due"
+    """Those that may be sent: ready, and not held."""
+
+
 @dataclass(frozen=True, slots=True)
 class UsedSpelling:
     """A row whose order id was never used, but one that differs only in its spelling was.
@@ -270,15 +307,6 @@ class UsedSpelling:
 
     row: int
     order_id: str
-    batch: str
-    opened_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class UsedReference:
-    """A reference that the order ids of a batch were derived from, as it was written then."""
-
-    reference: str
     batch: str
     opened_at: str
 
@@ -353,25 +381,16 @@ class CarriedOut:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockSeen:
-    """Our clock beside the `Date` of a reply: `ahead_s` is how far ours was ahead, below zero where it was behind."""
+class Messages:
+    """The messages of the gateway about the rows of one batch, or of all."""
 
-    our_time: str
-    gateway_date: str
-    ahead_s: int
-
-
-class InboxEnd(NamedTuple):
-    """A place in the inbox: the number of the last notification up to there (0: none), and the hash of its group."""
-
-    number: int = 0
-    hash: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class InboxEntry:
-    """One notification in the inbox, as it was appended."""
-
-    number: int
-    hash: str
-    content: str
+    contradictions: Sequence[Contradiction]
+    """The facts that changed nothing, except those that a person has answered since."""
+    waiting: Sequence[WaitingEvidence]
+    """The evidence that waits for a person."""
+    counts: Mapping[str, int]
+    """The number of messages of each finding."""
+    holds: Mapping[int, Hold]
+    """Of one batch, the evidence that holds ready rows, by row: no run sends them."""
+    carried_out: Sequence[CarriedOut]
+    """Of one batch, the statements that were carried out for it, oldest first."""

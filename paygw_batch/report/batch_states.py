@@ -7,7 +7,7 @@ from datetime import datetime
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
-from paygw_batch.journal import BatchRecord, JournalReader, StateTally
+from paygw_batch.journal import BatchRecord, JournalReader, StateTally, TallyKind
 from paygw_batch.report.metrics import JournalFigures
 from paygw_batch.report.next_step import batch_in_command_words, batch_steps
 from paygw_batch.report.summary import Summary, of_states
@@ -23,7 +23,8 @@ def summary_of(
 ) -> Summary:
     """Return the summary of a batch whose `tallies` were read already."""
     states = states_of(record, tallies)
-    contradictions, waiting = len(journal.contradictions(record.number)), len(journal.evidence_waiting(record.number))
+    messages = journal.messages(record.number)
+    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     return Summary(
         of_states(states, contradictions=contradictions + waiting),
         end_sentence(record, states, contradictions, waiting),
@@ -55,7 +56,7 @@ def figures_of(journal: JournalReader, minor_units: Mapping[str, int]) -> Journa
     for record in journal.batches():
         of_batch = journal.tallies(record.number)
         tallies += of_batch
-        known += journal.known_tallies(record.number)
+        known += journal.tallies(record.number, kind=TallyKind.KNOWN)
         counts[INVALID] += states_of(record, of_batch).get(INVALID, 0)
         in_doubt = journal.rows(record.number, states=SHOWN_IN_DOUBT)
         oldest += [row.intended_at for row in in_doubt if row.intended_at is not None]

@@ -223,7 +223,9 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
     reference = reference_of(rows["client_orderid"][0], rows["content"][0]) if rows.height else None
     if reference is None:
         return
-    used = [one for one in journal.references(operation) if spelled_alike(one.reference) == spelled_alike(reference)]
+    spelled = spelled_alike(reference)
+    opened = (one for one in journal.batches() if one.operation == operation and one.reference)
+    used = [one for one in opened if spelled_alike(one.reference) == spelled]
     if not used or any(one.reference == reference for one in used):
         return
     newest = used[-1]

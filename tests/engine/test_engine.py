@@ -298,7 +298,7 @@ def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
     journal, batch = a_journal(rows=3)
     (due, *_) = journal.due(batch.number, after_row=0, limit=1)
     journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, "d", None), "2026-11-20T10:00:00.000Z")])
-    journal.interrupt("2026-11-20T11:00:00.000Z")
+    journal.conclude_dead("2026-11-20T11:00:00.000Z")
     gateway = ScriptedGateway()
     run(an_engine(journal, gateway), batch)
     assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
@@ -320,7 +320,7 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
     assert gateway.arrived == [f"PAY-{row}" for row in range(2, 41)]
     assert (end.sent, end.failure, end.stop_reason) == (39, None, None)
     assert states(journal, batch) == {State.PAID: 39, State.READY: 1}
-    assert list(journal.holds(batch.number)) == [41]
+    assert list(journal.messages(batch.number).holds) == [41]
     journal.verify()
 
 

@@ -216,7 +216,7 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None, alw
             jumping.cancel()
     standings = list(journal.rows(batch))
     states = Counter(shown_state(one.state) for one in standings)
-    code = of_states(states, interrupted=end.interrupted, contradictions=len(journal.contradictions()))
+    code = of_states(states, interrupted=end.interrupted, contradictions=len(journal.messages().contradictions))
     assert max(arrived.values(), default=0) <= 1, "an order arrived twice"
     return Ended(standings[0], int(code), arrived, end)
 

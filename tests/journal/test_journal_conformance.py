@@ -31,7 +31,7 @@ def test_a_new_journal_has_no_facts_and_no_batches(journal: Journal) -> None:
     assert journal.head().seq == 0
     assert len(bytes.fromhex(journal.head().hash)) == 32
     assert list(journal.batches()) == []
-    assert journal.interrupt(AT) == 0
+    assert journal.conclude_dead(AT) == 0
 
 
 def test_an_opened_batch_is_found_again_with_its_pages_and_ready_rows(journal: Journal) -> None:
@@ -84,7 +84,7 @@ def test_an_intent_under_another_order_id_than_the_one_due_moves_nothing(journal
     wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, "0" * 64, None), AT)
     assert list(journal.append([wrong])) == [MoveResult.NOT_MOVED]
     assert len(all_due(journal, 1)) == 1
-    assert len(journal.contradictions()) == 1
+    assert len(journal.messages().contradictions) == 1
 
 
 @pytest.mark.parametrize("attempt", [0, 2, 99])
@@ -102,10 +102,10 @@ def test_a_late_and_contrary_outcome_is_kept_as_evidence_and_changes_nothing(jou
     before = list(journal.rows(1))
     assert list(journal.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, at(9))])) == [MoveResult.NOT_MOVED]
     assert list(journal.rows(1)) == before
-    (found,) = journal.contradictions(1)
+    (found,) = journal.messages(1).contradictions
     assert (found.batch, found.row, found.client_orderid, found.state) == ("b1", 2, "ORD-2", State.PAID)
     assert (found.kind, found.attempt, found.at, found.seq) == ("rejected", 1, at(9), journal.head().seq)
-    assert list(journal.contradictions()) == [found]
+    assert list(journal.messages().contradictions) == [found]
 
 
 def test_a_fact_about_an_unknown_instruction_is_an_error_and_nothing_of_its_group_is_kept(journal: Journal) -> None:
@@ -174,8 +174,8 @@ def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal)
     open_sheet(journal, new=3)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
-    assert journal.interrupt(at(2)) == 1
-    assert journal.interrupt(at(3)) == 0
+    assert journal.conclude_dead(at(2)) == 1
+    assert journal.conclude_dead(at(3)) == 0
     assert states(journal, 1) == [State.IN_DOUBT, State.PAID, State.READY]
     row = next(journal.rows(1))
     assert (row.error_code, row.first_sent_at, row.updated_at) == ("interrupted", at(1), at(2))
@@ -367,8 +367,8 @@ def test_a_batch_also_covers_the_rows_it_knows_from_another(journal: Journal) ->
     assert journal.release(2, [3], suffix=True, by="amina", at=AT) == 1
     assert [due.order_id for due in all_due(journal, 1)] == ["ORD-3", "ORD-4-r2"]
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
-    assert [(found.batch, found.row) for found in journal.contradictions(2)] == [("b2", 4)]
-    assert [(found.batch, found.row) for found in journal.contradictions()] == [("b1", 2)]
+    assert [(found.batch, found.row) for found in journal.messages(2).contradictions] == [("b2", 4)]
+    assert [(found.batch, found.row) for found in journal.messages().contradictions] == [("b1", 2)]
 
 
 def test_an_order_id_that_is_taken_opens_no_batch(journal: Journal) -> None:

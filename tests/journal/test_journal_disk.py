@@ -70,7 +70,7 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
     """Open the journal again on a disk that works, and find everything that was promised."""
     with closing(open_at(place)) as journal:
         journal.verify()
-        journal.interrupt(AT)
+        journal.conclude_dead(AT)
         states = {number: row.state for number, row in enumerate(journal.rows(1), start=1)}
     assert len(states) in ({ROWS} if promised.opened else {0, ROWS})
     assert all(states[number] is not State.READY for number in promised.intended)

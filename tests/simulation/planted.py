@@ -19,6 +19,7 @@ from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdi
 from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.opening import open as opened
 from paygw_batch.journal.sqlite import messages, writer
 from paygw_batch.journal.sqlite.inbox import InboxReader
@@ -27,7 +28,6 @@ from paygw_batch.journal.values import (
     Due,
     Entry,
     InboxEnd,
-    InboxEntry,
     Known,
     MoveResult,
     NewInstruction,
@@ -81,7 +81,7 @@ class IntentsLate(SqliteJournal):
 class SendsInFlightAgain(SqliteJournal):
     """Takes what was in flight at a crash for unsent."""
 
-    def interrupt(self, at: str) -> int:
+    def conclude_dead(self, at: str) -> int:
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight'")
         self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in found])
         return len(found)
@@ -90,8 +90,8 @@ class SendsInFlightAgain(SqliteJournal):
 class InterruptsTheFirst(SqliteJournal):
     """Puts one row in doubt after a crash, and takes the others for unsent."""
 
-    def interrupt(self, at: str) -> int:
-        count = super().interrupt(at)
+    def conclude_dead(self, at: str) -> int:
+        count = super().conclude_dead(at)
         if count > 1:
             self._run(
                 """UPDATE standing SET state = 'ready' WHERE state = 'in_doubt' AND error_code = 'interrupted'

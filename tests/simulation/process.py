@@ -22,7 +22,7 @@ from paygw_batch.errors import (
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
+from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
 from paygw_batch.run import quarantine_clock
 from paygw_batch.run.approval import NOT_ASKED_FOR
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch
@@ -176,7 +176,7 @@ async def hold(process: Process) -> SqliteJournal:
     journal = world.disk.open(process)
     world.look_at_opened()
     away = world.away_of(process)
-    await away.journal(partial(journal.interrupt, world.at()))
+    await away.journal(partial(journal.conclude_dead, world.at()))
     await away.journal(lambda: world.inbox.take_in(journal))
     return journal
 
@@ -220,7 +220,7 @@ async def resume(process: Process, batch: str) -> int:
 async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
     """Send what is due in a batch, and show a person how that ended."""
     world, away = process.world, process.world.away_of(process)
-    if journal.due_counts(record.number) and quarantine_clock.behind_sentence(
+    if journal.tallies(record.number, kind=TallyKind.DUE) and quarantine_clock.behind_sentence(
         journal, world.now(), at_most_s=AHEAD_AT_MOST_S
     ):
         return 6

@@ -135,7 +135,7 @@ def _open_inbox(settings: Settings) -> Inbox:
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = journal.inbox_end()
+            taken = journal.head().inbox
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
@@ -175,10 +175,10 @@ class _Taking:
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
-                journal.interrupt(timestamp(utc_now()))
+                journal.conclude_dead(timestamp(utc_now()))
                 now = timestamp(utc_now())
                 self.findings += journal.take_in_waiting(self._settings.words(), at=now, at_most=AT_ONCE)
-                self._taken, _ = journal.inbox_end()
+                self._taken, _ = journal.head().inbox
         except JournalHeld:
             return True
         except JournalError as error:

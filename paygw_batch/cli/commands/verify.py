@@ -23,7 +23,7 @@ def command(invocation: Invocation) -> None:
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
         counted = journal.verify()
-        contradictions = len(journal.contradictions())
+        contradictions = len(journal.messages().contradictions)
     screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
     if contradictions:

@@ -55,7 +55,7 @@ async def following_up(
         if not settings.journal_path().exists():
             return []
         with journal_to_read(settings, must_be_known=True) as journal:
-            return journal.candidates(order_id)
+            return journal.orders(order_id)
 
     async with GatewayClient(connection.transport) as client:
         follow_up = FollowUp(
@@ -83,10 +83,10 @@ def _doubts(settings: Settings) -> Sequence[Claim]:
     with journal_to_read(settings, must_be_known=True) as journal:
         waiting = [
             one
-            for one in journal.evidence_waiting()
+            for one in journal.messages().waiting
             if one.source is EvidenceSource.NOTIFICATION and one.finding is Finding.TO_CONFIRM
         ]
-        found = [candidate for one in waiting for candidate in journal.candidates(one.client_orderid)]
+        found = [candidate for one in waiting for candidate in journal.orders(one.client_orderid)]
     return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
 
 

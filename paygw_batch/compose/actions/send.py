@@ -23,7 +23,7 @@ from paygw_batch.errors import InboxDamaged, InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signers_at_work
-from paygw_batch.journal import BatchRecord, EngineJournal, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, EngineJournal, Journal, JournalReader, TallyKind
 from paygw_batch.report.batch_states import end_sentence
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.report.summary import Summary, of_states
@@ -81,16 +81,17 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
 
     Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
     """
-    due = task.journal.due_counts(task.batch.number)
+    due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
         return RunEnd(0, None, interrupted=False)
     if operation_of(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
-    require_complete(task.settings, task.rules, set(due))
+    require_complete(task.settings, task.rules, {tally.country for tally in due})
     if wrong := behind_sentence(task.journal, utc_now(), at_most_s=AHEAD_AT_MOST_S):
         # An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
         return RunEnd(0, f"{wrong} Set the clock right; nothing is sent by such a clock.", interrupted=False)
-    sent_at_most = sum(due.values()) if task.first is None else min(task.first, sum(due.values()))
+    due_rows = sum(tally.count for tally in due)
+    sent_at_most = due_rows if task.first is None else min(task.first, due_rows)
     progress.started(sent_at_most)
     dates = DateWatch(utc_now)
     signing = task.connection.signing
@@ -194,7 +195,8 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
-    contradictions, waiting = len(journal.contradictions(batch.number)), len(journal.evidence_waiting(batch.number))
+    messages = journal.messages(batch.number)
+    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     summary = Summary(
         of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
         end_sentence(

@@ -36,7 +36,7 @@ from paygw_batch.journal.facts.evidence_chain import (
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
 from paygw_batch.journal.sqlite.schema import identity_of
-from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, Hold, InboxEnd, WaitingEvidence
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Contradiction, Entry, Hold, InboxEnd, WaitingEvidence
 
 _COLUMNS = "number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact, content, hash"
 _PLACES = ", ".join("?" for _ in EvidenceLine._fields)
@@ -112,10 +112,11 @@ def note(connection: apsw.Connection, evidence: Evidence, ruling: Ruling, *, at:
     _insert(connection, evidence_line(number + 1, end, evidence, ruling, fact=None, at=at))
 
 
-def carried_out(connection: apsw.Connection, batch: str) -> list[CarriedOut]:
-    """Return the statements that were carried out for a batch (its id), oldest first."""
+def carried_out(connection: apsw.Connection, batch: int) -> list[CarriedOut]:
+    """Return the statements that were carried out for a batch, oldest first."""
+    found = fetch(connection, "SELECT batch FROM batch WHERE number = ?", (batch,))
     done = (carried_out_of(content, at) for content, at in _notes(connection, Finding.CARRIED_OUT))
-    return [one for one in done if one.batch == batch]
+    return [one for one in done if (one.batch,) in found]
 
 
 def clock_seen(connection: apsw.Connection) -> ClockSeen | None:
@@ -205,6 +206,26 @@ def inbox_end(connection: apsw.Connection) -> InboxEnd:
         "SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1",
     )
     return InboxEnd(*found[0]) if found else InboxEnd()
+
+
+def contradictions(connection: apsw.Connection, batch: int | None) -> list[Contradiction]:
+    """Return the facts that changed nothing, of one batch or of all, except those that a person has answered since."""
+    found = fetch(
+        connection,
+        """SELECT f.seq, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
+        FROM fact f JOIN instruction i ON i.number = f.instruction
+        JOIN covered c ON c.instruction = i.number AND c.batch = coalesce(?1, i.batch)
+        JOIN batch b ON b.number = c.batch
+        WHERE f.contradicts IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM evidence answer WHERE answer.instruction = f.instruction
+                AND answer.finding = 'resolved' AND answer.fact > f.seq
+        ) ORDER BY f.seq""",
+        (batch,),
+    )
+    return [
+        Contradiction(seq, batch_id, row, client_orderid, STATES[state], kind, attempt, at)
+        for seq, batch_id, row, client_orderid, state, kind, attempt, at in found
+    ]
 
 
 def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvidence]:

@@ -141,7 +141,7 @@ def store_batch(
 ) -> None:
     """Write a batch with its pages, instructions, known rows and order ids, inside the open transaction."""
     number = record.number
-    connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record))
+    connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
     connection.executemany("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, digests))
     connection.executemany(
         "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -7,6 +7,7 @@ of every other state are added up, found by their states' index, and what is lef
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import apsw
@@ -128,15 +129,15 @@ def _accepted_by(connection: apsw.Connection, batch: int, until: str) -> _Sums:
     return _added_up(fetch(connection, _SUMMED.format(rows=query), bindings))
 
 
-def due_counts(connection: apsw.Connection, batch: int) -> dict[str, int]:
-    """Return how many rows of each country may be sent: those that are ready and not held by evidence."""
-    due: Counter[str] = Counter()
+def due_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
+    """Return counts and sums of the rows that may be sent: those that are ready and not held by evidence."""
+    held = _added_up(fetch(connection, _SUMMED.format(rows=_HELD), (batch,)))
+    due = []
     for tally in tallies(connection, batch):
-        if tally.state is State.READY:
-            due[tally.country] += tally.count
-    for country, _, held, *_ in fetch(connection, _SUMMED.format(rows=_HELD), (batch,)):
-        due[country] -= held
-    return {country: count for country, count in due.items() if count}
+        count, minor = held.get((tally.country, tally.currency), (0, 0))
+        if tally.state is State.READY and tally.count > count:
+            due.append(replace(tally, count=tally.count - count, minor=tally.minor - minor))
+    return due
 
 
 def rows(

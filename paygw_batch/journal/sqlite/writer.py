@@ -111,7 +111,7 @@ class SqliteJournal(SqliteReader):
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it (see the port)."""
         batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
-        if batch.plan_sha256 and self.opened_by_plan(batch.plan_sha256):
+        if batch.plan_sha256 and self.batches(plan_sha256=batch.plan_sha256):
             raise InternalError("a plan that has opened a batch was about to open another")
         amended = {amendment.row: amendment for amendment in amendments}
         replaced = {row: amendment.instruction for row, amendment in amended.items()}
@@ -171,19 +171,16 @@ class SqliteJournal(SqliteReader):
 
         return commit
 
-    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
+    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
         """Make people's words about rows durable in one transaction, or none; they lift holds (see the port)."""
         with self._writing():
             messages.settle(self._connection, entries, self._record)
-            if carried_out is not None:
-                messages.note(self._connection, *carried_out_evidence(carried_out), at=self._not_before(carried_out.at))
+            if isinstance(note, CarriedOut):
+                messages.note(self._connection, *carried_out_evidence(note), at=self._not_before(note.at))
+            elif note is not None:
+                messages.note(self._connection, *clock_evidence(note), at=self._not_before(note.our_time))
 
-    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
-        """Keep how far our clock is from the gateway's."""
-        with self._writing():
-            messages.note(self._connection, *clock_evidence(seen), at=self._not_before(at))
-
-    def interrupt(self, at: str) -> int:
+    def conclude_dead(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
@@ -217,7 +214,7 @@ class SqliteJournal(SqliteReader):
         """Take in the notifications that wait in the inbox, each once (see the port)."""
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
-            waiting = self._inbox.after(self.inbox_end(), limit=_NOTIFICATIONS_AT_ONCE)
+            waiting = self._inbox.after(messages.inbox_end(self._connection), limit=_NOTIFICATIONS_AT_ONCE)
             if not waiting:
                 break
             taken = self.take_in([evidence_of(one) for one in waiting], words, at=at)
@@ -317,7 +314,7 @@ class SqliteJournal(SqliteReader):
 
     def _not_before(self, at: str) -> str:
         """Return `at`, or the newest time of the journal where the clock was set back."""
-        return max(at, self.newest_time())
+        return max(at, self._newest_time())
 
     def _next_number(self, table: str) -> int:
         ((highest,),) = self._run(f"SELECT max(number) FROM {table}")  # noqa: S608 - one of two names of ours
