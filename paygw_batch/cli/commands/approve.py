@@ -1,6 +1,5 @@
 """`paygw-batch approve`: look at a plan or a settlement order, and approve it with a key that is not its maker's."""
 
-import time
 from pathlib import Path
 
 import click
@@ -37,7 +36,6 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
 
     The approval is written into its file.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
@@ -59,7 +57,7 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
     if report is not None and isinstance(found, PlanDocument):
         write_plan_page(found, policy, report)
         message += f" The page is in {report}."
-    screen.finish(_summary(found, policy, message, time.monotonic() - started_s))
+    screen.finish(_summary(found, policy, message))
 
 
 def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
@@ -67,7 +65,7 @@ def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
     return f"The {found.noun} has {valid} of {policy.needed} {'approval' if policy.needed == 1 else 'approvals'}."
 
 
-def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str, seconds: float) -> Summary:
+def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
     is_plan = isinstance(found, PlanDocument)
     return Summary(
         ExitCode.DONE,
@@ -76,6 +74,5 @@ def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str, second
         sheet=found.content.sheet,
         rows=found.content.rows if is_plan else len(found.content.rows),
         totals={currency: {"ready": amount} for currency, amount in found.content.totals.items()} if is_plan else {},
-        seconds=seconds,
         further=document_told(found, policy),
     )

@@ -47,7 +47,6 @@ def command(invocation: Invocation, *, port: int | None) -> None:
 
     A proxy in front of it speaks TLS. Each notification is kept before it is answered.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation, {("notifications", "port"): port})
     path = listener_path(settings, os.environ)
@@ -96,7 +95,6 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         Summary(
             ExitCode.DONE,
             f"The listener has stopped: {app.counts['kept']:,} notifications were kept.",
-            seconds=time.monotonic() - started_s,
             further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
         )
     )

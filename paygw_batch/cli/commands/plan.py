@@ -1,6 +1,5 @@
 """`paygw-batch plan`: write down exactly what a sheet would pay, signed by its maker, for others to approve."""
 
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -71,7 +70,6 @@ def command(
     force: bool,
 ) -> None:
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     if out.suffix.lower() != ".json":
         raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
@@ -100,7 +98,7 @@ def command(
     if report is not None:
         write_plan_page(document, policy, report)
     message = _message(document, policy, out, report)
-    summary = _summary(document, plan, message, time.monotonic() - started_s)
+    summary = _summary(document, plan, message)
     screen.finish(replace(summary, further=document_told(document, policy)))
 
 
@@ -123,7 +121,7 @@ def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: 
     return f"The plan is in {out}. {page}{asks}"
 
 
-def _summary(document: PlanDocument, plan: Plan, message: str, seconds: float) -> Summary:
+def _summary(document: PlanDocument, plan: Plan, message: str) -> Summary:
     content = document.content
     return Summary(
         ExitCode.DONE,
@@ -134,5 +132,4 @@ def _summary(document: PlanDocument, plan: Plan, message: str, seconds: float) -
         totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
         defects=plan.validated.defects["row"].n_unique(),
         known=plan.known_rows,
-        seconds=seconds,
     )

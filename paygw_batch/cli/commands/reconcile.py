@@ -1,7 +1,5 @@
 """`paygw-batch reconcile`: write the reconciliation file again."""
 
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -24,7 +22,6 @@ from paygw_batch.engine.engine import RunEnd
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str, out: Path, report: Path | None, force: bool) -> None:
     """Write the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path) again."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard = guard_of(invocation, settings, force=force)
@@ -36,4 +33,4 @@ def command(invocation: Invocation, *, batch: str, out: Path, report: Path | Non
         end, rules = RunEnd(0, None, interrupted=False), rules_of(settings, record.operation)
         quarantine_h = settings.submission.quarantine_h
         summary = reconcile(journal, record, rules, out, screen, end=end, report=report, quarantine_h=quarantine_h)
-    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+    screen.finish(summary)

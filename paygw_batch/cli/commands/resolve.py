@@ -1,6 +1,5 @@
 """`paygw-batch resolve`: a person settles rows in doubt, one by one or by a statement of the gateway's."""
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from paygw_batch.compose.actions.settle_rows import (
     as_of_time,
     carry_out_order,
     carry_out_statement,
-    match,
+    compare_statement,
     needs_order_sentence,
     prepare_order,
     settle_by_word,
@@ -96,7 +95,6 @@ def command(
     against the journal, and nothing changes. With --out, either is written as an order, which another person approves
     and --order carries out.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     who = person(by)
     words = None if evidence is None else in_words(evidence, "--evidence")
@@ -128,7 +126,7 @@ def command(
     else:
         settlements = [Settlement(row, Resolution(resolution), words) for row in sorted(set(rows))]
         summary = _by_hand(settings, screen, batch, settlements, who, to_order, wait=wait)
-    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+    screen.finish(summary)
 
 
 def _by_hand(
@@ -200,7 +198,7 @@ def _preview(
     asked: AskedStatement,
     to_order: _OrderFile | None,
 ) -> Summary:
-    matched = match(settings, journal, record, asked)
+    matched = compare_statement(settings, journal, record, asked)
     _show(screen, matched)
     done = asked.carried_out_before(journal, record)
     for sentence in (done, *clock_sentences(journal, utc_now())):

@@ -1,6 +1,5 @@
 """`paygw-batch status`: what the journal knows, of one batch or of all, and what a person should do next."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -68,7 +67,6 @@ def command(
     force: bool,
 ) -> None:
     """Show where BATCH (its id, a prefix of it, or its sheet's path) stands; without BATCH, all batches."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     if out is not None and not in_doubt:
@@ -95,7 +93,7 @@ def command(
                 summary = replace(summary, further={**summary.further, "replies": replies})
             if out is not None:
                 _write_questions(journal, record, out, screen)
-    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+    screen.finish(summary)
 
 
 def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, screen: Screen) -> None:

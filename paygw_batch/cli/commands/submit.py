@@ -1,9 +1,7 @@
 """`paygw-batch submit`: start the sheet's batch, or continue it."""
 
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +116,6 @@ def run_sheet(
     force: bool,
 ) -> None:
     """Run a sheet of `operation`: start its batch, or continue it."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     stated = stated_totals(expect_rows, expect_total)
     flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
@@ -139,7 +136,7 @@ def run_sheet(
     if dry_run:
         with journal_to_plan_with(settings) as reader:
             summary = _tried(read(), settings, reader, minor_units_of(rules), screen)
-        screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+        screen.finish(summary)
     with reported(settings, command_name, screen) as report:
         asked = read()
         files = ResultFiles(out or default_out(sheet, asked.validated.sheet.name), is_out_named=out is not None)

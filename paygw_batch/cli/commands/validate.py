@@ -1,6 +1,5 @@
 """`paygw-batch validate`: read and validate a sheet; send nothing, write no journal."""
 
-import time
 from pathlib import Path
 
 import click
@@ -46,7 +45,6 @@ def command(
     force: bool,
 ) -> None:
     """Read SHEET, hold every row against its country's rules, and say in plain words what is wrong."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
@@ -87,7 +85,6 @@ def command(
             states=counted.states,
             totals=counted.totals,
             defects=bad,
-            seconds=time.monotonic() - started_s,
             further={"defect_list": listed(validated.defects), **warnings_told(validated.warnings)},
         )
     )

@@ -1,7 +1,5 @@
 """`paygw-batch verify`: replay the whole journal."""
 
-import time
-
 import click
 
 from paygw_batch.cli.invocation import Invocation
@@ -18,7 +16,6 @@ def command(invocation: Invocation) -> None:
 
     A damaged one ends with exit code 7, naming where.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
@@ -31,7 +28,6 @@ def command(invocation: Invocation) -> None:
     summary = Summary(
         ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
         message,
-        seconds=time.monotonic() - started_s,
         further={"checked": dict(counted)},
     )
     screen.finish(summary)

@@ -2,7 +2,9 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import click
@@ -49,6 +51,7 @@ class Screen:
     """Prints tables and sentences for a person, or one JSON object on standard output."""
 
     def __init__(self, invocation: Invocation) -> None:
+        self._started_s = time.monotonic()
         self.as_json = invocation.as_json
         self._quiet = invocation.quiet
         self.verbose = invocation.verbose
@@ -125,6 +128,8 @@ class Screen:
         for was not told. Every other code stands: it says what became of the money.
         """
         interruption.ignore()
+        if not summary.seconds:  # a run has its own time, as its metrics tell it
+            summary = replace(summary, seconds=time.monotonic() - self._started_s)
         if self.as_json:
             self._output.write(json_line(summary))
         else:

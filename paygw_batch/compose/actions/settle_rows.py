@@ -93,7 +93,9 @@ def settle_by_word(
     settle(journal, record, settlements, by=by, now=utc_now)
 
 
-def match(settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement) -> Matched:
+def compare_statement(
+    settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement
+) -> Matched:
     """Compare a statement with a batch. Nothing is written."""
     return _reader(settings, journal, record, asked).match(asked.statement)
 
