@@ -15,6 +15,7 @@ from typing import Protocol
 from paygw_batch.core.evidence import Candidate, Evidence, Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.payment_port import PaymentReader
 from paygw_batch.journal.values import (
     Amendment,
     AttemptReply,
@@ -63,7 +64,7 @@ class EngineJournal(Protocol):
         ...
 
 
-class JournalReader(Protocol):
+class JournalReader(PaymentReader, Protocol):
     """The journal of one endpoint, opened for reading: one snapshot of it."""
 
     def head(self) -> Head:

@@ -12,6 +12,7 @@ from paygw_batch.cli.options import (
     force_option,
     guard_of,
     plan_page_option,
+    profile_option,
     repeats_option,
     settings_of,
     strict_option,
@@ -42,6 +43,7 @@ from paygw_batch.run.submit import Plan
 )
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="The maker's private key (Ed25519, PEM).")
 @worksheet_option
+@profile_option
 @click.option("--reference", metavar="TEXT", help="As for submit.")
 @click.option("--skip-invalid", is_flag=True, help="As for submit.")
 @click.option("--amend", is_flag=True, help="As for submit.")
@@ -60,6 +62,7 @@ def command(
     out: Path,
     key: Path,
     worksheet: str | None,
+    column_profile: str | None,
     reference: str | None,
     skip_invalid: bool,
     amend: bool,
@@ -71,9 +74,8 @@ def command(
 ) -> None:
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
     screen = Screen(invocation)
-    if out.suffix.lower() != ".json":
-        raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
-    settings = settings_of(invocation)
+    _require_json(out)
+    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
     guard_of(invocation, settings, force=force).check(
         Wanted("--out", out, OutputKind.PLAN),
         Wanted("--report", report, OutputKind.PLAN_PAGE),
@@ -108,6 +110,11 @@ def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
         show_findings(screen, "Defects", plan.validated.defects)
     elif plan.validated.defects.height:
         show_planned(screen, plan)
+
+
+def _require_json(out: Path) -> None:
+    if out.suffix.lower() != ".json":
+        raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
 
 
 def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: Path | None) -> str:

@@ -24,7 +24,7 @@ from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
 from paygw_batch.processes import child_environment
-from paygw_batch.report.metrics import JournalFigures, metrics_text
+from paygw_batch.report.metrics import JournalTotals, metrics_text
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.tables import ReportingSection
@@ -102,7 +102,7 @@ def _write_metrics(settings: Settings, path: Path, command: str, summary: Summar
         write_whole(path, text.encode(), mode=METRICS_MODE)
 
 
-def _figures(settings: Settings) -> JournalFigures | None:
+def _figures(settings: Settings) -> JournalTotals | None:
     """Return what the journal holds over all batches; None where it cannot be read."""
     try:
         with journal_to_read(settings) as journal:
@@ -110,7 +110,7 @@ def _figures(settings: Settings) -> JournalFigures | None:
             in_doubt = (journal.rows(one.record.number, states=SHOWN_IN_DOUBT) for one in found.batches)
             left = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
             oldest = datetime.fromisoformat(min(left)) if left else None
-            return JournalFigures({state: found.states.get(state, 0) for state in STATES}, found.totals, oldest)
+            return JournalTotals({state: found.states.get(state, 0) for state in STATES}, found.totals, oldest)
     except PaygwError:
         return None  # the exit code of the run says it
 

@@ -1,7 +1,7 @@
 """Writes the journal.
 
 Every write is one transaction, made durable before its call returns, and the witness is told of it before anything may
-be sent on it. The chain is a second guard beside the lock: the next fact has a number, and only one writer can use it.
+be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
 """
 
 import os
@@ -27,7 +27,7 @@ from paygw_batch.journal.facts.progress import RowProgress, amendable, next_orde
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.kept_notification import evidence_of
-from paygw_batch.journal.sqlite import messages, replies, spellings
+from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
@@ -133,6 +133,7 @@ class SqliteJournal(SqliteReader):
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 store_batch(self._connection, record, digests, pages, instructions, known, replaced)
                 spellings.add_batch(self._connection, record.operation, number)
+                search.add_batch(self._connection, number)
             opened = digests.opened()
             self._add([opening_line(self._end, at, number, opened)])
             self._amend(record, amended, at)
