@@ -75,7 +75,7 @@ def is_used(connection: apsw.Connection, operation: str, order_id: str) -> bool:
 
 
 def instructions_spelled(connection: apsw.Connection, order_id: str) -> list[int]:
-    """Return the instructions of every operation that go, or went, by an order id in whatever spelling."""
+    """Return the instructions of every operation that go, or went, by an order id in any spelling."""
     query = _SAME_SPELLING.format(operation="?1", spelling="?2")
     operations = fetch(connection, "SELECT DISTINCT operation FROM batch")
     spelling = spelled_alike(order_id)
