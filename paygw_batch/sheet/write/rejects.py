@@ -14,7 +14,8 @@ from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
 from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
-from paygw_batch.sheet.write.table import check_format, write_rejects
+from paygw_batch.sheet.write.file_ending import table_ending
+from paygw_batch.sheet.write.table import write_rejects
 
 _Formulas = Mapping[str, Collection[int]]
 """Column of a sheet's frame -> rows whose cell holds a formula."""
@@ -47,7 +48,7 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     cannot be annotated. Raises `OutputError`, also where `path` is the sheet itself, and `SheetError` when the sheet
     has changed since it was read.
     """
-    check_format(path)
+    table_ending(path)
     check_writable(path)
     if Kept("the sheet", source).is_hit_by(path):
         raise OutputError(f"{path} is the sheet itself.", hint="Name another file: the sheet is never overwritten.")
