@@ -25,8 +25,6 @@ class Cleaning(Enum):
     """Trimmed; two or three letters are written in capitals."""
     AMOUNT = auto()
     """Trimmed and unwrapped of `'` and `="..."`."""
-    ORDER_ID = auto()
-    """Trimmed."""
 
 
 class Checking(Enum):
@@ -88,7 +86,7 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
             width=28,
         ),
         FieldKind.ORDER_ID: KindEntry(
-            Cleaning.ORDER_ID,
+            Cleaning.TRIMMED,
             Checking.OF_THE_ROW,
             words=(
                 f"Your own id of this payment, never used before: at most {ORDER_ID_CHARACTERS} printable characters."

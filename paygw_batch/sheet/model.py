@@ -58,9 +58,34 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
 """The columns of every frame of defects or warnings."""
 
 
+SHOWN_CHARACTERS = 60
+"""Values are cut to so many characters where they are shown."""
+
+
 def no_defects() -> pl.DataFrame:
     """Return a frame of defects without a row."""
     return pl.DataFrame(schema=DEFECT_SCHEMA)
+
+
+def defects_of(
+    rows: pl.DataFrame, column: str, code: str, message: pl.Expr, value: pl.Expr | None = None
+) -> pl.DataFrame:
+    """Return one defect or warning for each of `rows`; its value is that of the column, unless `value` is another."""
+    if not rows.height:
+        return no_defects()
+    told = shown(column) if value is None else value
+    found = rows.select("row", column=pl.lit(column), value=told, code=pl.lit(code), message=message)
+    return found.match_to_schema(DEFECT_SCHEMA)
+
+
+def shown(column: str) -> pl.Expr:
+    """Return a column's values as a sentence may show them."""
+    text = pl.col(column)
+    return (
+        pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
+        .then(pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
+        .otherwise(text)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,12 @@ class PhoneColumn:
         return pl.col(bare(self.name))
 
     @property
+    def _prefix(self) -> str:
+        """The pattern of everything that may precede a national number: the dialling code, or the trunk zero."""
+        trunk = f"|{self.numbers.trunk_prefix}" if self.numbers.trunk_prefix else ""
+        return rf"(?:(?:\+|00)?{self.numbers.dialling_code}{trunk})"
+
+    @property
     def _ways(self) -> tuple[pl.Expr, ...]:
         """The ways a number can be written: with the dialling code, with the trunk zero, without, with a zero lost."""
         n = self.numbers
@@ -56,36 +62,12 @@ class PhoneColumn:
     def is_valid(self) -> pl.Expr:
         """Whether exactly one valid number, or a bank account, can be meant."""
         n = self.numbers
-        # One expression for all ways at once: most of the time of validation is spent here.
-        prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
-        mobile = self._digits.str.contains(rf"^(?:{prefix})?{n.pattern}$")
+        mobile = self._digits.str.contains(rf"^{self._prefix}?{n.pattern}$")  # all ways at once: one pattern is cheaper
         if n.keeps_zero:
             mobile |= self._zero_lost_inside
         if len(n.national_lengths) > 1:  # else the length alone tells in which way a number is written
             mobile &= reduce(add, (way.cast(pl.UInt8) for way in self._ways)) == 1
         return mobile | self.is_bank_account | self._is_masked
-
-    @property
-    def is_plain(self) -> pl.Expr:
-        """Whether the value is a whole mobile number, in a way of writing that cannot be taken for another one.
-
-        Never null, and true for most valid values.
-        """
-        n = self.numbers
-        if len(n.national_lengths) > 1:
-            plain = self._digits.str.contains(rf"^\+{n.dialling_code}{n.pattern}$")
-        else:
-            prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
-            plain = self._digits.str.contains(rf"^(?:{prefix})?{n.pattern}$")
-        return plain.fill_null(value=False)
-
-    @property
-    def is_long(self) -> pl.Expr:
-        """Whether the value has more digits than a number without its dialling code, or is none: `lost_its_zero` not.
-
-        Never null.
-        """
-        return (self._digits.str.len_bytes() > max(self.numbers.national_lengths)).fill_null(value=True)
 
     @property
     def _is_masked(self) -> pl.Expr:
@@ -99,9 +81,8 @@ class PhoneColumn:
     def _masked(self) -> pl.Expr:
         """The national significant number, in which digits may be hidden; null where the value is nothing like it."""
         n = self.numbers
-        prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
         lengths = "|".join(f"[0-9*]{{{length}}}" for length in n.national_lengths)
-        return self._digits.str.extract(rf"^(?:{prefix})({lengths})$")
+        return self._digits.str.extract(rf"^{self._prefix}({lengths})$")
 
     @property
     def lost_its_zero(self) -> pl.Expr:
@@ -128,8 +109,7 @@ class PhoneColumn:
         if len(n.national_lengths) == 1:
             national = self._digits.str.tail(n.national_lengths[0])
         else:
-            prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
-            national = self._digits.str.replace(rf"^(?:{prefix})?({n.pattern})$", "${1}")
+            national = self._digits.str.replace(rf"^{self._prefix}?({n.pattern})$", "${1}")
         if n.keeps_zero:
             zero = pl.when(self._zero_lost_inside).then(pl.lit("0")).otherwise(pl.lit(""))
             national = pl.concat_str(zero, national)

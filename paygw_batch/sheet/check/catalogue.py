@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sheet.check.checks import checks_of, checks_without_country
+from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.check.warnings import warnings_of
 
 ANY_COLUMN = "*"
@@ -193,8 +193,8 @@ def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
     named = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
     doubted = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
     for some in rules:
-        asked = [checks_without_country(some), *(checks_of(rule, some) for rule in some.values())]
-        named.update(check.code for columns in asked for column in columns for check in column.checks)
-        doubts = (column for rule in some.values() for column in warnings_of(rule))
-        doubted.update(check.code for column in doubts for check in column.checks)
+        for country in (NO_COUNTRY, *some):
+            named.update(reason.code for check in checks_in(contract(country, some)) for reason in check.reasons)
+        doubts = (check for rule in some.values() for check in warnings_of(rule))
+        doubted.update(reason.code for check in doubts for reason in check.reasons)
     return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted)

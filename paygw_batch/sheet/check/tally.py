@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.check.judge import NO_COUNTRY, Judged, Unsound, explained
+from paygw_batch.sheet.check.contract import NO_COUNTRY
+from paygw_batch.sheet.check.judge import Failed, Judged, explained
 from paygw_batch.sheet.check.repeats import payees_of, standing_twice
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
-from paygw_batch.sheet.model import COUNT_KEYS
+from paygw_batch.sheet.model import COUNT_KEYS, defects_of
 from paygw_batch.sheet.pieces import Piece, SheetSource, each
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
@@ -35,8 +36,8 @@ class _PieceTally:
     payees: pl.DataFrame
     counts: pl.DataFrame
     defects: pl.DataFrame
-    unsound: Sequence[Unsound]
-    doubtful: Sequence[Unsound]
+    failed: Sequence[Failed]
+    doubtful: Sequence[Failed]
 
     @classmethod
     def of(cls, piece: Piece, judged: Judged) -> "_PieceTally":
@@ -51,8 +52,8 @@ class _PieceTally:
             ids=ids,
             payees=payees.select("row", hash=payees.select("currency", "payee").hash_rows()),
             counts=counted(lines),
-            defects=pl.concat([piece.defects, _total_rows(piece.frame, judged.unsound)]),
-            unsound=judged.unsound,
+            defects=pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)]),
+            failed=judged.failed,
             doubtful=judged.doubtful,
         )
 
@@ -125,8 +126,8 @@ class SheetTally:
 
     def defects(self) -> pl.DataFrame:
         """Return those that the file, single values and rows of totals show, in no order."""
-        unsound = explained(one for piece in self._pieces for one in piece.unsound)
-        return pl.concat([unsound, *(piece.defects for piece in self._pieces)])
+        failed = explained(one for piece in self._pieces for one in piece.failed)
+        return pl.concat([failed, *(piece.defects for piece in self._pieces)])
 
     def warnings(self) -> pl.DataFrame:
         """Return what single values show of valid rows, in no order."""
@@ -151,16 +152,11 @@ def counted(lines: pl.DataFrame) -> pl.DataFrame:
     return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
 
 
-def _total_rows(frame: pl.DataFrame, unsound: Sequence[Unsound]) -> pl.DataFrame:
+def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
     """Return a defect for each row without a country that says "Total" somewhere."""
-    without = [one.rows["row"] for one in unsound if one.country == NO_COUNTRY and one.column.column == "country"]
+    without = [one.rows["row"] for one in failed if one.country == NO_COUNTRY and one.check.column == "country"]
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
     texts = pl.exclude("row").str.extract(_TOTAL, 0)
     totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
-    return totals.select(
-        "row",
-        column=pl.lit("row"),
-        value=pl.col("value"),
-        code=pl.lit("row.total"),
-        message=pl.lit("This looks like a total and not like a payment: delete the row."),
-    )
+    message = pl.lit("This looks like a total and not like a payment: delete the row.")
+    return defects_of(totals, "row", "row.total", message, pl.col("value"))
