@@ -1,6 +1,6 @@
 """What reading and validating a sheet comes to. Frames throughout: no Python object per row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -65,6 +65,11 @@ SHOWN_CHARACTERS = 60
 def no_defects() -> pl.DataFrame:
     """Return a frame of defects without a row."""
     return pl.DataFrame(schema=DEFECT_SCHEMA)
+
+
+def as_defects(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
+    """Return a frame of defects or warnings from lines in the order of `DEFECT_SCHEMA`."""
+    return pl.DataFrame(list(lines), schema=dict(DEFECT_SCHEMA), orient="row")
 
 
 def defects_of(

@@ -116,34 +116,39 @@ class PhoneColumn:
         return national
 
     @property
-    def wire(self) -> pl.Expr:
-        """The valid number as its field wants it (section 2.2 of the gateway's interface)."""
-        n = self.numbers
+    def _sent_prefix(self) -> str:
+        """The text before the national number on the wire (section 2.2 of the gateway's interface)."""
         match self.kind:
-            case FieldKind.INTERNATIONAL_PHONE:
-                return pl.concat_str(pl.lit("+" + n.dialling_code), self._national)
-            case FieldKind.MASKED_PHONE:
-                start = pl.lit("+" + n.dialling_code)
-                national = pl.when(self._is_masked).then(self._masked).otherwise(self._national)
-                return pl.concat_str(start, national)
             case FieldKind.LOCAL_PHONE:
-                return pl.concat_str(pl.lit(n.trunk_prefix), self._national)
+                return self.numbers.trunk_prefix
+            case FieldKind.WALLET:
+                return self.numbers.dialling_code
             case _:
-                wallet = pl.concat_str(pl.lit(n.dialling_code), self._national)
-                return pl.when(self.is_bank_account).then(pl.col(self.name)).otherwise(wallet)
+                return f"+{self.numbers.dialling_code}"
+
+    @property
+    def wire(self) -> pl.Expr:
+        """The valid number as its field wants it."""
+        national = self._national
+        if self.kind is FieldKind.MASKED_PHONE:
+            national = pl.when(self._is_masked).then(self._masked).otherwise(national)
+        number = pl.concat_str(pl.lit(self._sent_prefix), national)
+        if self.bank_account_pattern is None:
+            return number
+        return pl.when(self.is_bank_account).then(pl.col(self.name)).otherwise(number)
 
     @property
     def is_as_sent(self) -> pl.Expr:
         """Whether a valid number has the form of the wire already, as far as that is cheap to tell. Never null."""
-        n, digits, never = self.numbers, self._digits, pl.lit(value=False)
-        written = {FieldKind.LOCAL_PHONE: n.trunk_prefix, FieldKind.WALLET: n.dialling_code}.get(self.kind, "")
+        n, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
         # Of one length in all, and by its length alone told from a number in another way of writing.
         is_told = len(n.national_lengths) == 1 and len(n.trunk_prefix) != len(n.dialling_code)
-        if not written or not is_told or self.bank_account_pattern is not None:
-            return never
-        return (digits.str.len_bytes() == len(written) + n.national_lengths[0]).fill_null(value=False)
+        sent = self._sent_prefix
+        if not sent or not is_told or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
+            return pl.lit(value=False)
+        return (digits.str.len_bytes() == len(sent) + n.national_lengths[0]).fill_null(value=False)
 
     @property
     def lengths(self) -> list[int]:
@@ -154,22 +159,12 @@ class PhoneColumn:
 
     @property
     def expected(self) -> str:
-        """What a valid number is like, for a sentence."""
-        n = self.numbers
-        if self.kind is FieldKind.LOCAL_PHONE:
-            lengths = " or ".join(str(len(n.trunk_prefix) + length) for length in n.national_lengths)
-            return f"{lengths} and starts with {n.trunk_prefix}" if n.trunk_prefix else lengths
-        lengths = " or ".join(str(len(n.dialling_code) + length) for length in n.national_lengths)
-        return f"{lengths} and starts with {n.dialling_code}"
+        """The digits of a valid number, for a sentence."""
+        start = self._sent_prefix.removeprefix("+")
+        lengths = " or ".join(str(len(start) + length) for length in self.numbers.national_lengths)
+        return f"{lengths} and starts with {start}" if start else lengths
 
     @property
     def example(self) -> str:
         """A valid number in the form of the wire."""
-        n = self.numbers
-        match self.kind:
-            case FieldKind.INTERNATIONAL_PHONE | FieldKind.MASKED_PHONE:
-                return f"+{n.dialling_code}{n.example}"
-            case FieldKind.LOCAL_PHONE:
-                return f"{n.trunk_prefix}{n.example}"
-            case _:
-                return f"{n.dialling_code}{n.example}"
+        return f"{self._sent_prefix}{self.numbers.example}"

@@ -16,7 +16,7 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
-from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_value, sound_amount
+from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_value, with_decimals
 from paygw_batch.sheet.clean import EXPONENT, bare
 from paygw_batch.sheet.model import shown
 from paygw_batch.sheet.phones import PhoneColumn
@@ -164,10 +164,10 @@ def _amount(rule: CountryRule | None) -> ColumnCheck:
     zero = Reason("amount.zero", ~positive, pl.format("{}: an amount must be above zero.", said))
     if rule is None:
         return ColumnCheck("amount", text.is_not_null() & plain & positive, (*unread, zero))
-    decimals = Reason("amount.decimals", ~text.str.contains(sound_amount(rule.minor_units)), _too_many_decimals(rule))
+    exact = text.str.contains(with_decimals(rule.minor_units))
+    decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule))
     limits = tuple(_limits(rule))
-    right = text.is_not_null() & text.str.contains(sound_amount(rule.minor_units, above_zero=True))
-    passes = pl.all_horizontal(right, *(~limit.applies for limit in limits))
+    passes = pl.all_horizontal(text.is_not_null(), exact, positive, *(~limit.applies for limit in limits))
     return ColumnCheck("amount", passes, (*unread, decimals, zero, *limits))
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.formulas import unguarded, unguarded_names
+from paygw_batch.sheet.model import SHOWN_CHARACTERS, defects_of
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
@@ -253,11 +254,6 @@ def _with_ragged(
     few = "add the missing ones, empty where there is nothing to say"
     many = f"put a field that holds {start.delimiter!r} in quotation marks, and write an amount without it"
     mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
-    defects = ragged.select(
-        row=(pl.col("index") + start.row + 1).cast(pl.UInt32),
-        column=pl.lit("row"),
-        value=pl.col("line").str.slice(0, 60),
-        code=pl.lit("row.fields"),
-        message=pl.format("The row has {} fields, and the header has {}: {}.", "fields", pl.lit(columns), mend),
-    )
-    return frame, defects
+    message = pl.format("The row has {} fields, and the header has {}: {}.", "fields", pl.lit(columns), mend)
+    numbered = ragged.with_columns(row=(pl.col("index") + start.row + 1).cast(pl.UInt32))
+    return frame, defects_of(numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))

@@ -5,7 +5,7 @@ import io
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.model import no_defects
+from paygw_batch.sheet.model import defects_of, no_defects
 from paygw_batch.sheet.read.frame import Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
 from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
@@ -76,10 +76,5 @@ def _inexact(column: pl.Series) -> pl.DataFrame:
     frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=_FIRST_ROW)
     wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
     value = pl.col("number").cast(pl.String)
-    return wrong.select(
-        pl.col("row").cast(pl.UInt32),
-        column=pl.lit(column.name),
-        value=value,
-        code=pl.lit(f"{column.name}.float"),
-        message=pl.format("{} is stored as a binary fraction, which is not exact: write the column as text.", value),
-    )
+    message = pl.format("{} is stored as a binary fraction, which is not exact: write the column as text.", value)
+    return defects_of(wrong, column.name, f"{column.name}.float", message, value)

@@ -6,7 +6,6 @@ deleted before the sheet is submitted, and no example can be paid by mistake. As
 
 import io
 from collections.abc import Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_whole
 from paygw_batch.sheet.columns import HELP_TITLE
 from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, ColumnGuide, columns_of, guides
-from paygw_batch.sheet.write.table import check_format, workbook_options
+from paygw_batch.sheet.write.table import check_format, row_points, workbook_options
 
 _LAST_ROW = 1_048_576
 _STEPS = (
@@ -29,9 +28,6 @@ _STEPS = (
 _LISTED = tuple(name for name, kind in OF_EVERY_SHEET.items() if KINDS[kind].is_filled)
 """Columns with few values: a cell offers them as a list."""
 _HELP_WIDTHS = (22, 16, 9, 98, 34)
-_LINE_POINTS = 15
-_LETTERS_A_DIGIT = 1.1
-"""A width is in digits; letters are narrower on the whole."""
 
 
 def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide]:
@@ -92,11 +88,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
         sheet.set_column(at, at, width)
         sheet.write_string(top, at, heading, head)
     for row, guide in enumerate(every, start=top + 1):
-        # Not every spreadsheet makes a row as high as its wrapped text.
-        lines = max(
-            ceil(len(cell) / (width * _LETTERS_A_DIGIT)) for cell, width in zip(guide.cells, _HELP_WIDTHS, strict=True)
-        )
-        sheet.set_row(row, _LINE_POINTS * max(lines, 1))
+        sheet.set_row(row, row_points(guide.cells, _HELP_WIDTHS))
         for at, cell in enumerate(guide.cells):
             sheet.write_string(row, at, cell, wrapped)
     sheet.freeze_panes(top + 1, 0)
