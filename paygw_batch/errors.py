@@ -146,15 +146,15 @@ class JournalUnwritable(JournalError):
 
 
 class InboxDamaged(JournalError):
-    """The spool of notifications is damaged."""
+    """The inbox of notifications is damaged."""
 
     default_hint = (
-        "Keep the file, and move it away to receive notifications again. What it held and the journal has not taken in "
-        "must be asked after at the gateway."
+        "Keep the file, and move it away, with -wal and -shm where they are, to receive notifications again. What it "
+        "held and the journal has not taken in must be asked after at the gateway."
     )
 
 
 class InboxUnwritable(JournalError):
-    """The spool of notifications can no longer be written."""
+    """The inbox of notifications can no longer be written."""
 
     default_hint = "Mend the disk (room, permissions), then start the listener again."

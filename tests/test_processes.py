@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -125,6 +126,7 @@ def test_a_signing_process_leaves_no_core_dump(tmp_path: Path) -> None:
 OWN_PATH = """
 import sys
 sys.path.insert(0, {root!r})
+sys.path += {installed!r}
 from paygw_batch.api import Payouts
 from paygw_batch.gateway.signing import signers
 {before}
@@ -140,10 +142,15 @@ def paid_by_a_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[st
     phones = range(254_712_000_000, 254_712_000_000 + LONG_RUN_PAYOUTS)
     rows = [f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones]
     sheet.write_text("\n".join([HEADING, *rows]) + "\n")
-    text = OWN_PATH.format(root=str(ROOT), before=textwrap.dedent(before), config=str(config), sheet=str(sheet))
+    # An interpreter that has nothing installed, where this one is a virtual environment: what it knows, its path says.
+    installed = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    text = OWN_PATH.format(
+        root=str(ROOT), installed=installed, before=textwrap.dedent(before), config=str(config), sheet=str(sheet)
+    )
     program = tmp_path / "pays.py"
     program.write_text(text)
-    command = [sys.executable, "-I", *{"-c": ["-c", text], "-": ["-"], "file": [str(program)]}[by]]
+    started = {"-c": ["-c", text], "-": ["-"], "file": [str(program)]}[by]
+    command = [getattr(sys, "_base_executable", sys.executable), "-I", *started]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     done = subprocess.run(
         command, input=text if by == "-" else "", env=environ, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -21,6 +21,7 @@ POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
 """How long polars' allocator keeps what was freed (jemalloc's `MALLOC_CONF`)."""
 
 COMMANDS = {
+    "init": "Set up a new endpoint, or the sandbox.",
     "template": "Write an empty sheet to fill in.",
     "validate": "Read and validate a sheet; send nothing.",
     "plan": "Prepare a sheet for approval by others.",
@@ -145,7 +146,15 @@ def cli(
     Running the same command again is always safe.
     """
     os.umask(0o077)
-    ctx.obj = Invocation(config, journal, as_json, quiet, verbose)
+    ctx.obj = Invocation(config or _own_configuration(), journal, as_json, quiet, verbose)
+
+
+def _own_configuration() -> Path | None:
+    """Return the configuration that this user's `init` wrote, where there is one."""
+    from paygw_batch.settings.user_directories import default_configuration  # noqa: PLC0415 (not for `--help`)
+
+    path = default_configuration()
+    return path if path.exists() else None
 
 
 def run() -> None:

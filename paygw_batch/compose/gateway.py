@@ -13,7 +13,8 @@ from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import Connections, TransportSettings, operation_url
-from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.authenticity import HeaderHash, SharedSecretHash
+from paygw_batch.gateway.control import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.explain import Explanation, explain
 from paygw_batch.gateway.http.transport import PayoutTransport
@@ -22,7 +23,7 @@ from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
 from paygw_batch.gateway.signing.signers import Signers
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
-from paygw_batch.sandbox.callback import CallbackHash
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader
 from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
 from paygw_batch.sandbox.sandbox_server import running_sandbox
@@ -116,13 +117,14 @@ def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) ->
         payin.control_separator or "",
         ControlAmount(payin.control_amount or ""),
         _control_secret(payin, environ),
+        ControlAlgorithm(payin.control_algorithm),
     )
     return Supplies(urls, AmountForm(payin.amount or ""), control)
 
 
 def _control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Return the secret of the control hash, empty where none is mixed in."""
-    if "secret" not in (payin.control_order or ()):
+    """Return the secret of the control hash, empty where it needs none."""
+    if not payin.needs_secret:
         return ""
     secret = secret_of("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
     try:
@@ -165,16 +167,20 @@ def sandbox_config(
         profile=gateway.signature_profile or "",
         served=tuple(_served(settings, rules, environ) for rules in every_rules),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
-        callback_hash=_callback_hash(settings, environ),
+        callback_proof=_callback_proof(settings, environ),
         enquiry=load_enquiry(ENQUIRY_PROFILE, as_answered(settings, load_operation(PAYOUT))),
     )
 
 
-def _callback_hash(settings: Settings, environ: Mapping[str, str]) -> CallbackHash | None:
+def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackHash | CallbackHeader | None:
     check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
-    if check is None:
-        return None
-    return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
+    match check:
+        case SharedSecretHash():
+            return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
+        case HeaderHash(algorithm, header, secret):
+            return CallbackHeader(algorithm, header.name, header.encoding, header.prefix, secret)
+        case _:
+            return None  # the sandbox has no key of the gateway's: what it notifies of is unproven
 
 
 def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Served:
@@ -183,7 +189,7 @@ def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Ser
     if supplies.control is not None:
         secret = _control_secret(payin, environ)
         order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
-        control = ControlRule(tuple(order), separator, amount, secret)
+        control = ControlRule(tuple(order), separator, amount, secret, is_keyed=payin.has_key)
     expects = Expects(supplies.amount_form is AmountForm.TWO_DECIMALS, control)
     return Served(as_answered(settings, operation), rules, record_path(settings, operation.name), expects)
 

@@ -2,17 +2,32 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import assert_never
 from urllib.parse import urlsplit
 
 from paygw_batch.compose.secrets import secret_of
 from paygw_batch.countries.rules import Operation
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.notification import SECRET, HashAlgorithm, NotificationFields, SharedSecretHash
+from paygw_batch.gateway.authenticity import (
+    SECRET,
+    AuthenticityCheck,
+    HashAlgorithm,
+    HeaderEncoding,
+    HeaderHash,
+    HeaderSignature,
+    SharedSecretHash,
+    SignedHeader,
+)
+from paygw_batch.gateway.notification import NotificationFields
+from paygw_batch.gateway.signing.key import GatewayKey, SignatureAlgorithm, gateway_key_of
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.trusted_files import Others, read_with_mode
 
 TOKEN = "{token}"  # noqa: S105 (its place in the callback address, not one)
 MIN_TOKEN_CHARACTERS = 32
 MIN_SECRET_BYTES = 16
+_MAX_KEY_BYTES = 64 * 1024
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -58,30 +73,81 @@ def field_names(settings: Settings, operation: Operation) -> NotificationFields:
     )
 
 
-def authenticity(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash | None:
+def authenticity(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> AuthenticityCheck | None:
     """Return the configured check, None where none is. Raises `ConfigurationError` naming every key it still needs."""
+    match settings.notifications.authenticity:
+        case None:
+            return None
+        case "shared-secret-hash":
+            return _shared_secret_hash(settings, names, environ)
+        case "header-hmac":
+            header = _signed_header(settings)
+            algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
+            return HeaderHash(algorithm, header, _secret(settings, environ))
+        case "header-rsa":
+            return HeaderSignature(_signed_header(settings), _public_key(settings, environ))
+        case other:
+            assert_never(other)
+
+
+def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
     section = settings.notifications
-    if section.authenticity is None:
-        return None
-    keys = ("hash_algorithm", "hash_fields", "hash_separator", "hash_field")
     missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
     if missing:
         raise ConfigurationError(
             f'authenticity = "{section.authenticity}" also needs {", ".join(missing)}.',
-            hint="The gateway's interface shows none of them: write down what its operator says. The separator must "
-            "not be empty: values could then be shifted from one field to the next without the hash changing.",
+            hint=f"The gateway's interface shows none of them: write down what its operator says.{hint}",
         )
+
+
+def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
+    section = settings.notifications
+    is_proof = section.hash_algorithm != "sha1"
+    hint = (
+        " The separator must not be empty: values could then be shifted from one field to the next without the hash "
+        "changing."
+    )
+    keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_proof else ()), "hash_field")
+    _require_keys(settings, *keys, hint=hint if is_proof else "")
     algorithm = HashAlgorithm(section.hash_algorithm or "")
     hashed = tuple(section.hash_fields or ())
-    needed = {names.order_id, names.amount, names.currency, names.status}
-    if algorithm is HashAlgorithm.SHA256:
+    needed = {names.order_id, names.amount, names.currency, names.status} if is_proof else set()
+    if algorithm is not HashAlgorithm.HMAC_SHA256:
         needed.add(SECRET)
     if unhashed := sorted(needed - set(hashed)):
         raise ConfigurationError(
             f"notifications.hash_fields lacks {', '.join(unhashed)}: whoever has seen a notification could change it.",
             hint="Use the check only if the gateway's hash covers them; without it a person confirms.",
         )
+    secret = _secret(settings, environ)
+    return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
+
+
+def _signed_header(settings: Settings) -> SignedHeader:
+    section = settings.notifications
+    _require_keys(settings, "hash_algorithm", "header", "header_encoding")
+    encoding = HeaderEncoding(section.header_encoding or "")
+    return SignedHeader(section.header or "", encoding, section.header_prefix or "")
+
+
+def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
+    section = settings.notifications
     secret = secret_of("notifications.secret", section.secret_env, section.secret_file, environ)
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigurationError(f"The secret of the notifications is shorter than {MIN_SECRET_BYTES} bytes.")
-    return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
+    return secret
+
+
+def _public_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
+    """Return the gateway's key. It is no secret, but who may write its file decides what is proven."""
+    section = settings.notifications
+    algorithm = SignatureAlgorithm(section.hash_algorithm or "")
+    if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
+        return gateway_key_of(text.encode(), algorithm, name=f"The variable {section.public_key_env}")
+    _require_keys(settings, "public_key_file")
+    file = section.public_key_file or Path()
+    name = f"notifications.public_key_file {file}"
+    found = read_with_mode(file, name, Others.MAY_READ, most_bytes=_MAX_KEY_BYTES)
+    if found.distrust is not None:
+        raise found.distrust
+    return gateway_key_of(found.content, algorithm, name=name)

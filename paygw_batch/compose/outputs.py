@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 from paygw_batch.files import Kept, Output, check_outputs, head_of
 from paygw_batch.report.questions import QUESTION_SCHEMA
-from paygw_batch.settings.configuration import Settings, state_directory
+from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
+from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS
 from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
 from paygw_batch.sheet.write.table import check_format
@@ -38,6 +39,8 @@ class OutputKind(StrEnum):
     ORDER = "settlement order"
     LOG = "log"
     METRICS = "metrics"
+    CONFIGURATION = "configuration"
+    """It takes the place of a file that is there only with force, also of one that this program wrote."""
     NEW = "new file"
     """It never takes the place of a file that is there, whatever that is."""
 
@@ -127,7 +130,13 @@ class OutputGuard:
 
 
 def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
+    if kind is OutputKind.CONFIGURATION:  # people write in it
+        return _is_never_ours
     return None if kind is OutputKind.NEW else partial(_is_ours, kind)
+
+
+def _is_never_ours(_path: Path) -> bool:
+    return False
 
 
 def _is_ours(kind: OutputKind, path: Path) -> bool:
@@ -192,7 +201,7 @@ def _has_strings(path: Path, texts: Sequence[str]) -> bool:
 def _chunks(archive: zipfile.ZipFile) -> Iterator[tuple[bytes, bytes]]:
     """Yield what holds the texts of a workbook, with the end of the chunk before: up to a limit."""
     left = _MOST_STRINGS_BYTES
-    for name in archive.namelist():
+    for name in sorted(archive.namelist()):  # the table of shared texts comes before the worksheets
         if name != "xl/sharedStrings.xml" and not name.startswith("xl/worksheets/sheet"):
             continue
         before = b""

@@ -3,7 +3,6 @@
 import hashlib
 import random
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -31,7 +30,6 @@ from paygw_batch.journal import (
     Adoption,
     BatchRecord,
     Identity,
-    InboxEnd,
     InboxReader,
     Journal,
     JournalReader,
@@ -187,12 +185,12 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
 
 
 def intake_of(settings: Settings) -> NotificationReader:
-    """Return what takes notifications from the spool into the journal."""
+    """Return what takes notifications from the inbox into the journal."""
     return NotificationReader(settings.journal_path(), settings.words(), utc_now)
 
 
 def take_in_waiting(intake: NotificationReader, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
-    """Take in the notifications that wait. A damaged spool is told, and stops nothing: payouts do not need it."""
+    """Take in the notifications that wait. A damaged inbox is told, and stops nothing: payouts do not need it."""
     try:
         findings = intake.take(journal)
     except InboxDamaged as error:
@@ -203,10 +201,10 @@ def take_in_waiting(intake: NotificationReader, journal: Journal, tell: Tell, *,
         tell(f"{findings.total():,} notifications were taken in: {told}.")
 
 
-def waiting_in_spool(settings: Settings, journal: JournalReader) -> int:
-    """Return how many notifications the journal has not taken in yet. Raises `InboxDamaged`."""
-    reader = InboxReader(inbox_path(settings.journal_path()))
-    return len(reader.after(InboxEnd(*journal.spool_end()), limit=sys.maxsize))
+def waiting_in_inbox(settings: Settings, journal: JournalReader) -> int:
+    """Check the inbox; return how many notifications the journal has not taken in yet. Raises `InboxDamaged`."""
+    with closing(InboxReader(inbox_path(settings.journal_path()))) as inbox:
+        return inbox.verify(journal.inbox_end())
 
 
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:

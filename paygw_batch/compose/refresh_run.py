@@ -2,16 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import as_answered, intake_of, minor_units_of, real_world, take_in_waiting, utc_now
+from paygw_batch.compose.parts import (
+    PAYOUT,
+    as_answered,
+    intake_of,
+    journal_to_read,
+    minor_units_of,
+    real_world,
+    take_in_waiting,
+    utc_now,
+)
 from paygw_batch.compose.send import Task
+from paygw_batch.core.evidence import Candidate, Claim, EvidenceSource, Finding
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
 from paygw_batch.gateway.message import Expected
+from paygw_batch.run.follow_up import FollowUp
 from paygw_batch.run.quarantine_clock import DateWatch
 from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
@@ -36,6 +48,52 @@ def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], 
     return asyncio.run(_run(task, tell, watch))
 
 
+@asynccontextmanager
+async def following_up(
+    settings: Settings, connection: GatewayAccess, keep: Callable[[str], Awaitable[None]], tell: Callable[[str], None]
+) -> AsyncIterator[FollowUp]:
+    """Ask about unproven notifications while the context lasts; first about those that wait in the journal."""
+    section = settings.status_enquiry
+
+    def look(order_id: str) -> Sequence[Candidate]:
+        if not settings.journal_path().exists():
+            return []
+        with journal_to_read(settings, must_be_known=True) as journal:
+            return journal.candidates(order_id)
+
+    async with connection.transport:
+        follow_up = FollowUp(
+            look,
+            asking(settings, connection, PAYOUT, DateWatch(utc_now)),
+            keep,
+            words=settings.words(),
+            politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
+            clock=Clock(time.monotonic, asyncio.sleep, utc_now),
+            tell=tell,
+        )
+        under_way = asyncio.create_task(follow_up.run(await asyncio.to_thread(_doubts, settings)))
+        try:
+            yield follow_up
+        finally:
+            under_way.cancel()
+            with suppress(asyncio.CancelledError):
+                await under_way
+
+
+def _doubts(settings: Settings) -> Sequence[Claim]:
+    """Return a claim for each order about which an unproven notification waits in the journal."""
+    if not settings.journal_path().exists():
+        return []
+    with journal_to_read(settings, must_be_known=True) as journal:
+        waiting = [
+            one
+            for one in journal.evidence_waiting()
+            if one.source is EvidenceSource.NOTIFICATION and one.finding is Finding.TO_CONFIRM
+        ]
+        found = [candidate for one in waiting for candidate in journal.candidates(one.client_orderid)]
+    return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
+
+
 async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     section = task.settings.status_enquiry
     intake = intake_of(task.settings)
@@ -44,7 +102,7 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
         one = Refresh(
             task.journal,
             task.batch,
-            _asking(task.settings, task.connection, task.batch.operation, dates),
+            asking(task.settings, task.connection, task.batch.operation, dates),
             words=task.settings.words(),
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -57,9 +115,10 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
     return refreshed
 
 
-def _asking(
+def asking(
     settings: Settings, connection: GatewayAccess, batch_operation: str, dates: DateWatch
 ) -> Callable[[Expected], "asyncio.Future[EnquiryAnswer]"]:
+    """Return what asks the gateway about one order; `dates` is shown each reply."""
     signer = connection.signing.signer
     operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")

@@ -150,7 +150,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim as it is kept: `content` is the whole of what arrived, as text. `spooled` is its number in the spool."""
+    """A claim as it is kept: `content` is the whole of what arrived, as text. `spooled` is its number in the inbox."""
 
     source: EvidenceSource
     claim: Claim

@@ -13,14 +13,15 @@ def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
     Raises `UsageError` for a word that is no country's code, telling the nearest, and for a country for which the
     operation cannot be used.
     """
-    chosen = {rule.code: rule for rule in (_named(word, rules) for word in words)}
+    chosen = {rule.code: rule for rule in (country_named(word, rules) for word in words)}
     for rule in chosen.values():
         if rule.form is None:
             raise UsageError(rule.unusable, hint=f"The configuration must say {', '.join(rule.missing_terms)}.")
     return list(chosen.values())
 
 
-def _named(word: str, rules: Rules) -> CountryRule:
+def country_named(word: str, rules: Rules) -> CountryRule:
+    """Return the rule of the country that `word` names by its code. Raises `UsageError`, telling the nearest code."""
     code = word.strip().upper()
     if code in rules:
         return rules[code]

@@ -17,7 +17,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.group_commit import GroupCommit
-from paygw_batch.engine.pacing import TRIES, Breaker, RejectionBreaker, Rhythm, Window, wait_before_try
+from paygw_batch.engine.pacing import TRIES, Breaker, GroupLimit, RejectionBreaker, Rhythm, Window, wait_before_try
 from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
 from paygw_batch.engine.raw_reply import kept_reply
 from paygw_batch.engine.threads import Away
@@ -116,6 +116,7 @@ class Engine:
         self._breaker = Breaker(pace.stop_after_in_doubt)
         self._rejections = RejectionBreaker(pace.stop_after_rejected)
         self._rhythm = Rhythm(pace.rate_per_s)
+        self._group_limit = GroupLimit(pace.concurrency)
         self._first = pace.first
         self._tally = _RunTally()
         self._batch = 0
@@ -130,7 +131,7 @@ class Engine:
             partial(away.append, journal),
             on_failure=self._give_up,
             is_pressed=lambda: bool(self._signed),
-            facts_under_pressure=max(16, pace.concurrency // 4),
+            most_facts_under_pressure=lambda: self._group_limit.most_facts,
         )
 
     async def run(self, batch: int) -> RunEnd:
@@ -257,6 +258,8 @@ class Engine:
     async def _attempt(self, row: _Row, attempt: int) -> Verdict:
         due, request = row.due, row.request
         intent = Intended(due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
+        loop = asyncio.get_running_loop()
+        noted_s = loop.time()
         if not await self._record(due, attempt, intent):
             if due.row in await self._away.journal(partial(self._journal.holds, self._batch)):
                 # Evidence came in after the row was read as due: nothing of it leaves, and it waits for a person.
@@ -265,7 +268,9 @@ class Engine:
         if self._tally.stopping:
             kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
+            asked_s = loop.time()
             came_back = await self._gateway.deliver(request)
+            self._group_limit.learn(asked_s - noted_s, loop.time() - asked_s)
             kept, verdict = kept_reply(came_back, self._judge(came_back, request.expected))
         self._heed(verdict)
         if not isinstance(verdict.advice, TryAgain):

@@ -17,10 +17,10 @@ class GroupCommit:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
     A commit costs nearly the same for one fact and for many, so at leisure one takes all that waits, and the next
-    one lets more come together. Under pressure, while requests wait for a place in flight, commits are small and
-    follow each other at once: the rows of a large one would leave together, be answered together and wait for each
-    other again. Facts are committed in the order they were submitted. After the first failure every further one
-    fails with it: a process whose journal failed once never writes to it again.
+    one lets more come together. Under pressure, while requests wait for a place in flight, a commit takes at most
+    `most_facts_under_pressure()`, and the next one follows at once. Facts are committed in the order they were
+    submitted. After the first failure every further one fails with it: a process whose journal failed once never
+    writes to it again.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class GroupCommit:
         append_away: AppendAway,
         on_failure: Callable[[Exception], None],
         is_pressed: Callable[[], bool] = lambda: False,
-        facts_under_pressure: int = 16,
+        most_facts_under_pressure: Callable[[], int] = lambda: 16,
     ) -> None:
         self._append_away = append_away
         self._on_failure = on_failure
         self._is_pressed = is_pressed
-        self._facts_under_pressure = facts_under_pressure
+        self._most_facts_under_pressure = most_facts_under_pressure
         self._waiting: list[tuple[Entry, asyncio.Future[bool]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -58,7 +58,7 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                most = self._facts_under_pressure if self._is_pressed() else len(self._waiting)
+                most = self._most_facts_under_pressure() if self._is_pressed() else len(self._waiting)
                 group, self._waiting = self._waiting[:most], self._waiting[most:]
                 started_s = loop.time()
                 await self._commit_group(group)

@@ -1,4 +1,4 @@
-"""Pure counters that limit how many rows are in flight and decide when a run stops.
+"""Pure counters that limit how many rows are in flight, how many facts a commit takes, and decide when a run stops.
 
 They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a
 row whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a
@@ -103,3 +103,37 @@ class Rhythm:
     def pause(self, now_s: float, pause_s: float) -> None:
         """Take note that the gateway asked for a rest."""
         self.next_start_s = max(self.next_start_s, now_s + pause_s)
+
+
+SMALLEST_GROUP_FACTS = 16
+LARGEST_GROUP_FACTS = 128
+"""A commit of so many facts costs nearly as little for each of them as any larger one."""
+_WAITS_AVERAGED = 64
+"""So many rows, more or less, are what the averages of `GroupLimit` are about."""
+
+
+@dataclass(slots=True)
+class GroupLimit:
+    """Limits the facts of a commit while requests wait for a place in flight.
+
+    Rows wait for the journal, until their intent is durable, and for the gateway, until it answers. Where the gateway
+    is slow, commits are small: the rows of a large one leave together, are answered together and wait for each other
+    again. Where rows wait for the journal for more than a quarter of that time, the processor or the disk is the
+    bottleneck, and commits are large: a fact of a large commit costs less.
+    """
+
+    places: int
+    """How many rows may be in flight."""
+    journal_s: float = 0.0
+    gateway_s: float = 0.0
+
+    def learn(self, journal_s: float, gateway_s: float) -> None:
+        """Note how long one row waited for the journal, and how long for the gateway."""
+        self.journal_s += (journal_s - self.journal_s) / _WAITS_AVERAGED
+        self.gateway_s += (gateway_s - self.gateway_s) / _WAITS_AVERAGED
+
+    @property
+    def most_facts(self) -> int:
+        """The most facts that the next commit may take."""
+        is_gateway_slow = 4 * self.journal_s <= self.gateway_s
+        return max(SMALLEST_GROUP_FACTS if is_gateway_slow else LARGEST_GROUP_FACTS, self.places // 4)

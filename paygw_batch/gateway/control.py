@@ -1,10 +1,11 @@
 """Computes the control hash of a collection: SHA-256 over order id, amount and currency.
 
 Source: section 5 of the gateway's interface. What it does not show (the order, the text between the parts, how the
-amount is written, whether a secret is mixed in) is the operator's word, without a default.
+amount is written, whether a secret is mixed in or is the key of the hash) is the operator's word, without a default.
 """
 
 import hashlib
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -34,14 +35,24 @@ class ControlAmount(StrEnum):
     """In whole minor units: 1500.50 KES is 150050, and 1500 UGX, which has none, is 1500."""
 
 
+class ControlAlgorithm(StrEnum):
+    """How the hash is made."""
+
+    SHA256 = "sha256"
+    """As the examples of the interface name it."""
+    HMAC_SHA256 = "hmac-sha256"
+    """HMAC with SHA-256, the secret as its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlProfile:
-    """How the hash is computed. `secret` is not shown, and is empty where `order` does not name it."""
+    """How the hash is computed. `secret` is not shown; it is empty where neither `order` nor `algorithm` needs it."""
 
     order: tuple[ControlPart, ...]
     separator: str
     amount: ControlAmount
     secret: str = field(default="", repr=False)
+    algorithm: ControlAlgorithm = ControlAlgorithm.SHA256
 
     def text(self, *, order_id: str, amount: str, amount_sent: str, currency: str, minor_units: int) -> str:
         """Return what the hash is taken over. `amount` has the sheet's digits, `amount_sent` is as in the body.
@@ -66,4 +77,6 @@ class ControlProfile:
         text = self.text(
             order_id=order_id, amount=amount, amount_sent=amount_sent, currency=currency, minor_units=minor_units
         )
+        if self.algorithm is ControlAlgorithm.HMAC_SHA256:
+            return hmac.digest(self.secret.encode(), text.encode(), hashlib.sha256).hex()
         return hashlib.sha256(text.encode()).hexdigest()

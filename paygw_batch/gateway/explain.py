@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import InternalError
+from paygw_batch.gateway.control import ControlAlgorithm
 from paygw_batch.gateway.encode import EncodedBody, encode_body
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import SignatureProfile, percent_encode
@@ -35,6 +36,8 @@ class ExplainedControl:
 
     text: str
     value: str
+    is_keyed: bool = False
+    """Whether the secret is the key of the hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Explanation:
     def steps(self) -> list[Step]:
         """Return every step in the order in which another implementation would take them."""
         body_too = " Then comes the body, encoded." if self.profile is SignatureProfile.RAW_BODY else ""
+        hashed = "HMAC with SHA-256 and the secret" if self.control is not None and self.control.is_keyed else "SHA-256"
         control = (
             []
             if self.control is None
@@ -82,7 +86,7 @@ class Explanation:
                     f"what the control is taken over; {SECRET_SHOWN} stands for a secret",
                     self.control.text,
                 ),
-                Step("control", "SHA-256 of it, put into the body before that is signed", self.control.value),
+                Step("control", f"{hashed} of it, put into the body before that is signed", self.control.value),
             ]
         )
         return [
@@ -165,7 +169,7 @@ def _control(
         currency=instruction.currency,
         minor_units=rule.minor_units,
     )
-    return ExplainedControl(text, sent["control"])
+    return ExplainedControl(text, sent["control"], profile.algorithm is ControlAlgorithm.HMAC_SHA256)
 
 
 def _parameters(base_string: str) -> tuple[SignedParameter, ...]:

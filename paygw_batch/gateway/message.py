@@ -55,6 +55,20 @@ class RawReply:
     reused_connection: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request of the gateway's as it came. `query` is the text after the `?`, undecoded; header names are lower-case.
+
+    None of what may name a payee is shown.
+    """
+
+    method: str
+    content_type: str
+    query: str = field(repr=False)
+    body: bytes = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
 class FaultKind(StrEnum):
     """Why there is no complete reply. The value is the stable `cause` of the outcome."""
 

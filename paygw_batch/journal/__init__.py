@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.inbox import Inbox, InboxEnd, InboxReader, inbox_path
-from paygw_batch.journal.notice import KeptNotification, decode_notification, encode_notification
+from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
 from paygw_batch.journal.port import EngineJournal, Journal, JournalReader
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
@@ -18,7 +17,9 @@ from paygw_batch.journal.values import (
     ClockSeen,
     Due,
     Entry,
+    HistoryEntry,
     Hold,
+    InboxEnd,
     KeptReply,
     Known,
     LookAlike,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from paygw_batch.journal.opening.create import new_journal
     from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
     from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+    from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 
 __all__ = [
     "LINE_COLUMNS",
@@ -50,6 +52,7 @@ __all__ = [
     "Due",
     "EngineJournal",
     "Entry",
+    "HistoryEntry",
     "Hold",
     "Identity",
     "Inbox",
@@ -57,12 +60,12 @@ __all__ = [
     "InboxReader",
     "Journal",
     "JournalReader",
-    "KeptNotification",
     "KeptReply",
     "Known",
     "LookAlike",
     "NewBatch",
     "NewInstruction",
+    "Notification",
     "RepeatedBatch",
     "RowStanding",
     "SqliteJournal",
@@ -90,6 +93,9 @@ _ON_DEMAND = {
     "open_journal": "paygw_batch.journal.opening.open",
     "read_journal": "paygw_batch.journal.opening.open",
     "in_memory_journal": "paygw_batch.journal.sqlite.in_memory",
+    "Inbox": "paygw_batch.journal.sqlite.inbox",
+    "InboxReader": "paygw_batch.journal.sqlite.inbox",
+    "inbox_path": "paygw_batch.journal.sqlite.inbox",
 }
 """What loads SQLite, and the module that has it: most commands open no journal."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from paygw_batch.core.evidence import Candidate
-from paygw_batch.journal.values import CarriedOut, ClockSeen, Contradiction, Hold, WaitingEvidence
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Contradiction, Hold, InboxEnd, WaitingEvidence
 
 
 class EvidenceReader(Protocol):
@@ -42,6 +42,6 @@ class EvidenceReader(Protocol):
         """Return the newest time in the journal: the clock had come so far."""
         ...
 
-    def spool_end(self) -> tuple[int, str]:
-        """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""
+    def inbox_end(self) -> InboxEnd:
+        """Return how far the notifications of the inbox were taken in."""
         ...

@@ -348,3 +348,19 @@ class ClockSeen:
     our_time: str
     gateway_date: str
     ahead_s: int
+
+
+class InboxEnd(NamedTuple):
+    """A place in the inbox: the number of the last notification up to there (0: none), and the hash of its group."""
+
+    number: int = 0
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxEntry:
+    """One notification in the inbox, as it was appended."""
+
+    number: int
+    hash: str
+    content: str

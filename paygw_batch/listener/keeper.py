@@ -10,14 +10,14 @@ from paygw_batch.journal import Inbox
 class Keeper:
     """Appends to the inbox off the event loop. Every notification that waits shares the next write."""
 
-    def __init__(self, spool: Inbox) -> None:
-        self._spool = spool
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inbox")
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
 
     async def keep(self, content: str) -> None:
-        """Return once `content` is durable. Raises `SpoolUnwritable`."""
+        """Return once `content` is durable. Raises `InboxUnwritable`."""
         loop = asyncio.get_running_loop()
         durable: asyncio.Future[None] = loop.create_future()
         self._waiting.append((content, durable))
@@ -41,7 +41,7 @@ class Keeper:
         contents = [content for content, _ in group]
         failure: Exception | None = None
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._spool.append, contents)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._inbox.append, contents)
         except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
             failure = error
         for _, durable in group:

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from paygw_batch.core.evidence import Claim
+from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.errors import InboxUnwritable
-from paygw_batch.gateway.notification import Received
-from paygw_batch.journal import KeptNotification, encode_notification
+from paygw_batch.gateway.message import Received
+from paygw_batch.gateway.notification import headers_that_matter
+from paygw_batch.journal import Notification, encode_notification
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -43,6 +44,10 @@ _ANSWERS = {
 }
 
 
+def _ask_nobody(_claim: Claim) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one listener takes. `rate_per_s` holds on average; ten seconds' worth may come at once."""
@@ -55,7 +60,8 @@ class ListenerApp:
     """The ASGI callable. `path` is the one path that is listened on, its secret token included.
 
     `read` returns what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
-    `InboxUnwritable`. `counts` says what happened so far, by words of ours.
+    `InboxUnwritable`. `counts` says what happened so far, by words of ours. `header` is the one that could prove a
+    notification; `follow_up` is given what one says that nothing proves, once it is kept.
     """
 
     def __init__(
@@ -67,13 +73,16 @@ class ListenerApp:
         limits: Limits,
         now: Callable[[], str],
         monotonic_s: Callable[[], float],
+        header: str | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.follow_up: Callable[[Claim], None] = _ask_nobody
         self._path = path.encode()
         self._read = read
         self._keep = keep
         self._limits = limits
         self._now = now
+        self._header = header
         self._monotonic_s = monotonic_s
         self._allowance = limits.rate_per_s * BURST_S
         self._counted_at_s = monotonic_s()
@@ -102,13 +111,9 @@ class ListenerApp:
             return 413
         if not self._is_allowed():
             return 429
-        headers = dict(scope["headers"])
-        received = Received(
-            scope["method"],
-            headers.get(b"content-type", b"").decode("latin-1"),
-            scope["query_string"].decode("latin-1"),
-            body,
-        )
+        headers = tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"])
+        content_type = dict(headers).get("content-type", "")
+        received = Received(scope["method"], content_type, scope["query_string"].decode("latin-1"), body, headers)
         return await self._kept(received)
 
     async def _kept(self, received: Received) -> int:
@@ -123,12 +128,14 @@ class ListenerApp:
         except InboxUnwritable:
             return 503
         self.counts["kept"] += 1
+        if isinstance(said, Claim) and said.proof is not Proof.PROVEN:
+            self.follow_up(said)
         return 400 if isinstance(said, str) else 200
 
-    def _notice(self, received: Received, said: Claim | str) -> KeptNotification:
+    def _notice(self, received: Received, said: Claim | str) -> Notification:
         is_read = isinstance(said, Claim)
         shown = self._limits.max_body_bytes if is_read else KEPT_UNREADABLE_BYTES
-        return KeptNotification(
+        return Notification(
             received_at=self._now(),
             method=received.method,
             content_type=received.content_type[:KEPT_UNREADABLE_BYTES],
@@ -137,6 +144,7 @@ class ListenerApp:
             length=len(received.body),
             problem="" if isinstance(said, Claim) else said,
             claim=said if isinstance(said, Claim) else Claim(None),
+            headers=headers_that_matter(received, self._header),
         )
 
     def _is_allowed(self) -> bool:

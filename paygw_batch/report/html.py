@@ -1,201 +1,224 @@
-"""Writes the reconciliation as one HTML page: no script, no other file, nothing fetched.
+"""Writes the reconciliation as one HTML page: what a person should do first, sums, and the rest when it is asked for.
 
 Made from the same frame as the CSV, and like it a pure function of sheet and journal. It shows payees, so it is for the
 same eyes as the reconciliation itself.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import polars as pl
 
-from paygw_batch.journal import BatchRecord
-from paygw_batch.report.bar_chart import Bar, bar_chart
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import parse_amount
+from paygw_batch.countries.load import load_operation
+from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
 from paygw_batch.report.colours import STATE_COLOURS
-from paygw_batch.report.totals import BatchTotals
+from paygw_batch.report.next_step import next_steps, step_of_state
+from paygw_batch.report.page import (
+    HtmlText,
+    commands,
+    details,
+    html_table,
+    page,
+    paragraph,
+    state_mark,
+    state_words,
+)
+from paygw_batch.report.run_charts import latency, outcomes_over_time
+from paygw_batch.report.totals import BatchTotals, by_currency, money_text, with_separators
 
 SHOWN_ROWS = 500
-"""How many rows that need a person are listed; the reconciliation file has all of them."""
-TIME_BARS = 38
-PERSON_STATES = ("in_doubt", "rejected", "returned", "invalid")
-LATENCY_STEPS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 60_000)
-
-_TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
-PAGE_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 68rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p.about { color: #595959; margin-top: .2rem; }
-.tiles { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; }
-.tile { border-radius: .4rem; padding: .5rem .9rem; min-width: 7rem; }
-.tile b { display: block; font-size: 1.5rem; } .tile small { display: block; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .25rem .6rem; vertical-align: top; }
-th { border-bottom: 2px solid #999; } td { border-bottom: 1px solid #e4e4e4; overflow-wrap: break-word; }
-td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-span.state { border-radius: .25rem; padding: .05rem .4rem; white-space: nowrap; }
-svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: #595959; } svg .scale { stroke: #ddd; }
-@media print { body { margin: 0; max-width: none; } .tile, span.state { print-color-adjust: exact; } }
-"""
+"""How many rows of a state that needs a person are listed; the reconciliation file has all of them."""
+ROWS_ON_DEMAND = 1_000
+"""How many paid rows are listed, and how many accepted ones."""
+SHOWN_DEEDS = 200
+HELD = "held"
+"""Rows that are ready, and that evidence speaks against: no run sends them."""
+PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
+"""What waits for a person, in the order of the page."""
+_APPROVED, _OPENED = "approved", "opened"
+_CUT = "These are the first {shown:,} of {all:,} rows: the reconciliation file has all of them."
 
 
-def report_html(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord) -> str:
-    """Return the page for a reconciliation frame and its books."""
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        '<meta name="viewport" content="width=device-width">',
-        f"<title>{escape(batch.sheet_name)}: reconciliation</title><style>{PAGE_STYLE}</style></head><body>",
-        f"<h1>{escape(batch.sheet_name)}</h1>",
-        f'<p class="about">Batch {escape(batch.batch)}, {batch.rows:,} rows, opened {escape(batch.opened_at)}.</p>',
-        _tiles(books),
-        _needs_person(frame),
-        _totals(books),
-        _over_time(frame),
-        _latency(frame),
-        "</body></html>",
-    ]
-    return "\n".join(part for part in parts if part) + "\n"
+def report_html(
+    journal: JournalReader,
+    batch: BatchRecord,
+    frame: pl.DataFrame,
+    books: BatchTotals,
+    minor_units: Mapping[str, int],
+    *,
+    quarantine_h: float,
+) -> str:
+    """Return the page of a batch, from its reconciliation frame and its totals."""
+    history = journal.history(batch.number)
+    held = list(journal.holds(batch.number))
+    shown = frame.with_columns(
+        state=pl.when(pl.col("row").is_in(held) & (pl.col("state") == "ready"))
+        .then(pl.lit(HELD))
+        .otherwise(pl.col("state"))
+    )
+    rows = _Rows(shown, minor_units)
+    return page(
+        f"{batch.sheet_name}: reconciliation",
+        [
+            *_top(batch, history),
+            _tiles(books),
+            _sums(books),
+            _needs_person(journal, batch, rows, quarantine_h),
+            *(rows.on_demand(state) for state in ("accepted", "paid")),
+            _by_country(books),
+            _deeds(history),
+            _charts(frame),
+        ],
+    )
+
+
+class _Rows:
+    """The rows of a batch as tables show them, by state."""
+
+    def __init__(self, frame: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
+        self._frame = frame
+        self._minor_units = minor_units
+
+    def of_state(self, state: str) -> pl.DataFrame:
+        """Return the rows that are in one state, in the sheet's order."""
+        return self._frame.filter(pl.col("state") == state)
+
+    def amount(self, amount: str | None, currency: str | None) -> str:
+        """Return an amount as people read it, or as the sheet has it where it is none."""
+        units = self._minor_units.get(currency or "")
+        value = None if units is None else parse_amount(amount or "", minor_units=units)
+        return (amount or "") if value is None else with_separators(money_text(value, units))
+
+    def on_demand(self, state: str) -> str:
+        """Return the rows in one state as a table that is shown when a person asks for it."""
+        found = self.of_state(state)
+        if found.is_empty():
+            return ""
+        columns = (
+            *("row", "account_name", pl.coalesce("account_number", "phone").alias("\0account"), "currency", "amount"),
+            *("sent_orderid", "gateway_reference", "updated_at"),
+        )
+        lines = [
+            (row, name, account, currency, self.amount(amount, currency), order_id, reference, _time(at))
+            for row, name, account, currency, amount, order_id, reference, at in found.head(ROWS_ON_DEMAND)
+            .select(columns)
+            .iter_rows()
+        ]
+        headings = ("row", "payee", "account or phone", "currency", "amount", "order id", "reference", "time (UTC)")
+        table = html_table(headings, lines, right={0, 4}, whole={7}, caption=_caption(state, found, ROWS_ON_DEMAND))
+        return details(f"{state_words(state).capitalize()}: {_counted(found.height)}", table)
+
+
+def _top(batch: BatchRecord, history: Sequence[HistoryEntry]) -> Sequence[str]:
+    """Return which batch it is, who opened it, and who approved it."""
+    by = next((f" by {deed.by}" for deed in history if deed.kind == _OPENED and deed.by), "")
+    approved = [f"{deed.said[:1].upper()}{deed.said[1:]}" for deed in history if deed.kind == _APPROVED]
+    told = f"Batch {batch.batch}, {_counted(batch.rows)}, opened {_time(batch.opened_at)} UTC{by}."
+    plan = f"Its plan: {'; '.join(approved)}." if approved else "No plan was approved for it."
+    return [f"<h1>{escape(batch.sheet_name)}</h1>", paragraph(told, "soft"), paragraph(plan, "soft")]
 
 
 def _tiles(books: BatchTotals) -> str:
-    tiles = []
-    for state in STATE_COLOURS:
-        count = books.states.get(state, 0)
-        if not count:
-            continue
-        fill, ink = STATE_COLOURS[state]
-        sums = "".join(
-            f"<small>{escape(currency)} {escape(by_state[state])}</small>"
-            for currency, by_state in books.totals.items()
-            if state in by_state
-        )
-        colours = f"background:{fill};color:{ink}"
-        tiles.append(f'<div class="tile" style="{colours}"><b>{count:,}</b>{_words(state)}{sums}</div>')
-    return f'<div class="tiles">{"".join(tiles)}</div>'
-
-
-def _needs_person(frame: pl.DataFrame) -> str:
-    """Return the rows that need a person, those in doubt first, then in the sheet's order."""
-    order = {state: place for place, state in enumerate(PERSON_STATES)}
-    found = frame.filter(pl.col("state").is_in(PERSON_STATES)).sort(
-        pl.col("state").replace_strict(order, return_dtype=pl.Int8), "row"
-    )
-    if found.is_empty():
-        return "<h2>Rows that need a person</h2><p>None.</p>"
-    columns = ("row", "client_orderid", "account_name", "currency", "amount", "state", "error_code", "message")
-    lines = [
-        (row, order_id, name, f"{currency or ''} {amount or ''}", _state(state), error_code, message)
-        for row, order_id, name, currency, amount, state, error_code, message in found.head(SHOWN_ROWS)
-        .select(columns)
-        .iter_rows()
+    tiles = [
+        f'<li class="{state}"><b>{books.states[state]:,}</b>{state_words(state)}</li>'
+        for state in STATE_COLOURS
+        if books.states.get(state)
     ]
-    more = found.height - SHOWN_ROWS
-    told = f"<p>... and {more:,} more: the reconciliation file has all of them.</p>" if more > 0 else ""
-    headings = ("row", "order id", "payee", "amount", "state", "code", "what is known")
-    return f"<h2>Rows that need a person: {found.height:,}</h2>{html_table(headings, lines, right={0, 3})}{told}"
+    return f'<ul class="tiles">{"".join(tiles)}</ul>'
 
 
-def _totals(books: BatchTotals) -> str:
+def _sums(books: BatchTotals) -> str:
+    """Return a line for each currency: all of it, and of each state."""
+    states = [state for state in STATE_COLOURS if books.states.get(state)]
+    lines = []
+    for total in by_currency(books):
+        sums = {state: with_separators(amount) for state, _, amount in total.states}
+        of_states = (sums.get(state, "") for state in states)
+        lines.append((total.currency or "none", f"{total.rows:,}", with_separators(total.sum), *of_states))
+    headings = ("currency", "rows", "total", *(state_words(state) for state in states))
+    return f"<h2>Totals by currency</h2>{html_table(headings, lines, right=range(1, len(headings)))}"
+
+
+def _needs_person(journal: JournalReader, batch: BatchRecord, rows: _Rows, quarantine_h: float) -> str:
+    """Return the rows that need a person, those in doubt first, each state with what to do about it."""
+    operation = load_operation(batch.operation)
+    parts, count = [], 0
+    for state in (*PERSON_STATES, State.READY.value):
+        found = rows.of_state(state)
+        if found.is_empty():
+            continue
+        step = step_of_state(state, batch, operation, first_row=found["row"][0])
+        mark = state_mark("in_doubt" if state == HELD else state, HELD if state == HELD else "")
+        parts.append(f"<h3>{mark} {_counted(found.height)}</h3>{paragraph(step.sentence)}{commands(step.commands)}")
+        if state == State.READY:
+            continue
+        count += found.height
+        numbers = found["row"].head(SHOWN_ROWS).to_list()
+        own = next_steps(journal, batch, numbers, verb=operation.verb, quarantine_h=quarantine_h)
+        parts.append(_listed(rows, state, found, own))
+    if not parts:
+        return "<h2>Rows that need a person: none</h2>"
+    return f"<h2>Rows that need a person: {count:,}</h2>{''.join(parts)}"
+
+
+def _listed(rows: _Rows, state: str, found: pl.DataFrame, own: Mapping[int, str]) -> str:
+    """Return rows of one state as a table, with each row's own next step where it has one."""
+    columns = ("row", "account_name", "currency", "amount", "client_orderid", "error_code", "message")
+    lines = []
+    for row, name, currency, amount, order_id, code, message in found.head(SHOWN_ROWS).select(columns).iter_rows():
+        known = HtmlText(
+            paragraph(message or "") + (details("What to do about it", paragraph(own[row])) if row in own else "")
+        )
+        lines.append((row, name, currency, rows.amount(amount, currency), order_id, known, code))
+    headings = ("row", "payee", "currency", "amount", "order id", "what is known", "code")
+    return html_table(headings, lines, right={0, 3}, whole={4}, caption=_caption(state, found, SHOWN_ROWS))
+
+
+def _by_country(books: BatchTotals) -> str:
     lines = [
-        (country, currency, _state(state), f"{count:,}", amount)
+        (country, currency, state_mark(state), f"{count:,}", with_separators(amount))
         for country, currency, state, count, amount in books.lines
     ]
-    headings = ("country", "currency", "state", "rows", "sum")
-    return f"<h2>Totals by country and state</h2>{html_table(headings, lines, right={3, 4})}"
+    table = html_table(("country", "currency", "state", "rows", "sum"), lines, right={3, 4})
+    return details("Totals by country and state", table)
 
 
-def _over_time(frame: pl.DataFrame) -> str:
-    """Return a chart of the times at which rows reached their state, in bars of equal time."""
-    moved = frame.filter(pl.col("updated_at").is_not_null() & (pl.col("attempts") > 0)).select(
-        "state", at=pl.col("updated_at").str.to_datetime(_TIME, time_zone="UTC")
-    )
-    if moved.is_empty():
+def _deeds(history: Sequence[HistoryEntry]) -> str:
+    """Return what people did to the batch after it was opened, the first deeds first."""
+    deeds = [deed for deed in history if deed.kind not in {_OPENED, _APPROVED}]
+    if not deeds:
         return ""
-    begin, end = moved.select(begin=pl.col("at").min(), end=pl.col("at").max()).row(0)
-    width_ms = max(1, -(-int((end - begin).total_seconds() * 1000 + 1) // TIME_BARS))
-    counted = (
-        moved.with_columns(bar=(pl.col("at") - begin).dt.total_milliseconds() // width_ms)
-        .group_by("bar", "state")
-        .agg(pl.len())
-    )
-    counts: dict[int, dict[str, int]] = {}
-    for number, state, count in counted.iter_rows():
-        counts.setdefault(number, {})[state] = count
-    bars = [Bar("", _parts(counts.get(number, {}))) for number in range(max(counts) + 1)]
-    pattern = "%H:%M:%S" if begin.date() == end.date() else "%d %b %H:%M"
-    told = f"From {begin.strftime(pattern)} to {end.strftime(pattern)} UTC; a bar is {_duration(width_ms)}."
-    return f"<h2>Outcomes over time</h2><p>{told}</p>{bar_chart('Outcomes over time', bars)}"
-
-
-def _latency(frame: pl.DataFrame) -> str:
-    """Return how long the gateway's answers took, for rows it answered at the first attempt."""
-    answered = frame.filter(
-        (pl.col("attempts") == 1)
-        & pl.col("gateway_status").is_not_null()
-        & ~pl.col("message").fill_null("").str.contains(r"^(?:Resolved as|Released for) ")
-    )
-    sent, told = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
-    taken = answered.select(ms=(told - sent).dt.total_milliseconds()).drop_nulls()["ms"]
-    if taken.is_empty():
-        return ""
-    places = pl.Series(LATENCY_STEPS_MS).search_sorted(taken, side="right")
-    counts: dict[int, int] = dict(places.value_counts().iter_rows())
-    fill = STATE_COLOURS["ready"][0]
-    bars = [
-        Bar(_band(place), [(_band(place), counts.get(place, 0), fill)]) for place in range(min(counts), max(counts) + 1)
+    lines = [
+        (_time(deed.at), deed.row or "", deed.kind.replace("_", " "), deed.by, deed.said)
+        for deed in deeds[:SHOWN_DEEDS]
     ]
-    marks = ", ".join(
-        f"{share:.0%} within {_duration(int(taken.quantile(share, 'higher') or 0))}" for share in (0.5, 0.95, 0.99)
+    table = html_table(("time (UTC)", "row", "what", "who", "why"), lines, right={1}, whole={0})
+    more = (
+        ""
+        if len(deeds) <= SHOWN_DEEDS
+        else f"The first {SHOWN_DEEDS} are shown: `paygw-batch status` with --history has all."
     )
-    chart = bar_chart("Latency of answers", bars)
-    return f"<h2>Latency</h2><p>From the intent to the recorded answer: {marks}.</p>{chart}"
+    return details(f"What people did: {len(deeds):,}", table + (paragraph(more) if more else ""))
 
 
-def _band(place: int) -> str:
-    """Return the name of the latencies between two steps."""
-    if place == len(LATENCY_STEPS_MS):
-        return f"from {_duration(LATENCY_STEPS_MS[-1])}"
-    return f"< {_duration(LATENCY_STEPS_MS[place])}"
+def _charts(frame: pl.DataFrame) -> str:
+    charts = outcomes_over_time(frame) + latency(frame)
+    return details("For engineers: outcomes over time, and latency", charts) if charts else ""
 
 
-def _parts(counts: Mapping[str, int]) -> list[tuple[str, int, str]]:
-    """Return the parts of a bar: paid at the bottom, what needs a person on top."""
-    return [(_words(state), counts.get(state, 0), fill) for state, (fill, _) in reversed(list(STATE_COLOURS.items()))]
+def _caption(state: str, found: pl.DataFrame, shown: int) -> str:
+    """Return what a table of rows is about, and whether it has all of them."""
+    if found.height <= shown:
+        return f"All rows that are {state_words(state)}"
+    return _CUT.format(shown=shown, all=found.height)
 
 
-def _duration(ms: int) -> str:
-    if ms < 1000:  # noqa: PLR2004 (milliseconds in a second)
-        return f"{ms} ms"
-    seconds = ms / 1000
-    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 (from two minutes on)
+def _counted(count: int) -> str:
+    return f"{count:,} {'row' if count == 1 else 'rows'}"
 
 
-class _Markup(str):
-    """Text that is HTML already; every other text is escaped."""
-
-    __slots__ = ()
-
-
-def _state(state: str) -> _Markup:
-    fill, ink = STATE_COLOURS[state]
-    return _Markup(f'<span class="state" style="background:{fill};color:{ink}">{_words(state)}</span>')
-
-
-def _words(state: str) -> str:
-    return escape(state.replace("_", " "))
-
-
-def html_table(headings: Sequence[str], lines: Iterable[Sequence[object]], *, right: set[int]) -> str:
-    """Return a table whose columns of numbers (`right`) are aligned to the right; every text is escaped."""
-
-    def cell(tag: str, place: int, content: object) -> str:
-        kept = content if isinstance(content, _Markup) else escape("" if content is None else str(content))
-        number = ' class="number"' if place in right else ""
-        return f"<{tag}{number}>{kept}</{tag}>"
-
-    head = "".join(cell("th", place, heading) for place, heading in enumerate(headings))
-    body = "\n".join(
-        f"<tr>{''.join(cell('td', place, content) for place, content in enumerate(line))}</tr>" for line in lines
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _time(text: str | None) -> str:
+    """Return a time to the minute."""
+    return (text or "")[:16].replace("T", " ")

@@ -1,52 +1,109 @@
-"""Writes the figures of a run in the text format of Prometheus, for the textfile collector of its node exporter.
+"""Writes gauges in the text format of Prometheus, for the textfile collector of its node exporter.
 
-Source: the "Text-based format" of Prometheus' exposition formats. Labels hold words of ours and currencies, never a
-payee, an order or a file name.
+Source: the "Text-based format" of Prometheus' exposition formats. What the journal holds is said anew by every command;
+what is known of a command's last run stays until that command runs again. Labels hold words of ours and currencies,
+never a payee, an order or a file name.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
-from paygw_batch.report.summary import Summary
+from paygw_batch.core.shown_states import INVALID, STATES
+from paygw_batch.report.summary import ExitCode, Summary
 
-_METRICS = {
-    "paygw_run_exit_code": "What the last run of a command ended with.",
+_OF_JOURNAL: Mapping[str, str] = {
+    "paygw_rows": "Rows of all batches by state, each row once.",
+    "paygw_amount": "Sums of all batches by currency and state, each row once.",
+    "paygw_oldest_in_doubt_timestamp_seconds": "When the oldest row that is in doubt was sent; 0 where none is.",
+    "paygw_journal_timestamp_seconds": "When the journal was last read for these figures.",
+}
+_OF_RUN: Mapping[str, str] = {
+    "paygw_run_exit_code": "Exit code of the last run of a command.",
     "paygw_run_end_timestamp_seconds": "When the last run of a command ended.",
+    "paygw_run_last_success_timestamp_seconds": "When a run of a command last ended with exit code 0.",
     "paygw_run_duration_seconds": "How long the last run of a command took.",
     "paygw_run_sent_rows": "Rows that the last run of a command sent.",
-    "paygw_batch_rows": "Rows of the batch of the last run, by state.",
-    "paygw_batch_amount": "Sums of the batch of the last run, by currency and state.",
 }
+_LAST_SUCCESS = "paygw_run_last_success_timestamp_seconds"
+_SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
+
+Samples = dict[str, dict[str, str]]
+"""Metric -> labels as they are written -> value."""
 
 
-def metrics_text(command: str, summary: Summary, now: datetime) -> str:
-    """Return the figures of a run as lines of text. Each metric has its help and type."""
-    run = {"command": command}
-    samples: dict[str, list[tuple[Mapping[str, str], str]]] = {
-        "paygw_run_exit_code": [(run, str(int(summary.exit_code)))],
-        "paygw_run_end_timestamp_seconds": [(run, str(int(now.timestamp())))],
-        "paygw_run_duration_seconds": [(run, f"{summary.seconds:.3f}")],
-        "paygw_run_sent_rows": [(run, str(summary.sent_this_run))],
-        "paygw_batch_rows": [({**run, "state": state}, str(count)) for state, count in summary.states.items()],
-        "paygw_batch_amount": [
-            ({**run, "currency": currency, "state": state}, amount)
-            for currency, sums in summary.totals.items()
-            for state, amount in sums.items()
-        ],
+@dataclass(frozen=True, slots=True)
+class JournalFigures:
+    """What a journal holds over all batches, each row once. `oldest_in_doubt` is when that row was sent."""
+
+    states: Mapping[str, int]
+    totals: Mapping[str, Mapping[str, str]]
+    oldest_in_doubt: datetime | None
+
+
+def metrics_text(command: str, summary: Summary, figures: JournalFigures | None, now: datetime, *, earlier: str) -> str:
+    """Return all gauges as lines of text. Each metric has its help and type.
+
+    `earlier` is the text that is replaced: what it says of other commands stays, and so do the figures of a journal
+    that could not be read now (None).
+    """
+    before = _samples_of(earlier)
+    samples = {name: before.get(name, {}) for name in _OF_JOURNAL} if figures is None else _of_journal(figures, now)
+    own = _labels(command=command)
+    of_run = {
+        "paygw_run_exit_code": str(int(summary.exit_code)),
+        "paygw_run_end_timestamp_seconds": _seconds(now),
+        "paygw_run_duration_seconds": f"{summary.seconds:.3f}",
+        "paygw_run_sent_rows": str(summary.sent_this_run),
     }
+    if summary.exit_code is ExitCode.DONE:
+        of_run[_LAST_SUCCESS] = _seconds(now)
+    for name in _OF_RUN:
+        samples[name] = before.get(name, {}) | ({own: of_run[name]} if name in of_run else {})
     return "\n".join(_lines(samples)) + "\n"
 
 
-def _lines(samples: Mapping[str, list[tuple[Mapping[str, str], str]]]) -> Iterator[str]:
-    for name, values in samples.items():
-        if not values:
+def _of_journal(figures: JournalFigures, now: datetime) -> Samples:
+    oldest = figures.oldest_in_doubt
+    return {
+        # Also those that are 0: a gauge that is absent ends no alert and begins none.
+        "paygw_rows": {_labels(state=state): str(figures.states.get(state, 0)) for state in STATES},
+        "paygw_amount": {
+            _labels(currency=currency, state=state): sums.get(state, "0")
+            for currency, sums in sorted(figures.totals.items())
+            for state in STATES
+            if state != INVALID
+        },
+        "paygw_oldest_in_doubt_timestamp_seconds": {"": "0" if oldest is None else _seconds(oldest)},
+        "paygw_journal_timestamp_seconds": {"": _seconds(now)},
+    }
+
+
+def _samples_of(text: str) -> Samples:
+    """Return what an earlier text says; what is no sample of ours is left out."""
+    found: Samples = {}
+    for line in text.splitlines():
+        if sample := _SAMPLE.fullmatch(line):
+            name, labels, value = sample.groups(default="")
+            found.setdefault(name, {})[labels] = value
+    return found
+
+
+def _labels(**labels: str) -> str:
+    told = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    return f"{{{told}}}"
+
+
+def _seconds(at: datetime) -> str:
+    return str(int(at.timestamp()))
+
+
+def _lines(samples: Samples) -> Iterator[str]:
+    for name, help_text in {**_OF_JOURNAL, **_OF_RUN}.items():
+        if not samples[name]:
             continue
-        yield f"# HELP {name} {_METRICS[name]}"
+        yield f"# HELP {name} {help_text}"
         yield f"# TYPE {name} gauge"
-        for labels, value in values:
-            told = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-            yield f"{name}{{{told}}} {value}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        for labels, value in sorted(samples[name].items()):
+            yield f"{name}{labels} {value}"

@@ -1,11 +1,16 @@
 """Advises a person on the next step for a row, in plain words."""
 
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
-from paygw_batch.journal import Hold, RowStanding
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
+from paygw_batch.countries.rules import Operation
+from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowStanding
 from paygw_batch.report.reconcile import held_sentence
 from paygw_batch.run.resolve import open_from
 
@@ -96,3 +101,70 @@ def _about_accepted(row: RowStanding, batch: str, now: datetime) -> str | None:
         f"The gateway took it at {row.intended_at} and has not said since: ask after order {row.sent_orderid}; then "
         f"`paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as` paid or rejected."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StateStep:
+    """What a person should do about all rows of a batch that are in one state, and the commands for it."""
+
+    sentence: str
+    commands: Sequence[str] = ()
+
+
+def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
+    """Return the next step for the rows of a batch in `state`, as people are shown it; `first_row` is one of them."""
+    sheet = shlex.quote(batch.sheet_path or batch.sheet_name)
+    match state:
+        case State.IN_DOUBT:
+            return StateStep(
+                f"The gateway may have carried them out: do not {operation.verb} them by other means. The first "
+                "command writes the questions for the gateway; the second takes in the file with their answers.",
+                (
+                    f"paygw-batch status {batch.batch} --in-doubt --out questions.csv",
+                    f"paygw-batch resolve {batch.batch} --from answers.csv",
+                ),
+            )
+        case State.REJECTED:
+            return StateStep(
+                "The final answer is no. If they can succeed now, the first command gives all of them another attempt, "
+                "and the second one of them. If the sheet was wrong, correct their rows in it; then the third.",
+                (
+                    f"paygw-batch retry {batch.batch}",
+                    f"paygw-batch retry {batch.batch} --row {first_row}",
+                    f"paygw-batch {operation.command} {sheet} --amend",
+                ),
+            )
+        case State.RETURNED:
+            return StateStep(
+                f"The money came back: find out why, and {operation.verb} it under another order id in a new sheet."
+            )
+        case State.READY:
+            return StateStep("Nothing has left for them. This sends them.", (f"paygw-batch resume {batch.batch}",))
+        case _ if state == INVALID:
+            option = "" if operation.command == "submit" else f"--{operation.command} "
+            return StateStep(
+                "They have defects, and nothing was sent for them. This writes them out, to be mended and submitted.",
+                (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
+            )
+        case _:
+            return StateStep("What was said of them speaks against sending them: a person says what became of each.")
+
+
+def next_steps(
+    journal: JournalReader, batch: BatchRecord, rows: Collection[int], *, verb: str, quarantine_h: float
+) -> Mapping[int, str]:
+    """Return the next step of those of `rows` that need one of their own: in doubt, held, or rejected by a person.
+
+    As of the time at which the batch was opened: a quarantine is named whether it is over or not, and what is written
+    twice is the same twice.
+    """
+    holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
+    steps = {}
+    for row in journal.rows(batch.number, numbers=rows):
+        hold = holds.get(row.row)
+        if hold is None and row.state not in SHOWN_IN_DOUBT and not row.is_rejected_by_person:
+            continue
+        step = next_step(row, batch=batch.batch, verb=verb, quarantine_h=quarantine_h, now=opened, hold=hold)
+        if step is not None:
+            steps[row.row] = step
+    return steps

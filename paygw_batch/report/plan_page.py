@@ -11,7 +11,8 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
-from paygw_batch.report.html import PAGE_STYLE, html_table
+from paygw_batch.report.page import html_table, page, paragraph
+from paygw_batch.report.totals import with_separators
 from paygw_batch.run.approval import PlanDocument, PlanFinding
 
 EXAMPLES_OF_KIND = 3
@@ -94,38 +95,51 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
-    """Return a plan as one page of HTML: no script, no other file, nothing fetched."""
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        '<meta name="viewport" content="width=device-width">',
-        f"<title>{escape(document.content.sheet)}: plan</title><style>{PAGE_STYLE}</style></head><body>",
-        f"<h1>{escape(document.content.sheet)}</h1>",
-        f'<p class="about">Batch {escape(document.content.batch)}. {escape(headline)}</p>',
-        html_table(("currency", "sum"), list(document.content.totals.items()), right={1}),
-        f"<p>{escape(comparison(document))}</p>",
-        *(_differences_part(heading, ones) for heading, ones in differences(document)),
-        *(_warnings_part(kind) for kind in kinds_of_warnings(document)),
-        "<h2>Signatures</h2>",
-        *(f"<p>{escape(sentence)}</p>" for sentence in signatures),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    """Return a plan as one page of HTML: what an approver must look at comes before everything else."""
+    content, found, kinds = document.content, differences(document), kinds_of_warnings(document)
+    sums = [(currency, with_separators(amount)) for currency, amount in content.totals.items()]
+    return page(
+        f"{content.sheet}: plan",
+        [
+            f"<h1>{escape(content.sheet)}</h1>",
+            paragraph(f"Plan of batch {content.batch}. {headline}", "soft"),
+            *(paragraph(sentence) for sentence in signatures),
+            html_table(("currency", "sum"), sums, right={1}),
+            "<h2>What differs from the last run</h2>",
+            paragraph(comparison(document)),
+            _differences_tiles(found),
+            *(_differences_part(heading, ones) for heading, ones in found),
+            f"<h2>Warnings: {sum(kind.count for kind in kinds) or 'none'}</h2>",
+            *(_warnings_part(kind) for kind in kinds),
+        ],
+    )
+
+
+def _differences_tiles(found: Sequence[tuple[str, Sequence[PlanFinding]]]) -> str:
+    if not found:
+        return paragraph("Nothing.")
+    tiles = "".join(
+        f'<li class="in_doubt"><b>{number}</b>{escape(words)}</li>'
+        for number, _, words in (heading.partition(" ") for heading, _ in found)
+    )
+    return f'<ul class="tiles">{tiles}</ul>'
 
 
 def _differences_part(heading: str, ones: Sequence[PlanFinding]) -> str:
     lines = [
-        (one.row or "", one.name, one.currency, one.amount, one.before, f"{one.message[:1].upper()}{one.message[1:]}.")
+        (
+            *(one.row or "", one.name, one.currency, with_separators(one.amount), with_separators(one.before)),
+            f"{one.message[:1].upper()}{one.message[1:]}.",
+        )
         for one in ones
     ]
     headings = ("row", "payee", "currency", "amount", "the last time", "what differs")
-    return f"<h2>{escape(heading)}</h2>{html_table(headings, lines, right={0, 3, 4})}"
+    return f"<h3>{escape(heading)}</h3>{html_table(headings, lines, right={0, 3, 4})}"
 
 
 def _warnings_part(kind: KindOfWarning) -> str:
-    lines = [(one.row or "", one.name, one.currency, one.amount, one.message) for one in kind.examples]
+    lines = [(one.row or "", one.name, one.currency, with_separators(one.amount), one.message) for one in kind.examples]
     left = kind.count - len(kind.examples)
-    more = f"<p>... and {left:,} more, in the plan.</p>" if left else ""
+    more = paragraph(f"... and {left:,} more, in the plan.") if left else ""
     table = html_table(("row", "payee", "currency", "amount", "what is known"), lines, right={0, 3})
-    return f"<h2>Warning {escape(kind.code)}: {kind.count:,}</h2>{table}{more}"
+    return f"<h3>{escape(kind.code)}: {kind.count:,}</h3>{table}{more}"

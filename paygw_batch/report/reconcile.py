@@ -27,7 +27,9 @@ _NUMBERS: Mapping[str, type[pl.DataType]] = {
     "minor": pl.Int64,
 }
 _LINE_SCHEMA = {_ours(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
-_SHOWN = {state.value: str(shown_state(state)) for state in State}
+_OWN_COLUMNS = {name for name in _LINE_SCHEMA if name != "row"}
+_STATES = pl.Series([state.value for state in State])
+_AS_SHOWN = pl.Series([str(shown_state(state)) for state in State])
 _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 
 
@@ -62,12 +64,12 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
         while rows.height and (ahead.is_empty() or ahead["row"][-1] < rows["row"][-1]):
             if (more := next(standings, None)) is None:
                 break
-            ahead = pl.concat([ahead, more])
+            ahead = more if ahead.is_empty() else pl.concat([ahead, more])
         joined = rows.join(ahead, on="row", how="left", maintain_order="left")
-        _check_states(batch, joined)
-        _check_amounts(joined.filter("valid"), minor_units)
+        _check_states_and_amounts(batch, joined, minor_units)
         yield _shown(joined)
-        ahead = ahead.join(rows, on="row", how="anti")
+        are_all_joined = joined[_ours("state")].count() == ahead.height
+        ahead = ahead.clear() if are_all_joined else ahead.join(rows, on="row", how="anti")
     if ahead.height or next(standings, None) is not None:
         raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
 
@@ -75,17 +77,17 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 def _shown(joined: pl.DataFrame) -> pl.DataFrame:
     """Return the columns that a person is shown, and `valid`, of rows joined with their states."""
     own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    shown = joined.with_columns(
+    return joined.select(
+        *(name for name in joined.columns if name not in own and name not in _OWN_COLUMNS),
         **{
             **own,
-            "state": pl.when("valid").then(own["state"]).otherwise(pl.lit(INVALID)),
+            "state": pl.when("valid").then(own["state"].replace(_STATES, _AS_SHOWN)).otherwise(pl.lit(INVALID)),
             "attempts": own["attempts"].fill_null(0),
             "purpose": pl.coalesce(own["purpose"], "purpose"),
             "error_code": pl.coalesce("error_code", own["error_code"]),
             "message": pl.coalesce("message", own["message"]),
-        }
+        },
     )
-    return shown.drop(name for name in _LINE_SCHEMA if name != "row")
 
 
 def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
@@ -96,8 +98,7 @@ def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
 def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Iterator[pl.DataFrame]:
     yield pl.DataFrame(schema=_LINE_SCHEMA)
     for some in lines:
-        frame = pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
-        yield frame.with_columns(pl.col(_ours("state")).replace(_SHOWN))
+        yield pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
 
 
 def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
@@ -121,16 +122,20 @@ def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
         raise InternalError(f"the reconciliation of batch {batch.batch} has {joined.height} rows, not {batch.rows}")
 
 
-def _check_states(batch: BatchRecord, joined: pl.DataFrame) -> None:
-    """Hold the invariant that the journal pays the rows that were found valid, and no others."""
-    if not joined.select((pl.col("valid") == pl.col(_ours("state")).is_not_null()).all()).item():
-        raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
+def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
+    """Hold two invariants, in one look at the rows.
 
-
-def _check_amounts(paid_for: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
-    """Hold the invariant that every amount shown is the amount the journal pays, and with that every sum."""
+    The journal pays the rows that were found valid, and no others. Every amount shown is the amount the journal pays,
+    and with that every sum.
+    """
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
-    shown = readable_amount("amount") * pl.col("currency").replace_strict(factors, return_dtype=pl.Decimal(10, 0))
-    off = paid_for.filter(shown.ne_missing(pl.col(_ours("minor")).cast(pl.Decimal(38, 0))))
-    if off.height:
-        raise InternalError(f"row {off['row'][0]}: the amount shown is not the journal's")
+    factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
+    paid = pl.col(_ours("minor")).cast(pl.Decimal(38, 0))
+    is_off = pl.col("valid") & (readable_amount("amount") * factor).ne_missing(paid)
+    agree, off = joined.select(
+        agree=(pl.col("valid") == pl.col(_ours("state")).is_not_null()).all(), off=pl.col("row").filter(is_off).first()
+    ).row(0)
+    if not agree:
+        raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
+    if off is not None:
+        raise InternalError(f"row {off}: the amount shown is not the journal's")

@@ -1,15 +1,18 @@
 """Counts and sums the rows of a sheet exactly, by country, currency and state."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 import polars as pl
 
 from paygw_batch.core.shown_states import INVALID, STATES
+from paygw_batch.report.colours import STATE_COLOURS
 from paygw_batch.sheet.amounts import readable_amount
 
 _KEYS = ("country", "currency", "state")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ROWS_AT_ONCE = 100_000
 """How many rows are counted at a time, so that exact decimals of a large sheet need little memory."""
 
@@ -21,6 +24,43 @@ class BatchTotals:
     states: Mapping[str, int]
     totals: Mapping[str, Mapping[str, str]]
     lines: tuple[tuple[str, str, str, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrencyTotals:
+    """All rows of one currency: how many, their sum as text, and (state, rows, sum) for each state that they have.
+
+    States that need a person come first.
+    """
+
+    currency: str
+    rows: int
+    sum: str
+    states: Sequence[tuple[str, int, str]]
+
+
+def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
+    """Return the totals of each currency over all countries. The rows that name no currency come last."""
+    counts: dict[str, dict[str, int]] = {}
+    sums: dict[str, dict[str, Decimal]] = {}
+    for _, currency, state, count, amount in books.lines:
+        of_state, money = counts.setdefault(currency, {}), sums.setdefault(currency, {})
+        of_state[state] = of_state.get(state, 0) + count
+        money[state] = money.get(state, Decimal(0)) + Decimal(amount)
+    return [
+        CurrencyTotals(
+            currency,
+            sum(counts[currency].values()),
+            f"{sum(money.values(), Decimal(0)):f}",
+            [(state, counts[currency][state], f"{money[state]:f}") for state in STATE_COLOURS if state in money],
+        )
+        for currency, money in sorted(sums.items(), key=lambda one: (not one[0], one[0]))
+    ]
+
+
+def with_separators(amount: str) -> str:
+    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is left as it is."""
+    return f"{Decimal(amount):,f}" if _NUMBER.fullmatch(amount) else amount
 
 
 def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:

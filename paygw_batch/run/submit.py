@@ -206,7 +206,8 @@ def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | 
 
 
 def _without_rows(instructions: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
-    return instructions.filter(~pl.col("row").is_in(pl.Series(list(rows), dtype=pl.UInt32).implode()))
+    left_out = pl.Series(list(rows), dtype=pl.UInt32)
+    return instructions.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else instructions
 
 
 def _days_ago(now: Now, days: int) -> str:
@@ -218,8 +219,8 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
 
     The ids of a sheet are derived all of them, or none is: the first row tells.
     """
-    first = validated.instructions.head(1).select("client_orderid", "content").rows()
-    reference = reference_of(*first[0]) if first else None
+    rows = validated.instructions
+    reference = reference_of(rows["client_orderid"][0], rows["content"][0]) if rows.height else None
     if reference is None:
         return
     used = [one for one in journal.references(operation) if spelled_alike(one.reference) == spelled_alike(reference)]
@@ -236,10 +237,10 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
 
 def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, operation: str) -> pl.DataFrame:
     """Return a defect for every row whose order id the journal does not know, but knows in another spelling."""
-    ids = instructions.select("row", "client_orderid").with_columns(
-        in_one_spelling(instructions["client_orderid"]).alias("spelling")
+    order_ids = instructions["client_orderid"]
+    used = journal.used_spellings(
+        operation, zip(instructions["row"], order_ids, in_one_spelling(order_ids), strict=True)
     )
-    used = journal.used_spellings(operation, ids.iter_rows())
     own_ids = _own_ids(instructions, used)
     lines = []
     for found in used:
@@ -272,7 +273,10 @@ def _repeat(
 
 def _own_ids(instructions: pl.DataFrame, found: Iterable[LookAlike | UsedSpelling]) -> dict[int, str]:
     """Return the sheet's own order ids of some rows."""
-    wanted = pl.col("row").is_in([one.row for one in found])
+    rows = [one.row for one in found]
+    if not rows:
+        return {}
+    wanted = pl.col("row").is_in(rows)
     return dict(instructions.filter(wanted).select("row", "client_orderid").iter_rows())
 
 

@@ -5,6 +5,7 @@ is sent again, as a gateway would.
 """
 
 import asyncio
+import base64
 import csv
 import hashlib
 import hmac
@@ -30,7 +31,7 @@ ANSWER_LIMIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CallbackHash:
-    """How the sandbox proves its notifications: `algorithm` is `sha256` or `hmac-sha256`.
+    """How the sandbox proves its notifications by a field: `algorithm` is `sha256`, `sha1` or `hmac-sha256`.
 
     `fields` are names in order, `{secret}` standing for the secret; the hash goes into the field `name`.
     """
@@ -47,13 +48,33 @@ class CallbackHash:
         text = self.separator.join(values).encode()
         if self.algorithm == "hmac-sha256":
             return hmac.new(self.secret, text, hashlib.sha256).hexdigest()
-        return hashlib.sha256(text).hexdigest()
+        return hashlib.new(self.algorithm, text).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackHeader:
+    """How the sandbox proves its notifications by the header `name`: `algorithm` is `hmac-sha256` or `hmac-sha512`.
+
+    `encoding` is `hex` or `base64`; `prefix` comes before the hash.
+    """
+
+    algorithm: str
+    name: str
+    encoding: str
+    prefix: str
+    secret: bytes = field(repr=False)
+
+    def line(self, body: bytes, *, forged: bool) -> str:
+        """Return the header of a notification; one that is forged has the hash of another body."""
+        made = hmac.new(self.secret, body + b"?" * forged, self.algorithm.removeprefix("hmac-")).digest()
+        written = made.hex() if self.encoding == "hex" else base64.b64encode(made).decode()
+        return f"{self.name}: {self.prefix}{written}"
 
 
 class Callbacks:
     """Sends notifications in the background of one event loop, and writes down what each was answered with."""
 
-    def __init__(self, record_path: Path, proof: CallbackHash | None) -> None:
+    def __init__(self, record_path: Path, proof: CallbackHash | CallbackHeader | None) -> None:
         self._record_path = record_path
         self._proof = proof
         self._chance = random.Random(0)  # noqa: S311 (delays, the same in every run)
@@ -74,7 +95,8 @@ class Callbacks:
         self, order: Order, callback: Callback, reference: str, address: SplitResult, delay_s: float
     ) -> None:
         await asyncio.sleep(delay_s)
-        request = _request(callback, self._fields(order, callback, reference), address)
+        header = self._proof if isinstance(self._proof, CallbackHeader) else None
+        request = _request(callback, self._fields(order, callback, reference), address, header)
         for _ in range(TRIES):
             http_status = await _answer(request, address)
             self._write(order, callback, http_status)
@@ -90,7 +112,7 @@ class Callbacks:
             "status": callback.status,
             "paynet-order-id": reference,
         }
-        if self._proof is not None:
+        if isinstance(self._proof, CallbackHash):
             made = self._proof.of(fields)
             fields[self._proof.name] = made[::-1] if callback.forged else made
         return fields
@@ -111,7 +133,9 @@ def _is_loopback(address: SplitResult) -> bool:
     return address.hostname == "localhost"
 
 
-def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult) -> bytes:
+def _request(
+    callback: Callback, fields: Mapping[str, str], address: SplitResult, header: CallbackHeader | None
+) -> bytes:
     path, media_type, body = address.path, "application/x-www-form-urlencoded", ""
     if callback.method == "GET":
         path = f"{path}?{urlencode(fields, quote_via=quote_plus)}"
@@ -122,6 +146,8 @@ def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult
     lines = [f"{callback.method} {path} HTTP/1.1", f"Host: {address.netloc}", "Connection: close"]
     if callback.method == "POST":
         lines += [f"Content-Type: {media_type}", f"Content-Length: {len(body.encode())}"]
+    if header is not None:
+        lines.append(header.line(body.encode(), forged=callback.forged))
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
 
 

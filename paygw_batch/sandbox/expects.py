@@ -23,6 +23,8 @@ class ControlRule:
     separator: str
     amount: str
     secret: str = field(default="", repr=False)
+    is_keyed: bool = False
+    """Whether the secret is the key of an HMAC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int
     if rule.amount not in written:
         raise ConfigurationError(f"The sandbox knows no control amount {rule.amount}: {', '.join(written)}.")
     values = {**fields, "amount": written[rule.amount], "secret": rule.secret}
-    digest = hashlib.sha256()
+    digest = hmac.new(rule.secret.encode(), digestmod=hashlib.sha256) if rule.is_keyed else hashlib.sha256()
     for position, part in enumerate(rule.order):
         digest.update(((rule.separator if position else "") + values[part]).encode())
     return hmac.compare_digest(digest.hexdigest().encode(), fields["control"].encode())

@@ -14,7 +14,7 @@ from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.authorization import Authenticator, VerifiedProfile
 from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
-from paygw_batch.sandbox.callback import CallbackHash, Callbacks
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, Callbacks
 from paygw_batch.sandbox.enquiry_desk import EnquiryDesk
 from paygw_batch.sandbox.expects import Expects
 from paygw_batch.sandbox.record import Record, RecordLine
@@ -50,8 +50,8 @@ class SandboxConfig:
     profile: str
     served: tuple[Served, ...]
     behaviour: Behaviour
-    callback_hash: CallbackHash | None = None
-    """The hash that proves its notifications, if any."""
+    callback_proof: CallbackHash | CallbackHeader | None = None
+    """What proves its notifications, if anything does."""
     enquiry: Operation | None = None
     """The operation that enquires about orders, if there is one."""
 
@@ -87,7 +87,7 @@ class SandboxApp:
             raise ConfigurationError(f"The sandbox knows no signature_profile {config.profile}: {known}.") from None
         self._clock = clock
         self._choice = AnswerChoice(config.behaviour)
-        self._callbacks = Callbacks(config.callback_record_path, config.callback_hash)
+        self._callbacks = Callbacks(config.callback_record_path, config.callback_proof)
         authenticator = Authenticator(
             consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )

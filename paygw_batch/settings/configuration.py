@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
-import platformdirs
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
@@ -43,6 +42,7 @@ from paygw_batch.settings.tables import (
     StatementSection,
     SubmissionSection,
 )
+from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.trusted_files import Others, read_with_mode
 
 SANDBOX = "sandbox"
@@ -157,11 +157,6 @@ class Settings(Section):
         return [key for key, value in needed.items() if not value]
 
 
-def state_directory() -> Path:
-    """Return the directory for what must outlive a run: XDG_STATE_HOME, or the platform's equivalent."""
-    return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
-
-
 _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
     "gateway": GatewaySection,
     "submission": SubmissionSection,
@@ -206,16 +201,28 @@ def load_settings(
         if not isinstance(table, dict):
             raise ConfigurationError(f"{file}: [{section}] must be a table.")
         table[key] = value
-    try:
-        settings = Settings.model_validate(tables)
-    except ValidationError as error:
-        where = f"{file}: " if file is not None else ""
-        raise ConfigurationError(where + " ".join(_sentences(error))) from None
+    settings = _settings(tables, "" if file is None else f"{file}: ")
     if read is not None and read.distrust is not None and not settings.uses_sandbox:
         if distrusts is None:
             raise read.distrust
         distrusts.append(read.distrust)
     return _with_absolute_paths(settings, base)
+
+
+def settings_of_text(text: str, file: Path) -> Settings:
+    """Return the settings that `text` states, which is to become the configuration `file`; of nothing else.
+
+    Raises `ConfigurationError` naming every wrong key at once.
+    """
+    settings = _settings(_tables(file, text.encode()), "")
+    return _with_absolute_paths(settings, file.resolve().parent)
+
+
+def _settings(tables: Mapping[str, Any], where: str) -> Settings:
+    try:
+        return Settings.model_validate(tables)
+    except ValidationError as error:
+        raise ConfigurationError(where + " ".join(_sentences(error))) from None
 
 
 def _tables(file: Path, content: bytes) -> dict[str, Any]:
@@ -271,7 +278,8 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
-    known = {*environment_keys(), *_NOT_SETTINGS, *secret_variables(settings)}
+    named = {*secret_variables(settings), settings.notifications.public_key_env}
+    known = {*environment_keys(), *_NOT_SETTINGS, *named}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
 
 

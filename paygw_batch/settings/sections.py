@@ -48,26 +48,60 @@ class NotificationFieldsSection(Section):
     reference: str | None = None
 
 
+_HASH_KEYS = frozenset({"hash_fields", "hash_separator", "hash_field"})
+_HEADER_KEYS = frozenset({"header", "header_encoding", "header_prefix"})
+_SECRET_KEYS = frozenset({"secret_env", "secret_file"})
+_PUBLIC_KEYS = frozenset({"public_key_env", "public_key_file"})
+_PROFILES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
+    "shared-secret-hash": (_HASH_KEYS | _SECRET_KEYS, ("sha256", "hmac-sha256", "sha1")),
+    "header-hmac": (_HEADER_KEYS | _SECRET_KEYS, ("hmac-sha256", "hmac-sha512")),
+    "header-rsa": (_HEADER_KEYS | _PUBLIC_KEYS, ("rsa-sha256", "rsa-sha512", "rsa-pss-sha256")),
+}
+"""What each profile of `authenticity` uses beside `hash_algorithm`, and which algorithms it knows."""
+
+
 class NotificationsSection(Section):
     """`[notifications]`: how the gateway's notifications are received, and what proves one.
 
-    Without `authenticity` nothing does, and each is evidence that a person confirms.
+    Without `authenticity` nothing does, and each is evidence that a person confirms. `on_unproven`: what is done about
+    one that nothing proves.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8087
     token_env: str | None = None
     token_file: FilePath | None = None
-    authenticity: Literal["shared-secret-hash"] | None = None
-    hash_algorithm: Literal["sha256", "hmac-sha256"] | None = None
+    authenticity: Literal["shared-secret-hash", "header-hmac", "header-rsa"] | None = None
+    on_unproven: Literal["refresh"] | None = None
+    hash_algorithm: (
+        Literal["sha256", "hmac-sha256", "sha1", "hmac-sha512", "rsa-sha256", "rsa-sha512", "rsa-pss-sha256"] | None
+    ) = None
     hash_fields: list[str] | None = None
     hash_separator: str | None = None
     hash_field: str | None = None
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$", max_length=100)] | None = None
+    header_encoding: Literal["hex", "base64"] | None = None
+    header_prefix: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=100)] | None = None
     secret_env: str | None = None
     secret_file: FilePath | None = None
+    public_key_env: str | None = None
+    public_key_file: FilePath | None = None
     max_body_kib: Annotated[int, Field(ge=1, le=1024)] = 64
     rate_per_s: Annotated[float, Field(gt=0)] = 200
     client_timeout_s: Annotated[float, Field(ge=1, le=60)] = 10
     fields: NotificationFieldsSection = NotificationFieldsSection()
+
+    @model_validator(mode="after")
+    def _fits_its_profile(self) -> "NotificationsSection":
+        if self.authenticity is None:
+            return self
+        keys, algorithms = _PROFILES[self.authenticity]
+        others = frozenset().union(*(used for used, _ in _PROFILES.values())) - keys
+        if unused := sorted(key for key in others if getattr(self, key) is not None):
+            raise ValueError(f'{unused[0]} is not used by authenticity = "{self.authenticity}"; remove it')
+        if self.hash_algorithm is not None and self.hash_algorithm not in algorithms:
+            known = " or ".join(algorithms)
+            raise ValueError(f'authenticity = "{self.authenticity}" takes hash_algorithm {known}')
+        return self
 
 
 ReplyPath = Annotated[str, Field(max_length=200, pattern=r"^[^.\s]+(\.[^.\s]+)*$")]
@@ -106,8 +140,8 @@ class StatusEnquirySection(Section):
 class PayinSection(Section):
     """`[payin]`: what every collection carries, and how its control hash is computed. Nothing here has a default.
 
-    `control_order` names what is hashed, and in which order; where `secret` is among it, an environment variable or a
-    file holds the secret.
+    `control_order` names what is hashed, and in which order. Where `secret` is among it, or `control_algorithm` is a
+    keyed hash, an environment variable or a file holds the secret.
     """
 
     site_url: Address | None = None
@@ -116,6 +150,7 @@ class PayinSection(Section):
     control_order: list[Literal["client_orderid", "amount", "currency", "secret"]] | None = None
     control_separator: str | None = None
     control_amount: Literal["as-sent", "two-decimals", "minor-units"] | None = None
+    control_algorithm: Literal["sha256", "hmac-sha256"] = "sha256"
     control_secret_env: str | None = None
     control_secret_file: FilePath | None = None
 
@@ -124,9 +159,21 @@ class PayinSection(Section):
         order = self.control_order
         if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
             raise ValueError(f"control_order names each of {', '.join(CONTROL_PARTS)} once, and secret at most once")
-        if order is not None and "secret" not in order and self.has_secret:
+        if order is not None and "secret" in order and self.has_key:
+            raise ValueError("with hmac-sha256 the secret is the key of the hash; take it out of control_order")
+        if order is not None and not self.needs_secret and self.has_secret:
             raise ValueError("a secret is configured, and control_order does not say where it stands")
         return self
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the hash is a keyed one."""
+        return self.control_algorithm == "hmac-sha256"
+
+    @property
+    def needs_secret(self) -> bool:
+        """Whether the control cannot be computed without a secret."""
+        return self.has_key or "secret" in (self.control_order or ())
 
     @property
     def has_secret(self) -> bool:
@@ -137,7 +184,7 @@ class PayinSection(Section):
         """Return the keys without which nothing can be collected."""
         keys = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
         absent = [f"payin.{key}" for key in keys if getattr(self, key) is None]
-        if "secret" in (self.control_order or []) and not self.has_secret:
+        if self.needs_secret and not self.has_secret:
             absent.append("payin.control_secret_env or payin.control_secret_file")
         return absent
 

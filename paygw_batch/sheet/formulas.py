@@ -19,6 +19,13 @@ def guarded(text: pl.Series) -> pl.Series:
     return changed(text, risky, lambda part: "'" + part)
 
 
+def guarded_columns(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with `guarded` texts. All columns are looked at together, and most of them are as they are."""
+    texts = pl.selectors.string()
+    at_risk = frame.select(texts.str.contains(_RISKY).any()).row(0, named=True)
+    return frame.with_columns(guarded(frame[name]) for name, is_at_risk in at_risk.items() if is_at_risk)
+
+
 def unguarded(text: pl.Series) -> pl.Series:
     """Return the values as they were before `guarded`."""
     quoted = text.str.starts_with("'")

@@ -11,6 +11,8 @@ from paygw_batch.sheet.clean import bare
 
 _ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
 """All that a bank account is written with, whatever an operator's pattern would let pass."""
+_HIDDEN = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
+"""What other programs write for a digit that is hidden; the wire gets a * for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class PhoneColumn:
 
     @property
     def _digits(self) -> pl.Expr:
-        return pl.col(bare(self.name))
+        digits = pl.col(bare(self.name))
+        return digits.str.replace_all(_HIDDEN, "*") if self.kind is FieldKind.MASKED_PHONE else digits
 
     @property
     def _prefix(self) -> str:

@@ -23,9 +23,8 @@ from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.prepare import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
-from paygw_batch.journal import inbox
 from paygw_batch.journal.guards import witness
-from paygw_batch.journal.sqlite import backup, connect
+from paygw_batch.journal.sqlite import backup, connect, inbox
 from paygw_batch.run import signed_document
 from paygw_batch.sheet.write import table
 
@@ -54,16 +53,13 @@ class _WithoutSync:
         """Say that it is done."""
 
 
-def spool_not_synced() -> None:
+def inbox_not_synced() -> None:
     """Answer notifications that are written, and not on stable storage."""
     append = inbox.Inbox.append
 
     def careless(self: inbox.Inbox, contents: Sequence[str]) -> int:
-        _put(inbox, "os", _WithoutSync())
-        try:
-            return append(self, contents)
-        finally:
-            _put(inbox, "os", os)
+        self._connection.pragma("synchronous", 0)
+        return append(self, contents)
 
     _put(inbox.Inbox, "append", careless)
 

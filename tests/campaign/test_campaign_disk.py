@@ -74,7 +74,7 @@ def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memor
 @pytest.mark.parametrize(
     ("story", "planted", "what"),
     [
-        ("listen", "plants:spool_not_synced", "were answered with 200"),
+        ("listen", "plants:inbox_not_synced", "were answered with 200"),
         ("resolve", "plants:synchronous_off", "was called paid|does not open|fact"),
         ("retry", "plants:witness_not_synced", "its witness knows"),
         ("approve", "plants:plan_in_place", "no plan any more|approvals"),

@@ -72,6 +72,20 @@ def test_a_missing_configuration_is_refused(program: Program) -> None:
     refused(program, 2, "doctor")
 
 
+def test_doctor_names_a_configuration_that_others_may_write_with_the_chmod_that_mends_it(program: Program) -> None:
+    program.config.write_text(sandbox_toml(base_url='"https://127.0.0.1:9"'))
+    mend = f"chmod go-w {program.config}"
+    program.config.chmod(0o666)
+    assert mend in refused(program, 2, "submit", program.sheet(kenyan_rows(1))).stderr
+    found = program.run("doctor", COLUMNS="400")
+    assert found.exit_code == 2
+    (line,) = [line for line in found.stdout.splitlines() if mend in line]
+    assert "wrong" in line
+    assert "open to changes by others" in line
+    program.config.chmod(0o644)
+    assert mend not in program.run("doctor", COLUMNS="400").output
+
+
 def test_a_missing_column_is_named(program: Program) -> None:
     heading = HEADING.replace(",phone", "")
     rows = [row.rpartition(",")[0] for row in kenyan_rows(1)]

@@ -99,6 +99,22 @@ def test_a_secret_is_mixed_in_where_the_order_says_so(program: Program) -> None:
     assert b"between us" not in b"".join(path.read_bytes() for path in program.home.rglob("*") if path.is_file())
 
 
+def test_the_secret_may_be_the_key_of_the_hash(program: Program) -> None:
+    changed(program, control_algorithm='"hmac-sha256"', control_secret_env='"PAYGW_CONTROL_SECRET"')
+    sheet = program.sheet(customers(2), "c.csv", HEADING)
+    refused = program.run("collect", sheet)
+    assert (refused.exit_code, "PAYGW_CONTROL_SECRET" in refused.stderr) == (2, True)
+    assert program.json("collect", sheet, PAYGW_CONTROL_SECRET="between us")["states"] == {"paid": 2}
+    without(program, "control_secret_env")
+    unnamed = program.run("collect", sheet)
+    assert (unnamed.exit_code, "payin.control_secret_env" in unnamed.stderr) == (2, True)
+    changed(
+        program, control_order='["client_orderid", "amount", "currency", "secret"]', control_secret_env='"X_SECRET"'
+    )
+    wrong = program.run("collect", sheet, X_SECRET="between us")
+    assert (wrong.exit_code, "the secret is the key of the hash" in wrong.stderr) == (2, True)
+
+
 def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
     secret = program.home / "control.secret"
     secret.write_text("between us\n")
@@ -108,9 +124,11 @@ def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
         control_secret_file='"control.secret"',
     )
     sheet = program.sheet(customers(1), "c.csv", HEADING)
-    secret.chmod(0o640)
-    refused = program.run("collect", sheet)
-    assert (refused.exit_code, "open to others" in refused.stderr, "between us" in refused.output) == (2, True, False)
+    for mode in (0o640, 0o604, 0o620, 0o666):
+        secret.chmod(mode)
+        refused = program.run("collect", sheet)
+        told = (refused.exit_code, f"chmod 600 {secret}" in refused.stderr, "between us" in refused.output)
+        assert told == (2, True, False), f"{mode:o}"
     secret.chmod(0o600)
     assert program.json("collect", sheet)["states"] == {"paid": 1}
 

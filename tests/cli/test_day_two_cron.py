@@ -110,6 +110,7 @@ def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_p
         "bad.rejects.csv",
         "bad.summary.json",
         "torn.csv",
+        "torn.refused.txt",
         "torn.summary.json",
     ]
     (rejects,) = (folder / "refused").glob("*.rejects.csv")
@@ -207,8 +208,8 @@ def test_a_run_is_logged_measured_and_told(program: Program) -> None:
     assert stat.S_IMODE((program.home / "run.log").stat().st_mode) == 0o600
     metrics = (program.home / "paygw.prom").read_text()
     assert 'paygw_run_exit_code{command="submit"} 4\n' in metrics
-    assert 'paygw_batch_rows{command="submit",state="paid"} 2\n' in metrics
-    assert 'paygw_batch_amount{command="submit",currency="KES",state="rejected"} 9001.00\n' in metrics
+    assert 'paygw_rows{state="paid"} 2\n' in metrics
+    assert 'paygw_amount{currency="KES",state="rejected"} 9001.00\n' in metrics
     assert stat.S_IMODE((program.home / "paygw.prom").stat().st_mode) == 0o644
     told = json.loads((program.home / "hook.json").read_text())
     assert (told["batch"], told["exit_code"], told["run"]) == (summary["batch"], 4, lines[0]["run"])

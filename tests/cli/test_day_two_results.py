@@ -3,12 +3,16 @@
 import csv
 import re
 import stat
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import openpyxl
 import pytest
 
+from paygw_batch.compose import outputs
+from paygw_batch.report.workbook import is_exact
 from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 HOSTILE = '<script>alert(1)</script> & "x"'
@@ -36,10 +40,10 @@ def reconciled(program: Program, name: str = "out.xlsx") -> tuple[Path, Path]:
     return out, page
 
 
-def test_the_workbook_has_the_rows_of_the_csv_as_text(mixed: Program) -> None:
+def test_the_worksheet_of_all_columns_has_the_rows_of_the_csv_as_text(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     book = openpyxl.load_workbook(out)
-    heading, *lines = book["Rows"].iter_rows(values_only=True)
+    heading, *lines = book["All columns"].iter_rows(values_only=True)
     told = read_csv(mixed.home / "payroll.reconciliation.csv")
     assert list(heading) == list(told[0])
     for line, expected in zip(lines, told, strict=True):
@@ -49,27 +53,141 @@ def test_the_workbook_has_the_rows_of_the_csv_as_text(mixed: Program) -> None:
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
-def test_the_workbook_colours_states_filters_every_column_and_freezes_the_header(mixed: Program) -> None:
+def payments(path: Path) -> list[dict[str, Any]]:
+    """Return the first worksheet by its headings, with the totals at its foot."""
+    heading, *lines = openpyxl.load_workbook(path).worksheets[0].iter_rows(values_only=True)
+    return [dict(zip(heading, line, strict=True)) for line in lines]
+
+
+def test_the_first_worksheet_has_what_a_person_needs_first_and_amounts_as_numbers(mixed: Program) -> None:
     out, _ = reconciled(mixed)
-    rows = openpyxl.load_workbook(out)["Rows"]
-    (table,) = rows.tables.values()
-    assert table.autoFilter is not None
-    assert rows.freeze_panes == "A2"
-    rules = [rule for area in rows.conditional_formatting for rule in area.rules]
-    coloured = {rule.formula[0].strip('"'): rule.dxf.fill.bgColor.rgb for rule in rules}
-    assert set(coloured) == {"invalid", "ready", "in_doubt", "accepted", "paid", "rejected", "returned"}
+    told = read_csv(mixed.home / "payroll.reconciliation.csv")
+    lines = payments(out)
+    assert [*lines[0]] == [
+        *("Row", "Payee", "Account or phone", "Amount", "Currency", "State", "What is known", "Gateway reference"),
+        *("Order id", "Sent (UTC)", "Last change (UTC)", "note"),
+    ]
+    for line, expected in zip(lines, told, strict=False):
+        assert line["Amount"] == float(expected["amount"])
+        shown = (str(line["Row"]), line["Payee"], line["Account or phone"], line["Currency"], line["Order id"])
+        names = ("row", "account_name", "account_number", "currency", "sent_orderid")
+        assert shown == tuple(expected[name] for name in names)
+        assert line["State"] == expected["state"].replace("_", " ")
+        assert (line["What is known"] or "") == expected["message"]
+        assert line["note"] == expected["note"]
+        sent = datetime.fromisoformat(expected["first_sent_at"]).replace(tzinfo=None)
+        assert abs(line["Sent (UTC)"] - sent) < timedelta(milliseconds=2)
+
+
+def test_the_foot_has_the_totals_of_each_currency(program: Program) -> None:
+    ugandan = "UG,UG-1,{amount},UGX,Amina Okello,256712345678,+256712345678"
+    rows = [*kenyan_rows(2, amount="1000000.5"), *kenyan_rows(1, amount="9001", prefix="NO")]
+    program.json("submit", program.sheet([*rows, ugandan.format(amount="50000")]))
+    out, _ = reconciled(program)
+    lines = [(line["Payee"], line["Account or phone"], line["Amount"], line["Currency"]) for line in payments(out)]
+    assert lines[len(rows) + 1 :] == [
+        (None, None, None, None),
+        ("Total KES", "3 rows", 2009002.0, "KES"),
+        (None, "1 row", 9001, "KES"),
+        (None, "2 rows", 2000001.0, "KES"),
+        ("Total UGX", "1 row", 50000, "UGX"),
+        (None, "1 row", 50000, "UGX"),
+    ]
+    sheet = openpyxl.load_workbook(out).worksheets[0]
+    formats = {row[3].number_format for row in sheet.iter_rows(min_row=2) if row[3].value is not None}
+    assert formats == {"#,##0.00_)", "#,##0_)"}
+    assert sheet.auto_filter.ref == "A1:K5", "the foot is no row to be sorted among the others"
+
+
+def test_the_first_worksheet_prints_on_landscape_a4_with_its_header_on_every_page(mixed: Program) -> None:
+    out, _ = reconciled(mixed)
+    sheet = openpyxl.load_workbook(out).worksheets[0]
+    assert (sheet.page_setup.orientation, sheet.page_setup.paperSize) == ("landscape", 9)
+    assert sheet.sheet_properties.pageSetUpPr is not None
+    assert (sheet.sheet_properties.pageSetUpPr.fitToPage, sheet.page_setup.fitToHeight) == (True, 0)
+    assert sheet.print_title_rows == "$1:$1"
+    assert sheet.print_area.endswith(f"$K${sheet.max_row + 1}"), "without the sender's own columns"
+    assert "&P of &N" in str(sheet.oddFooter.right.text) or "Page" in str(sheet.oddFooter.right.text)
+
+
+@pytest.mark.parametrize("name", ["pay & roll &P.csv", f"{'x' * 240}.csv"])
+def test_any_name_of_a_sheet_can_be_printed_at_the_top(program: Program, name: str) -> None:
+    sheet = program.sheet(kenyan_rows(1), name)
+    program.json("submit", sheet, "--out", program.home / "first.csv")
+    out = program.home / "out.xlsx"
+    assert program.json("reconcile", sheet, "--out", out)["exit_code"] == 0
+    assert str(openpyxl.load_workbook(out).worksheets[0].oddHeader.center.text)[:4] == name[:4]
+
+
+def test_the_workbook_colours_states_filters_and_freezes_the_header(mixed: Program) -> None:
+    out, _ = reconciled(mixed)
+    sheet = openpyxl.load_workbook(out).worksheets[0]
+    assert sheet.freeze_panes == "C2"
+    coloured = {row[5].value: row[5].fill.fgColor.rgb for row in sheet.iter_rows(min_row=2, max_row=8)}
+    assert set(coloured) == {"in doubt", "accepted", "paid", "rejected"}
     assert len(set(coloured.values())) == len(coloured)
 
 
 def test_the_workbooks_totals_are_the_books(mixed: Program) -> None:
     out, _ = reconciled(mixed)
-    _, *lines = openpyxl.load_workbook(out)["Totals"].iter_rows(values_only=True)
-    assert set(lines) == {
-        ("KE", "KES", "accepted", 1, "9002.00"),
-        ("KE", "KES", "in_doubt", 1, "9007.00"),
-        ("KE", "KES", "paid", 4, "6002.00"),
-        ("KE", "KES", "rejected", 1, "9001.00"),
+    lines = list(openpyxl.load_workbook(out)["Totals"].iter_rows(values_only=True))
+    assert lines[1] == ("KES", "all", "all", 7, 33012.0)
+    assert set(lines[lines.index((None,) * 5) + 2 :]) == {
+        ("KES", "KE", "accepted", 1, 9002),
+        ("KES", "KE", "in doubt", 1, 9007),
+        ("KES", "KE", "paid", 4, 6002),
+        ("KES", "KE", "rejected", 1, 9001),
     }
+
+
+@pytest.mark.parametrize(
+    ("amount", "units", "exact"),
+    [
+        ("1500.50", 2, True),
+        ("1500", 2, True),
+        ("0", 0, True),
+        ("9999999999999.99", 2, True),
+        ("10000000000000.00", 2, False),
+        ("999999999999999", 0, True),
+        ("1000000000000000", 0, False),
+        ("1500.505", 2, False),
+        ("1500.5", 0, False),
+        ("1,500.50", 2, False),
+        ("-5", 2, False),
+        ("1e3", 2, False),
+        ("", 2, False),
+    ],
+)
+def test_an_amount_is_a_number_only_where_a_spreadsheet_shows_it_exactly(amount: str, units: int, exact: bool) -> None:
+    assert is_exact(amount, units) is exact
+
+
+def test_what_a_spreadsheet_would_not_hold_exactly_is_text_and_said_at_the_foot(program: Program) -> None:
+    rows = [*kenyan_rows(1), *kenyan_rows(1, amount="123456789012345.67", prefix="BIG")]
+    assert program.json("submit", program.sheet(rows))["exit_code"] == 0
+    out, _ = reconciled(program)
+    lines = payments(out)
+    assert [line["Amount"] for line in lines[:2]] == [1500.5, "123456789012345.67"]
+    assert lines[3]["Amount"] == "123456789013846.17"
+    assert "1 amount is written as text" in str(lines[-1]["Payee"])
+
+
+def test_the_amount_of_an_invalid_row_is_the_senders_text(program: Program) -> None:
+    rows = [*kenyan_rows(1), *kenyan_rows(1, amount='"1,500.50"', prefix="BAD")]
+    program.json("submit", program.sheet(rows), "--skip-invalid")
+    out, _ = reconciled(program)
+    lines = payments(out)
+    assert [line["Amount"] for line in lines[:2]] == [1500.5, "1,500.50"]
+    assert not any("as text" in str(line["Payee"]) for line in lines)
+
+
+def test_a_large_workbook_of_ours_is_replaced_as_a_small_one_is(
+    mixed: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names by which it is known are among the first texts, however many rows come before them."""
+    reconciled(mixed)
+    monkeypatch.setattr(outputs, "_MOST_STRINGS_BYTES", 1_000)
+    reconciled(mixed)
 
 
 def test_workbook_and_page_made_again_are_the_same_to_the_byte(mixed: Program) -> None:
@@ -151,7 +269,7 @@ def test_what_a_sheet_says_is_shown_and_never_run(program: Program) -> None:
     assert "script" not in page.tags
     assert HOSTILE in page.text
     assert SPAN in page.text
-    cells = [cell for row in openpyxl.load_workbook(out)["Rows"].iter_rows() for cell in row]
+    cells = [cell for sheet in openpyxl.load_workbook(out) for row in sheet.iter_rows() for cell in row]
     assert all(cell.data_type != "f" for cell in cells)
 
 

@@ -1,6 +1,8 @@
 """Journals are made on purpose: no other journal, state directory, path or copy has anybody paid a second time."""
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -345,6 +347,32 @@ def test_adopting_asks_a_person_notes_the_deed_and_lets_runs_go_on(
     again = program.json("journal", "adopt", XDG_STATE_HOME=fresh)
     assert (again["exit_code"], again["message"]) == (0, f"Nothing to adopt: runs here use {program.journal}.")
     assert adopters(program.journal) == ["Amina"]
+    assert sorted(gateway.orders()) == PAID
+
+
+@pytest.mark.parametrize(("answer", "exit_code"), [(b"y\n", 0), (b"n\n", 7), (b"\n", 7)])
+def test_at_a_terminal_adopting_asks_and_only_a_yes_adopts(
+    program: Program, gateway: LoopbackGateway, paid: Path, answer: bytes, exit_code: int
+) -> None:
+    fresh = str(program.home / "fresh")
+    keyboard, terminal = pty.openpty()
+    try:
+        os.write(keyboard, answer)
+        done = subprocess.run(
+            [sys.executable, "-m", "paygw_batch", "--config", program.config, "journal", "adopt"],
+            env={**os.environ, **program.environ, "XDG_STATE_HOME": fresh},
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert "Is this the newest copy of the journal" in done.stderr
+    assert done.returncode == exit_code, done.stderr
+    assert program.run("submit", paid, XDG_STATE_HOME=fresh).exit_code == exit_code
+    assert any(adopters(program.journal)) is (exit_code == 0)
     assert sorted(gateway.orders()) == PAID
 
 

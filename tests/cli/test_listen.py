@@ -4,7 +4,9 @@ import http.client
 import json
 import signal
 import socket
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -132,7 +134,7 @@ def test_what_was_answered_with_200_outlives_a_killed_listener_and_is_taken_in_b
     assert program.json("verify")["checked"]["notifications_waiting"] == 0
 
 
-def test_a_damaged_spool_stops_no_payout_and_verify_finds_it(program: Program) -> None:
+def test_a_damaged_inbox_stops_no_payout_and_verify_finds_it(program: Program) -> None:
     port = set_up(program)
     first = program.sheet(kenyan_rows(1))
     program.json("submit", first)
@@ -141,13 +143,13 @@ def test_a_damaged_spool_stops_no_payout_and_verify_finds_it(program: Program) -
         for _ in range(3):
             assert notify(port) == 200
         until(lambda: kept(program).total() == 3, "not taken in")
-    spool = program.home / "journal.sqlite3.notifications"
-    lines = spool.read_bytes().splitlines(keepends=True)
-    spool.write_bytes(b"".join([lines[0], lines[1].replace(b"a", b"b"), *lines[2:]]))
+    with closing(sqlite3.connect(program.home / "journal.sqlite3.inbox")) as inbox:
+        inbox.execute("DROP TRIGGER arrival_is_never_changed")
+        inbox.execute("UPDATE arrival SET contents = replace(contents, 'a', 'b') WHERE last = 2")
+        inbox.commit()
     assert program.run("verify").exit_code == 7
-    assert program.run("listen").exit_code == 7
     paid = program.run("submit", program.sheet(kenyan_rows(1, amount="20", prefix="B"), name="b.csv"))
-    assert "spool" in paid.stdout
+    assert "inbox" in paid.stdout
     assert len(program.record()) == 2
 
 
@@ -203,6 +205,9 @@ def test_a_second_listener_is_refused(program: Program) -> None:
     ("section", "change", "said"),
     [
         ("", lambda home: (home / "token.txt").chmod(0o644), "open to others"),
+        ("", lambda home: (home / "token.txt").chmod(0o666), "open to others"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o666), "open to others"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o620), "open to others"),
         ("", lambda home: (home / "token.txt").write_text("short"), "32 letters"),
         ("", lambda home: (home / "token.txt").unlink(), "token_file"),
         (AUTHENTIC.replace('"{secret}"', '"x"'), None, "lacks {secret}"),

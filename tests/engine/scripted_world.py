@@ -11,7 +11,7 @@ from itertools import count
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.engine.ports import Silent, World
-from paygw_batch.engine.threads import Inline
+from paygw_batch.engine.threads import Away, Inline
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite.in_memory import in_memory_journal
@@ -142,7 +142,7 @@ def a_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
     return journal, open_batch(journal, range(2, rows + 2))
 
 
-def an_engine(journal: Journal, gateway: ScriptedGateway, pace: Pace | None = None) -> Engine:
+def an_engine(journal: Journal, gateway: ScriptedGateway, pace: Pace | None = None, away: Away | None = None) -> Engine:
     nonces = count(1)
     return Engine(
         journal=journal,
@@ -151,7 +151,7 @@ def an_engine(journal: Journal, gateway: ScriptedGateway, pace: Pace | None = No
         judge=judge,
         pace=pace or Pace(concurrency=4),
         world=World(now=lambda: NOW, nonce=lambda: f"{next(nonces):032x}"),
-        away=Inline(),
+        away=away or Inline(),
         progress=Silent(),
     )
 

@@ -3,8 +3,9 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import pytest
 
@@ -13,9 +14,11 @@ from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.engine.engine import SIGNED_AHEAD, Pace
 from paygw_batch.engine.gc_pause import gc_paused
-from paygw_batch.engine.pacing import TRIES
+from paygw_batch.engine.pacing import SMALLEST_GROUP_FACTS, TRIES
+from paygw_batch.engine.threads import Inline
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal import EngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry
 from tests.engine.scripted_world import (
@@ -30,6 +33,8 @@ from tests.engine.scripted_world import (
     reply,
     run,
 )
+
+T = TypeVar("T")
 
 
 def states(journal: SqliteJournal, batch: BatchRecord) -> Counter[State]:
@@ -101,6 +106,47 @@ def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
     run(an_engine(journal, gateway, Pace(concurrency=7)), batch)
     assert max(in_flight) == 7
     assert in_flight[-1] == 0
+
+
+class WaitsForDisk(Inline):
+    """Appends as `Inline` does, after so many seconds of the loop's clock, and keeps how many facts each commit had."""
+
+    def __init__(self, commit_s: float) -> None:
+        self._commit_s = commit_s
+        self.groups: list[int] = []
+        self._turn = asyncio.Lock()
+
+    async def journal(self, call: Callable[[], T]) -> T:
+        async with self._turn:
+            return call()
+
+    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
+        async with self._turn:
+            self.groups.append(len(entries))
+            await asyncio.sleep(self._commit_s)
+            return journal.append(entries)
+
+
+@pytest.mark.parametrize(("commit_s", "answer_s", "is_large"), [(60.0, 1.0, True), (1.0, 3600.0, False)])
+def test_commits_are_large_where_rows_wait_for_the_journal_and_small_where_they_wait_for_the_gateway(
+    commit_s: float, answer_s: float, is_large: bool
+) -> None:
+    journal, batch = a_journal(rows=1500)
+    append, in_flight = journal.append, []
+
+    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+        moved = append(entries)
+        in_flight.append(states(journal, batch)[State.IN_FLIGHT])
+        return moved
+
+    journal.append = watched  # type: ignore[method-assign]
+    away = WaitsForDisk(commit_s)
+    end = run(an_engine(journal, ScriptedGateway(latency=answer_s), Pace(concurrency=64), away), batch)
+    assert end.sent == 1500
+    # Towards the end no signed request waits any more, and a commit takes all that does.
+    under_pressure = away.groups[: len(away.groups) // 2]
+    assert (max(under_pressure) > SMALLEST_GROUP_FACTS) is is_large
+    assert max(in_flight) <= 64
 
 
 def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:

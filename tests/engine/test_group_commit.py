@@ -71,7 +71,9 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
     async def story() -> None:
         journal = SlowJournal()
         journal.gate.set()
-        committer = GroupCommit(journal.append, lambda _: None, is_pressed=lambda: True, facts_under_pressure=3)
+        committer = GroupCommit(
+            journal.append, lambda _: None, is_pressed=lambda: True, most_facts_under_pressure=lambda: 3
+        )
         await asyncio.gather(*(committer.append(entry(number)) for number in range(1, 9)))
         assert journal.commits == [[1, 2, 3], [4, 5, 6], [7, 8]]
 

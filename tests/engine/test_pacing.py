@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.engine.pacing import TRIES, Breaker, RejectionBreaker, Rhythm, Window, wait_before_try
+from paygw_batch.engine.pacing import (
+    LARGEST_GROUP_FACTS,
+    SMALLEST_GROUP_FACTS,
+    TRIES,
+    Breaker,
+    GroupLimit,
+    RejectionBreaker,
+    Rhythm,
+    Window,
+    wait_before_try,
+)
 
 ANSWERS = (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
 
@@ -131,3 +141,48 @@ def test_waits_between_tries_grow_whatever_chance_says(chance: float) -> None:
     waits = [wait_before_try(number, chance) for number in range(2, TRIES + 1)]
     assert all(wait > 0 for wait in waits)
     assert waits == sorted(waits)
+
+
+def after_waits(places: int, *waits: tuple[float, float]) -> int:
+    """Return the size of a group after 500 rows for each pair of waits: for the journal, and for the gateway."""
+    size = GroupLimit(places)
+    for journal_s, gateway_s in waits:
+        for _ in range(500):
+            size.learn(journal_s, gateway_s)
+    return size.most_facts
+
+
+SLOW_GATEWAY = (0.003, 0.05)
+SLOW_PROCESSOR = (0.008, 0.004)
+SLOW_DISK = (0.03, 0.05)
+
+
+def test_groups_are_small_until_a_row_has_waited() -> None:
+    assert GroupLimit(places=64).most_facts == SMALLEST_GROUP_FACTS
+
+
+def test_groups_are_small_where_the_gateway_is_slow() -> None:
+    assert after_waits(64, SLOW_GATEWAY) == SMALLEST_GROUP_FACTS
+
+
+@pytest.mark.parametrize("waits", [SLOW_PROCESSOR, SLOW_DISK])
+def test_groups_are_large_where_rows_wait_for_the_journal(waits: tuple[float, float]) -> None:
+    assert after_waits(64, waits) == LARGEST_GROUP_FACTS
+
+
+def test_groups_follow_the_bottleneck_when_it_moves() -> None:
+    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR) == LARGEST_GROUP_FACTS
+    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_GATEWAY) == SMALLEST_GROUP_FACTS
+
+
+def test_one_slow_row_changes_no_group() -> None:
+    size = GroupLimit(places=64)
+    for _ in range(500):
+        size.learn(*SLOW_GATEWAY)
+    size.learn(0.5, 0.05)
+    assert size.most_facts == SMALLEST_GROUP_FACTS
+
+
+@pytest.mark.parametrize("waits", [SLOW_GATEWAY, SLOW_PROCESSOR])
+def test_a_group_holds_a_quarter_of_the_places_at_least(waits: tuple[float, float]) -> None:
+    assert after_waits(1000, waits) == 250

@@ -1,7 +1,9 @@
 """Collections on the wire: golden requests of every country, the control hash, and where a customer is sent."""
 
 import hashlib
+import hmac
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +15,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.rules import AmountForm
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.classify import MAX_URL_CHARACTERS, classify
-from paygw_batch.gateway.control import ControlAmount, ControlPart, ControlProfile
+from paygw_batch.gateway.control import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile
 from paygw_batch.gateway.encode import encode_body
 from paygw_batch.gateway.message import Expected, RawReply
 from paygw_batch.gateway.sign import SignatureProfile
@@ -108,6 +110,7 @@ def test_a_golden_body_has_the_fields_of_its_country_and_a_control_that_fits(
     secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
     country=st.sampled_from(sorted(RULES)),
     cents=st.integers(1, 10**9),
+    algorithm=st.sampled_from(ControlAlgorithm),
 )
 def test_the_sandbox_computes_the_same_control_in_its_own_way(
     order: tuple[ControlPart, ...],
@@ -117,19 +120,22 @@ def test_the_sandbox_computes_the_same_control_in_its_own_way(
     secret: str,
     country: str,
     cents: int,
+    algorithm: ControlAlgorithm,
 ) -> None:
     units = RULES[country].minor_units
     amount = str(cents) if units == 0 else f"{cents // 100}.{cents % 100:02}"
-    profile = ControlProfile(order, separator.encode("utf-8", "replace").decode(), control_amount, secret)
+    profile = ControlProfile(order, separator.encode("utf-8", "replace").decode(), control_amount, secret, algorithm)
     instruction = instruction_for(country, amount)
     encoded = encode_body(
         RULES[country], instruction, order_id=instruction.client_orderid, supplies=supplies(form, profile)
     )
     fields = dict(encoded.params)
-    rule = ControlRule(tuple(part.value for part in order), profile.separator, control_amount.value, secret)
+    keyed = algorithm is ControlAlgorithm.HMAC_SHA256
+    rule = ControlRule(tuple(part.value for part in order), profile.separator, control_amount.value, secret, keyed)
     assert is_control(rule, fields, minor_units=units)
     assert not is_control(rule, {**fields, "client_orderid": fields["client_orderid"] + "0"}, minor_units=units)
-    assert not is_control(ControlRule(rule.order, rule.separator, rule.amount, secret + "x"), fields, minor_units=units)
+    assert not is_control(replace(rule, secret=secret + "x"), fields, minor_units=units)
+    assert not is_control(replace(rule, is_keyed=not keyed), fields, minor_units=units)
 
 
 @pytest.mark.parametrize(
@@ -209,3 +215,11 @@ def test_a_payout_has_no_page() -> None:
 
     verdict = classify(reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)
     assert verdict.outcome.customer_url is None
+
+
+def test_a_keyed_control_has_the_secret_as_its_key() -> None:
+    order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
+    profile = ControlProfile(order, "|", ControlAmount.TWO_DECIMALS, "Jefe", ControlAlgorithm.HMAC_SHA256)
+    made = profile.control(order_id="INV-1", amount="1500.5", amount_sent="1500.5", currency="KES", minor_units=2)
+    assert made == hmac.new(b"Jefe", b"INV-1|1500.50|KES", "sha256").hexdigest()
+    assert "Jefe" not in repr(profile)

@@ -4,6 +4,9 @@ import asyncio
 import socket
 from typing import Any
 
+import pytest
+
+from paygw_batch.gateway.http.kept_addresses import KEPT_S
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.gateway.gateway_server import (
@@ -174,6 +177,59 @@ def test_the_next_address_of_a_name_is_tried_when_one_refuses() -> None:
             loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
             assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
             assert len(server.peers) == 1
+
+    play(scenario())
+
+
+async def answered(peer: Peer) -> None:
+    await peer.answer()
+
+
+def test_a_name_is_looked_up_once_for_many_connections_and_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        asked: list[str] = []
+        look_up = JumpingLoop.getaddrinfo
+
+        async def counted(self: JumpingLoop, host: str, port: int, **options: Any) -> Any:
+            asked.append(host)
+            return await look_up(self, host, port, **options)
+
+        monkeypatch.setattr(JumpingLoop, "getaddrinfo", counted)
+        async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
+            for _ in range(3):
+                assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert (asked.count("localhost"), len(server.peers)) == (1, 3)
+            jump(KEPT_S)
+            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert asked.count("localhost") == 2
+
+    play(scenario())
+
+
+def test_a_name_none_of_whose_kept_addresses_answers_is_looked_up_again() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
+            loop.names["localhost"] = ["127.0.0.2"]
+            assert summary(await transport.deliver(request_to(server.url))) == (FaultKind.CONNECT_REFUSED, False)
+            loop.names["localhost"] = ["127.0.0.1"]
+            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+
+    play(scenario())
+
+
+def test_a_name_that_was_not_found_is_looked_up_again() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
+            nothings: list[list[str] | OSError] = [socket.gaierror(socket.EAI_AGAIN, "try again"), []]
+            for nothing in nothings:
+                loop.names["localhost"] = nothing
+                assert summary(await transport.deliver(request_to(server.url))) == (FaultKind.NAME_NOT_RESOLVED, False)
+            loop.names["localhost"] = ["127.0.0.1"]
+            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
 
     play(scenario())
 

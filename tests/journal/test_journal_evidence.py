@@ -69,7 +69,7 @@ def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal:
         "ref",
         "By notification (evidence 1).",
     )
-    assert journal.spool_end() == (3, f"{3:064}")
+    assert journal.inbox_end() == (3, f"{3:064}")
     assert journal.evidence_counts() == {"moved": 1, "repeated": 1, "late": 1}
     assert journal.evidence_counts(1) == journal.evidence_counts()
     assert list(journal.contradictions()) == []
@@ -139,7 +139,7 @@ def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: J
     journal.append([outcome_of(second.number, 1, OutcomeKind.ACCEPTED)])
     given = [says(1, order_id="ORD-3"), says(2), says(3, order_id="ORD-3", status="processing")]
     assert list(journal.take_in(given, WORDS, at=at(5))) == [Finding.MOVED]
-    assert journal.spool_end()[0] == 1
+    assert journal.inbox_end()[0] == 1
     journal.append([outcome_of(first.number, 1, OutcomeKind.UNKNOWN, at(6))])
     assert list(journal.take_in(given[1:], WORDS, at=at(7))) == [Finding.MOVED, Finding.LATE]
     assert states(journal) == [State.PAID, State.PAID, State.READY]

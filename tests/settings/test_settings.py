@@ -12,9 +12,9 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import (
     environment_keys,
     load_settings,
-    state_directory,
     unknown_variables,
 )
+from paygw_batch.settings.user_directories import state_directory
 
 EXAMPLE = """
 [gateway]

@@ -11,12 +11,14 @@ import codecs
 import csv
 import io
 import os
+import re
 import sys
 import tempfile
 import time
 import unicodedata
 import zipfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,6 +41,9 @@ ROWS = 12
 """Rows of a sample that are damaged together: enough to merge, few enough to be quick."""
 AT_ONCE = 100
 """How many seeds a worker takes at a time."""
+NASTY_XML = (b"<", b">", b'"', b"/", b"<c/>", b"<row/>", b"<v>1", b"</row>", b"&#1;", b"\xc3\xa9", b"\x00")
+WHEN_SAVED = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+WHEN = b"2026-01-01T00:00:00Z"
 FORMATS = (".csv",) * 8 + (".xlsx",) * 3 + (".parquet",)
 """Parquet is rare: each file is tried in a process of its own first."""
 NASTY_BYTES = b'"""\',;\t\r\n\n\x00\x1f\x7f\xff\xe2\xc3=+-@ |\\' + codecs.BOM_UTF8
@@ -218,44 +223,38 @@ def _workbook(chance: Random, header: list[str], rows: list[list[str]]) -> Hosti
             numeric = cell.replace(".", "", 1).isdigit() and chance.random() < 0.3
             written.value = float(cell) if numeric else "".join(c for c in cell if c.isprintable())
             written.data_type = "n" if numeric else "s"
-    file = io.BytesIO()
-    book.save(file)
+    saved = io.BytesIO()
+    book.save(saved)
+    with zipfile.ZipFile(saved) as parts:
+        content = _archive({part: WHEN_SAVED.sub(WHEN, parts.read(part)) for part in parts.namelist()})
     how = chance.random()
     if how < 0.3:
         printable = [["".join(c for c in cell if c.isprintable()) for cell in row] for row in rows]
-        return Hostile(".xlsx", file.getvalue(), sum(map(_says_something, printable)))
+        return Hostile(".xlsx", content, sum(map(_says_something, printable)))
     if how < 0.6:
-        return Hostile(".xlsx", _flipped(chance, file.getvalue()), None)
-    return Hostile(".xlsx", _part_changed(chance, file.getvalue()), None)
+        return Hostile(".xlsx", _flipped(chance, content), None)
+    return Hostile(".xlsx", _part_changed(chance, content), None)
+
+
+def _archive(parts: Mapping[str, bytes]) -> bytes:
+    """Return an archive of these parts, the same to the byte whenever it is made: a seed is one sheet."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for part, data in parts.items():
+            archive.writestr(zipfile.ZipInfo(part), data, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
 
 
 def _part_changed(chance: Random, content: bytes) -> bytes:
     """Return the workbook with one of its parts damaged, and the archive sound."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
-        parts = old.namelist()
-        chosen = chance.choice([part for part in parts if "sheet1" in part or "workbook" in part or "styles" in part])
-        for part in parts:
-            data = old.read(part)
-            if part == chosen:
-                for _ in range(chance.randint(1, 4)):
-                    at = chance.randrange(len(data))
-                    told = (
-                        b"<",
-                        b">",
-                        b'"',
-                        b"/",
-                        b"<c/>",
-                        b"<row/>",
-                        b"<v>1",
-                        b"</row>",
-                        b"&#1;",
-                        b"\xc3\xa9",
-                        b"\x00",
-                    )
-                    data = data[:at] + chance.choice(told) + data[at + chance.randrange(3) :]
-            new.writestr(part, data)
-    return file.getvalue()
+    with zipfile.ZipFile(io.BytesIO(content)) as old:
+        parts = {part: old.read(part) for part in old.namelist()}
+    chosen = chance.choice([part for part in parts if "sheet1" in part or "workbook" in part or "styles" in part])
+    data = parts[chosen]
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data))
+        data = data[:at] + chance.choice(NASTY_XML) + data[at + chance.randrange(3) :]
+    return _archive({**parts, chosen: data})
 
 
 def _flipped(chance: Random, content: bytes) -> bytes:

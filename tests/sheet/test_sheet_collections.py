@@ -1,6 +1,7 @@
 """Sheets of customers to collect from: their columns, numbers that are partly hidden, what a country does not take."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -97,6 +98,24 @@ def test_a_wrong_value_is_a_defect_of_its_column(sheet: Path, change: dict[str, 
     assert codes(validated(sheet, GOOD | change)) == [code]
 
 
+@pytest.mark.parametrize("sign", ["X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
+def test_a_hidden_digit_may_be_written_with_other_signs(sheet: Path, sign: str) -> None:
+    rwandan = RWANDAN | {"phone": f"250788{sign * 3}103", "client_orderid": "C-2"}
+    found = validated(sheet, GOOD | {"phone": f"+2547123{sign * 3}78"}, rwandan)
+    assert codes(found) == []
+    assert [json.loads(text)["phone"] for text in found.instructions["fields"]] == ["+2547123***78", "+250788***103"]
+
+
+@pytest.mark.parametrize("number", ["+2547123XX67", "+254XXXXXXXXX", "+2547123XXX78 ext"])
+def test_signs_that_hide_digits_make_no_number_of_what_is_none(sheet: Path, number: str) -> None:
+    assert codes(validated(sheet, GOOD | {"phone": number})) == ["phone.format"]
+
+
+def test_a_sign_that_hides_digits_is_none_where_the_whole_number_is_needed(sheet: Path) -> None:
+    found = validated(sheet, RWANDAN | {"cell_phone": "+250788XXX103", "client_orderid": "C-2"})
+    assert codes(found) == ["cell_phone.format"]
+
+
 def test_south_africa_takes_no_purpose_and_others_no_merchant_data(sheet: Path) -> None:
     african = RWANDAN | {"country": "ZA", "cell_phone": "27821000105", "phone": "27821000105", "amount": "5"}
     found = validated(sheet, african | {"purpose": "X", "merchant_data": "t", "order_desc": "Fees"})
@@ -173,8 +192,15 @@ def test_all_that_is_collected_counts_for_the_batch_id(sheet: Path) -> None:
     assert len(set(ids)) == 3
 
 
-def test_the_zone_has_one_purpose_for_collections() -> None:
-    terms = {code: OperatorTerms(purpose=f"P-{code}") for code in ("CI", "SN")}
-    with pytest.raises(ConfigurationError, match=r"countries\.CI\.payin\.purpose, countries\.SN\.payin\.purpose"):
-        load_rules("payin", terms)
-    load_rules("payin", {code: OperatorTerms(purpose="P") for code in ("CI", "SN")})
+@pytest.mark.parametrize("operation", ["payin", "payout"])
+def test_the_zone_has_one_purpose(operation: str) -> None:
+    terms = {code: OperatorTerms(purpose=f"P-{code}", form=form_of(operation)) for code in ("CI", "SN")}
+    named = rf"countries\.CI\.{operation}\.purpose, countries\.SN\.{operation}\.purpose"
+    with pytest.raises(ConfigurationError, match=named):
+        load_rules(operation, terms)
+    load_rules(operation, {code: replace(one, purpose="P") for code, one in terms.items()})
+
+
+def form_of(operation: str) -> str | None:
+    """What the interface shows for a collection, and the operator names for a payout."""
+    return "account" if operation == "payout" else None

@@ -2,3 +2,9 @@
 
 `python -m tests.simulation --seeds 10000` plays ten thousand worlds; a failure prints the seed that plays it again.
 """
+
+import os
+import sys
+
+if "polars" not in sys.modules:
+    os.environ["POLARS_MAX_THREADS"] = "1"  # a world's sheets have ten rows: more threads only wait for each other

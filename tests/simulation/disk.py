@@ -20,7 +20,7 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.witness import Seen
 from paygw_batch.journal.opening import open as opened
 from paygw_batch.journal.opening.examine import look_at
-from paygw_batch.journal.sqlite.connect import configure
+from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
 from paygw_batch.journal.sqlite.in_memory import database_of
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -156,7 +156,7 @@ class SimConnection(apsw.Connection):
     """SQLite as one process has it: every statement is carried out, and a COMMIT is where things may befall it."""
 
     def __init__(self, disk: Disk) -> None:
-        super().__init__(":memory:")
+        super().__init__(":memory:", statementcachesize=STATEMENTS_KEPT)
         self.process: Process | None = None
         self._disk = disk
         self._is_writing = False

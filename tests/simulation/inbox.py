@@ -1,4 +1,4 @@
-"""The inbox of the simulated machine: the spool that ships, on real files, and what the gateway puts into it."""
+"""The inbox of the simulated machine: the one that ships, on real files, and what the gateway puts into it."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.journal.inbox import Inbox, InboxEnd, inbox_path
-from paygw_batch.journal.notice import KeptNotification, encode_notification
+from paygw_batch.journal.kept_notification import Notification, encode_notification
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import InboxEnd
 from paygw_batch.run.take_in import NotificationReader
 from tests.simulation.judge import row_of
 from tests.simulation.words import MEANS, WORDS
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """A notification that was answered with 200, by its number in the spool."""
+    """A notification that was answered with 200, by its number in the inbox."""
 
     order_id: str
     word: str
@@ -30,26 +31,26 @@ class Notified:
 
 
 class SimulatedInbox:
-    """Notifications: received by a listener, kept in the spool, taken in by whoever holds the journal."""
+    """Notifications: received by a listener, kept in the inbox, taken in by whoever holds the journal."""
 
     def __init__(self, world: "SimWorld") -> None:
         self._world = world
         self._journal_path: Path | None = None
-        self._spool: Inbox | None = None
+        self._inbox: Inbox | None = None
         self._intake: NotificationReader | None = None
         self.heard: list[Notified] = []
 
     def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
         """Receive a notification, put it on stable storage, answer it with 200."""
-        if self._spool is None:
+        if self._inbox is None:
             self._journal_path = path = self._world.directory() / "journal.sqlite3"
-            self._spool = self._world.undo.enter_context(
+            self._inbox = self._world.undo.enter_context(
                 closing(Inbox(inbox_path(path), taken=InboxEnd(), now=self._world.at()))
             )
             self._intake = NotificationReader(path, WORDS, self._world.now)
         claim = Claim(order_id, amount, "KES", word, None, Proof.PROVEN)
-        notice = KeptNotification(self._world.at(), "POST", "application/json", "", b"{}", 2, "", claim)
-        self._spool.append([encode_notification(notice)])
+        notice = Notification(self._world.at(), "POST", "application/json", "", b"{}", 2, "", claim)
+        self._inbox.append([encode_notification(notice)])
         self.heard.append(Notified(order_id, word, is_about_ready))
 
     def surprise(self, journal: SqliteJournal) -> None:
@@ -81,10 +82,10 @@ class SimulatedInbox:
         if self._intake is None:
             return
         judge = self._world.judge
-        before = journal.spool_end()[0]
+        before = journal.inbox_end()[0]
         for one in self.heard[before:]:  # what is in the inbox may be shown, whenever it gets into the journal
             judge.tell(row_of(one.order_id), MEANS[one.word])
         self._intake.take(journal)
-        for one in self.heard[before : journal.spool_end()[0]]:
+        for one in self.heard[before : journal.inbox_end()[0]]:
             if one.is_about_ready and one is self.heard[-1]:
                 judge.held.add(row_of(one.order_id))

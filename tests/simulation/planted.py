@@ -19,11 +19,20 @@ from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdi
 from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.inbox import InboxEnd, InboxEntry, InboxReader
 from paygw_batch.journal.opening import open as opened
 from paygw_batch.journal.sqlite import messages, writer
+from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Due, Entry, Known, NewInstruction, RowStanding, UsedSpelling
+from paygw_batch.journal.values import (
+    Due,
+    Entry,
+    InboxEnd,
+    InboxEntry,
+    Known,
+    NewInstruction,
+    RowStanding,
+    UsedSpelling,
+)
 from paygw_batch.run import approval, match_statement, release, resolve, signed_document, submit
 from paygw_batch.run.approval import Approved, Content, PlanDocument
 from paygw_batch.run.match_statement import StatementReader

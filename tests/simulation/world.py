@@ -38,6 +38,7 @@ from tests.simulation.judge import Judge, Shown
 from tests.simulation.loop import Clock
 from tests.simulation.people import StatementFile
 from tests.simulation.process import Process, SlowAway, prepare
+from tests.simulation.remembered import REMEMBERED
 from tests.simulation.sheets import HOLD_ONCE, RULES, validated, wanted
 from tests.simulation.words import WORDS
 
@@ -64,6 +65,8 @@ class SimWorld:
         self.row_count = rng.randrange(1, 9)
         self._directory: Path | None = None
         self.patch(submit, "hold_to_contract", HOLD_ONCE)
+        for owner, name, value in REMEMBERED:
+            self.patch(owner, name, value)
         self.pace = Pace(
             concurrency=rng.choice((1, 2, 3, 8)),
             rate_per_s=rng.choice((0.0, 0.0, 5.0)),

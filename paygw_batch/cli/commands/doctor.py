@@ -200,7 +200,9 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
     except PaygwError as error:
         yield HealthCheck("notifications", Health.BAD, f"{error.message} {error.hint}".strip())
         return
-    told = "proven by a shared secret" if check is not None else "nothing proves them: a person confirms each"
+    asks = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
+    then = "the gateway is asked about each" if asks else "a person confirms each"
+    told = f"checked by {settings.notifications.authenticity}" if check is not None else f"nothing proves them: {then}"
     yield HealthCheck("notifications", Health.GOOD if check is not None else Health.WARNING, told)
 
 

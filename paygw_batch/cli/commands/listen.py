@@ -4,7 +4,8 @@ import asyncio
 import os
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 
 import click
@@ -14,8 +15,10 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import timestamp
+from paygw_batch.compose.gateway import GatewayAccess, gateway_of
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
-from paygw_batch.compose.parts import PAYOUT, intake_of, journal_to_read, open_to_write, utc_now
+from paygw_batch.compose.parts import PAYOUT, intake_of, journal_to_read, open_to_write, rules_of, utc_now
+from paygw_batch.compose.refresh_run import following_up
 from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
@@ -49,7 +52,11 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     names = field_names(settings, load_operation(PAYOUT))
     check = authenticity(settings, names, os.environ)
     section = settings.notifications
-    with closing(_open_spool(settings)) as spool, closing(Keeper(spool)) as keeper:
+    with (
+        closing(_open_inbox(settings)) as inbox,
+        closing(Keeper(inbox)) as keeper,
+        _way_to_ask(settings) as connection,
+    ):
         app = ListenerApp(
             path,
             read=partial(read_notification, names=names, check=check),
@@ -57,17 +64,21 @@ def command(invocation: Invocation, *, port: int | None) -> None:
             limits=Limits(section.max_body_kib * 1024, section.rate_per_s),
             now=lambda: timestamp(utc_now()),
             monotonic_s=time.monotonic,
+            header=section.header,
         )
-        taking = _Taking(settings, spool, screen)
-        if check is None:
-            screen.notes(["No authenticity check is configured: a notification is evidence for a person to confirm."])
+        taking = _Taking(settings, inbox, screen)
+        screen.notes(list(_notes(settings, is_checked=check is not None)))
 
         def ready(port: int) -> None:
             screen.say(f"Listening on {LOOPBACK}:{port}; kept in {inbox_path(settings.journal_path())}.")
 
         async def receive() -> None:
-            at_intervals = asyncio.create_task(taking.at_intervals())
-            await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
+            async with AsyncExitStack() as stack:
+                if connection is not None:
+                    asking = following_up(settings, connection, keeper.keep, lambda said: screen.notes([said]))
+                    app.follow_up = (await stack.enter_async_context(asking)).doubt
+                at_intervals = asyncio.create_task(taking.at_intervals())
+                await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
             at_intervals.cancel()
             with suppress(asyncio.CancelledError):
                 await at_intervals
@@ -87,7 +98,32 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     )
 
 
-def _open_spool(settings: Settings) -> Inbox:
+def _asks(settings: Settings) -> bool:
+    return settings.notifications.on_unproven == "refresh" and settings.status_enquiry.profile is not None
+
+
+@contextmanager
+def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
+    """Yield the way to the gateway where unproven notifications are asked about, None where they are not."""
+    if not _asks(settings):
+        yield None
+        return
+    with gateway_of(settings, rules_of(settings, PAYOUT), os.environ) as connection:
+        yield connection
+
+
+def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
+    """Yield what a person should know about notifications that nothing proves."""
+    if _asks(settings):
+        yield "The gateway is asked at once about each notification that nothing proves."
+        return
+    if settings.notifications.on_unproven is not None:
+        yield 'on_unproven = "refresh" does nothing: the configuration does not say status_enquiry.profile.'
+    if not is_checked:
+        yield "No authenticity check is configured: a notification is evidence for a person to confirm."
+
+
+def _open_inbox(settings: Settings) -> Inbox:
     taken = InboxEnd()
     if (
         settings.uses_sandbox and not settings.journal_path().exists()
@@ -95,17 +131,17 @@ def _open_spool(settings: Settings) -> Inbox:
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = InboxEnd(*journal.spool_end())
+            taken = journal.inbox_end()
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
 class _Taking:
     """Takes notifications in while no run holds the journal, for a moment at a time, so that a run can always start."""
 
-    def __init__(self, settings: Settings, spool: Inbox, screen: Screen) -> None:
+    def __init__(self, settings: Settings, inbox: Inbox, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
         self._settings = settings
-        self._spool = spool
+        self._inbox = inbox
         self._screen = screen
         self._intake: NotificationReader = intake_of(settings)
         self._taken = -1
@@ -132,13 +168,13 @@ class _Taking:
 
     def _take_for_a_moment(self) -> bool:
         """Take in some of what waits; return whether the journal could be used, or is only in use."""
-        if self._spool.end.number <= self._taken or not self._settings.journal_path().exists():
+        if self._inbox.end.number <= self._taken or not self._settings.journal_path().exists():
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
                 journal.interrupt(timestamp(utc_now()))
                 self.findings += self._intake.take(journal, at_most=AT_ONCE)
-                self._taken, _ = journal.spool_end()
+                self._taken, _ = journal.inbox_end()
         except JournalHeld:
             return True
         except JournalError as error:

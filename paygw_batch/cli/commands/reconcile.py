@@ -32,6 +32,7 @@ def command(invocation: Invocation, *, batch: str, out: Path, report: Path | Non
     with journal_to_read(settings, screen.say) as journal:
         record = find_batch(journal, batch)
         guard.check(*wanted, inputs={"the sheet": Path(record.sheet_path)})
-        end = RunEnd(0, None, interrupted=False)
-        summary = reconcile(journal, record, rules_of(settings, record.operation), out, screen, end=end, report=report)
+        end, rules = RunEnd(0, None, interrupted=False), rules_of(settings, record.operation)
+        quarantine_h = settings.submission.quarantine_h
+        summary = reconcile(journal, record, rules, out, screen, end=end, report=report, quarantine_h=quarantine_h)
     screen.finish(replace(summary, seconds=time.monotonic() - started_s))

@@ -53,8 +53,10 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool,
                     done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))
                 finally:
                     interruption.heed_again()
-            end = RunEnd(0, None, interrupted=done.interrupted)
-            report.summary = _told(reconcile(journal, record, rules, out, screen, end=end), done)
+            end, quarantine_h = RunEnd(0, None, interrupted=done.interrupted), settings.submission.quarantine_h
+            report.summary = _told(
+                reconcile(journal, record, rules, out, screen, end=end, quarantine_h=quarantine_h), done
+            )
     screen.finish(report.summary)
 
 

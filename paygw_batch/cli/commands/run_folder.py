@@ -18,11 +18,13 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.gateway import gateway_of, signer_key
 from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.parts import PAYOUT, require_complete, rules_of, run_journal, utc_now, validated_sheet
+from paygw_batch.core.batch import differences
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
 from paygw_batch.journal import Journal
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.model import Validated
 
 _UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
 _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
@@ -100,9 +102,7 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
 def _submit(claimed: Claimed, run: _Run) -> Summary:
     """Submit one sheet. What is wrong with it is its summary; what is wrong with us ends the whole run."""
     try:
-        validated = validated_sheet(run.settings, run.rules, claimed.path, reference=None)
-        run.screen.notes(validated.sheet.notes)
-        require_complete(run.settings, run.rules, set(validated.rows.filter("valid")["country"].unique()))
+        validated = _read(claimed, run)
     except (SheetError, ConfigurationError) as error:
         return _refusal(claimed, run, error)
     submission = Submission(
@@ -125,9 +125,20 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
             return _refusal(claimed, run, error)
 
 
+def _read(claimed: Claimed, run: _Run) -> Validated:
+    """Read and validate a sheet as its cover note says. Raises `SheetError`, and `ConfigurationError`."""
+    note = claimed.note
+    validated = validated_sheet(run.settings, run.rules, claimed.path, reference=note.reference, worksheet=note.sheet)
+    run.screen.notes(validated.sheet.notes)
+    if wrong := differences(note.totals, validated.totals):
+        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+    require_complete(run.settings, run.rules, set(validated.rows.filter("valid")["country"].unique()))
+    return validated
+
+
 def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
     run.screen.say(error.message)
-    return Summary(ExitCode(error.exit_code), error.message, sheet=claimed.name)
+    return Summary(ExitCode(error.exit_code), f"{error.message} {error.hint}".strip(), sheet=claimed.name)
 
 
 def _told(sheets: list[tuple[str, Summary]]) -> Summary:

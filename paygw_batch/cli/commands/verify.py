@@ -7,14 +7,14 @@ import click
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.parts import journal_to_read, waiting_in_spool
+from paygw_batch.compose.parts import journal_to_read, waiting_in_inbox
 from paygw_batch.report.summary import ExitCode, Summary
 
 
 @click.command("verify", short_help="Check the journal.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Replay the whole journal: hash chains, states, totals; and the spool of notifications.
+    """Replay the whole journal: hash chains, states, totals; and the inbox of notifications.
 
     A damaged one ends with exit code 7, naming where.
     """
@@ -22,7 +22,7 @@ def command(invocation: Invocation) -> None:
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
-        counted = {**journal.verify(), "notifications_waiting": waiting_in_spool(settings, journal)}
+        counted = {**journal.verify(), "notifications_waiting": waiting_in_inbox(settings, journal)}
         contradictions = len(journal.contradictions())
     screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."

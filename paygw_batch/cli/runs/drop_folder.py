@@ -1,6 +1,7 @@
 """A drop folder: which of its files are settled sheets, how one is claimed, and where it goes afterwards.
 
     FOLDER/payroll.csv          dropped, and taken once nobody has written to it for a while
+    FOLDER/payroll.csv.toml     its cover note, if it has one: taken and moved with it
     FOLDER/working-1a2b3c4d/    claimed by a run of this endpoint; what an interrupted run leaves here comes first
     FOLDER/done/                submitted, with reconciliation and summary
     FOLDER/refused/             nothing of it was sent, with what is wrong
@@ -23,12 +24,16 @@ from paygw_batch.clock import Now
 from paygw_batch.errors import OutputError, UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.report.summary import Summary
+from paygw_batch.settings.cover_note import MAX_NOTE_BYTES, CoverNote, parse_cover_note
 
 SHEET_ENDINGS = frozenset({".csv", ".txt", ".tsv", ".parquet", ".xlsx"})
-OUR_ENDINGS = (".reconciliation.csv", ".rejects.csv")
+OUR_ENDINGS = (".reconciliation.csv", ".rejects.csv", ".refused.txt")
 LOCK_PREFIXES = (".", "~")
 """What begins so is hidden, or the lock file of an office program."""
 PLAN_ENDING = ".plan.json"
+NOTE_ENDING = ".toml"
+_UNREADABLE = b"\0"
+"""What is taken of a cover note that cannot be read: no TOML, so that the sheet is refused for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +73,44 @@ class Claimed:
         """Where its plan stands now, if it has one."""
         return self.path.with_name(f"{self._stem}{PLAN_ENDING}")
 
+    @property
+    def note(self) -> CoverNote:
+        """What its cover note says; nothing where it has none. Raises `SheetError` for a wrong one."""
+        if not self._note.exists():
+            return CoverNote()
+        return parse_cover_note(_content(self._note), f"{self.name}{NOTE_ENDING}")
+
+    @property
+    def _note(self) -> Path:
+        return _note_of(self.path)
+
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
-        """Write the summary, and move the sheet and its plan to where they belong; the sheet last."""
+        """Write the summary, and move the sheet, its plan and its cover note to where they belong; the sheet last.
+
+        The sender of a refused sheet gets its rejects, or a text beside it that says why.
+        """
         place = self.folder / ("refused" if is_refused else "done")
+        if is_refused and not self.rejects.exists():
+            write_whole(place / f"{self._stem}.refused.txt", self._answer(summary).encode())
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_whole(place / f"{self._stem}.summary.json", text.encode())
         if self.plan.exists():
             self.plan.rename(place / self.plan.name)
+        if self._note.exists():
+            self._note.rename(place / self._note.name)
         self.path.rename(place / self.path.name)
+
+    def _answer(self, summary: Summary) -> str:
+        """Return what the sender of a refused sheet reads."""
+        options = (
+            f"\nWhat an option such as --sheet or --reference says can be written into a file {self.name}{NOTE_ENDING} "
+            "beside the sheet: docs/cron.md.\n"
+        )
+        return (
+            f"{self.name} was refused. Nothing of it was sent in this run.\n\n{summary.message}\n"
+            f"{options if '--' in summary.message else ''}\n"
+            "Mend the sheet and drop it again, under any name: a row that was paid before is not paid again.\n"
+        )
 
 
 class Drop:
@@ -96,7 +131,10 @@ class Drop:
             for place in (self._working, self._folder / "done", self._folder / "refused"):
                 place.mkdir(mode=0o700, exist_ok=True)
             left = sorted(path for path in self._working.iterdir() if path.suffix.lower() in SHEET_ENDINGS)
-            yield from (Claimed(self._folder, path, path.name.partition("-")[2]) for path in left)
+            for path in left:
+                name = path.name.partition("-")[2]
+                self._take_note_away(_note_of(self._folder / name), _note_of(path))
+                yield Claimed(self._folder, path, name)
             for path in self._settled():
                 if (claimed := self._claim(path)) is not None:
                     yield claimed
@@ -112,28 +150,62 @@ class Drop:
         for path in self._folder.iterdir():
             if not _is_sheet(path):
                 continue
-            about = path.lstat()
-            if stat.S_ISREG(about.st_mode) and about.st_size > 0 and about.st_mtime <= before_s:
+            about, note = path.lstat(), _note_of(path)
+            is_young = os.path.lexists(note) and note.lstat().st_mtime > before_s
+            if stat.S_ISREG(about.st_mode) and about.st_size > 0 and about.st_mtime <= before_s and not is_young:
                 found.append((about.st_mtime, path.name, path))
         return [path for _, _, path in sorted(found)]
 
     def _claim(self, path: Path) -> Claimed | None:
-        """Take a sheet and its plan, or return None when someone else was quicker or is writing to it after all."""
+        """Take a sheet, its plan and its cover note, or return None when someone was quicker or is writing to it.
+
+        The cover note is copied first, and taken away last: wherever a crash falls, the sheet is not without it.
+        """
         stamp = self._now().strftime("%Y%m%dT%H%M%S%fZ")
         target = self._working / f"{stamp}-{path.name}"
         plan = path.with_name(f"{path.stem}{PLAN_ENDING}")
+        note, copied = _note_of(path), _note_of(target)
+        if os.path.lexists(note):
+            write_whole(copied, _content(note))
         try:
             before = path.lstat()
             path.rename(target)
         except FileNotFoundError:
+            copied.unlink(missing_ok=True)
             return None
         after = target.lstat()
         if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
             target.rename(path)
+            copied.unlink(missing_ok=True)
             return None
+        self._take_note_away(note, copied)
         if plan.is_file():
             plan.rename(self._working / f"{stamp}-{plan.name}")
         return Claimed(self._folder, target, path.name)
+
+    def _take_note_away(self, note: Path, copied: Path) -> None:
+        """Remove a cover note from the folder once it was copied to its claimed sheet, and no other sheet wants it."""
+        sheet = note.with_name(note.name.removesuffix(NOTE_ENDING))
+        is_taken = copied.exists() and os.path.lexists(note) and _content(note) == _content(copied)
+        if is_taken and not os.path.lexists(sheet):
+            note.unlink()
+
+
+def _note_of(sheet: Path) -> Path:
+    return sheet.with_name(f"{sheet.name}{NOTE_ENDING}")
+
+
+def _content(note: Path) -> bytes:
+    """Return what a cover note holds, never through a link."""
+    try:
+        with open(note, "rb", opener=_open_regular) as stream:
+            return stream.read(MAX_NOTE_BYTES + 1)
+    except OSError:
+        return _UNREADABLE
+
+
+def _open_regular(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _is_sheet(path: Path) -> bool:
@@ -143,4 +215,5 @@ def _is_sheet(path: Path) -> bool:
         and not name.startswith(LOCK_PREFIXES)
         and not name.lower().endswith(OUR_ENDINGS)
         and not os.path.lexists(path.with_name(f"{name}.part"))
+        and not os.path.lexists(path.with_name(f"{name}{NOTE_ENDING}.part"))
     )

@@ -3,6 +3,7 @@
 None of it can change what the run came to: a mail that cannot be sent is said on standard error, and that is all.
 """
 
+import fcntl
 import json
 import os
 import subprocess
@@ -10,21 +11,26 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from paygw_batch.cli.runs.run_log import RunLog, masked
+from paygw_batch.cli.screen.batch_states import figures_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
-from paygw_batch.compose.parts import utc_now
+from paygw_batch.compose.parts import journal_to_read, utc_now
+from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
 from paygw_batch.processes import child_environment
-from paygw_batch.report.metrics import metrics_text
+from paygw_batch.report.metrics import JournalFigures, metrics_text
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.tables import ReportingSection
 
 METRICS_MODE = 0o644
 """The exporter is another user. The figures name nobody."""
+LOCK_TRIES = 100
+BETWEEN_TRIES_S = 0.05
 
 
 @dataclass(slots=True)
@@ -75,8 +81,7 @@ def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary
     )
     if settings.reporting.metrics is not None:
         try:
-            text = metrics_text(command, summary, utc_now())
-            write_whole(settings.reporting.metrics, text.encode(), mode=METRICS_MODE)
+            _write_metrics(settings, settings.reporting.metrics, command, summary)
         except OutputError as error:
             _could_not(screen, log, error.message)
     if settings.reporting.hook:
@@ -86,6 +91,50 @@ def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary
             _could_not(screen, log, failure)
     if log.failure is not None:
         screen.err.print(f"Note: {log.failure}")
+
+
+def _write_metrics(settings: Settings, path: Path, command: str, summary: Summary) -> None:
+    """Write the gauges, what the file says of other commands among them. Raises `OutputError`."""
+    with _alone_in(path.parent):
+        text = metrics_text(command, summary, _figures(settings), utc_now(), earlier=_earlier(path))
+        write_whole(path, text.encode(), mode=METRICS_MODE)
+
+
+def _figures(settings: Settings) -> JournalFigures | None:
+    """Return what the journal holds over all batches; None where it cannot be read."""
+    try:
+        with journal_to_read(settings) as journal:
+            return figures_of(journal, minor_units_by_currency())
+    except PaygwError:
+        return None  # the exit code of the run says it
+
+
+def _earlier(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Keep two commands that end together from writing the same file. After a bound it goes on without."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        for _ in range(LOCK_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(BETWEEN_TRIES_S)
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _could_not(screen: Screen, log: RunLog, sentence: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +15,7 @@ from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
+from paygw_batch.compose.parts import minor_units_of
 from paygw_batch.compose.send import Task, send, standings
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import Engine, RunEnd
@@ -59,7 +61,14 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
         finally:
             # The event loop has given the signals back to the system.
             interruption.heed_the_second()
-    summary = reconcile(task.journal, task.batch, task.rules, out, screen, end=end, known=task.known, report=report)
+    quarantine_h = task.settings.submission.quarantine_h
+    summary = reconcile(
+        *(task.journal, task.batch, task.rules, out, screen),
+        end=end,
+        known=task.known,
+        report=report,
+        quarantine_h=quarantine_h,
+    )
     if interruption.came:  # kept while the results were written
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
     return summary
@@ -94,16 +103,14 @@ def _leave() -> NoReturn:
 
 
 def write_results(
-    frame: pl.DataFrame, counted: BatchTotals, batch: BatchRecord, out: Path, report: Path | None
+    frame: pl.DataFrame, counted: BatchTotals, batch: BatchRecord, minor_units: Mapping[str, int], out: Path
 ) -> None:
-    """Write the reconciliation file (a workbook for people where it ends in .xlsx), and the report if one is asked."""
+    """Write the reconciliation file: a workbook for people where it ends in .xlsx."""
     if out.suffix.lower() == ".xlsx":
         check_format(out)
-        write_whole(out, workbook_of(frame, counted, batch))
+        write_whole(out, workbook_of(frame, counted, batch, minor_units))
     else:
         write_frame(frame, out)
-    if report is not None:
-        write_whole(report, report_html(frame, counted, batch).encode())
 
 
 def reconcile(
@@ -116,10 +123,14 @@ def reconcile(
     end: RunEnd,
     known: int = 0,
     report: Path | None = None,
+    quarantine_h: float,
 ) -> Summary:
     """Write the reconciliation file of a batch, show its books, and return how its rows stand after a run's `end`."""
-    stand = standings(journal, batch, rules, end, known=known)
-    write_results(stand.frame, stand.books, batch, out, report)
+    stand, minor_units = standings(journal, batch, rules, end, known=known), minor_units_of(rules)
+    write_results(stand.frame, stand.books, batch, minor_units, out)
+    if report is not None:
+        text = report_html(journal, batch, stand.frame, stand.books, minor_units, quarantine_h=quarantine_h)
+        write_whole(report, text.encode())
     screen.books(stand.books)
     told = f"{stand.summary.message} The reconciliation is in {out}."
     return replace(stand.summary, message=told, reconciliation=out)

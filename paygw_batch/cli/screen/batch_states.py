@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from paygw_batch.compose.send import end_sentence
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import INVALID, STATES, shown_state
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
+from paygw_batch.report.metrics import JournalFigures
 from paygw_batch.report.summary import Summary, of_states
 
 
@@ -43,6 +45,29 @@ def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str
     if left_out := record.rows - counts.total():
         counts[INVALID] += left_out
     return {state: counts[state] for state in STATES if counts[state]}
+
+
+def figures_of(journal: JournalReader, minor_units: Mapping[str, int]) -> JournalFigures:
+    """Return what a journal holds over all batches, each row once."""
+    tallies: list[StateTally] = []
+    known: list[StateTally] = []
+    counts: Counter[str] = Counter()
+    oldest: list[str] = []
+    for record in journal.batches():
+        of_batch = journal.tallies(record.number)
+        tallies += of_batch
+        known += journal.known_tallies(record.number)
+        counts[INVALID] += states_of(record, of_batch).get(INVALID, 0)
+        in_doubt = journal.rows(record.number, states=SHOWN_IN_DOUBT)
+        oldest += [row.intended_at for row in in_doubt if row.intended_at is not None]
+    once = counted_once(tallies, known)
+    for tally in once:
+        counts[shown_state(tally.state)] += tally.count
+    return JournalFigures(
+        {state: counts[state] for state in STATES},
+        totals_of(once, minor_units),
+        datetime.fromisoformat(min(oldest)) if oldest else None,
+    )
 
 
 def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:

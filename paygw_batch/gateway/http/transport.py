@@ -5,17 +5,15 @@ again is the first-byte witness in the fault that comes back, never the class of
 """
 
 import asyncio
-import ipaddress
-import socket
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import httpx
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import Connections, TransportSettings, gateway_origin, proxy_origin
+from paygw_batch.gateway.address import Connections, Origin, TransportSettings, gateway_origin, proxy_origin
 from paygw_batch.gateway.http.connection import CannotOpen, Connection
 from paygw_batch.gateway.http.http1 import payout_request, request_head
+from paygw_batch.gateway.http.kept_addresses import KeptAddresses
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
 
@@ -62,6 +60,7 @@ class PayoutTransport(httpx.AsyncBaseTransport):
         self._proxy = proxy_origin(settings.proxy, gateway=self._origin) if settings.proxy is not None else None
         self._context = client_context(settings.ca_bundle) if self._origin.is_tls else None
         self._session: SSLSession | None = None
+        self._addresses = KeptAddresses()
         self._reuse = settings.connections is Connections.REUSE
         self._idle: list[Connection] = []
         self._living: set[Connection] = set()
@@ -215,10 +214,10 @@ class PayoutTransport(httpx.AsyncBaseTransport):
 
     async def _open_step_by_step(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         if self._proxy is None:
-            await _connect(loop, connection, self._origin.host, self._origin.port)
+            await self._connect(loop, connection, self._origin)
         else:
             try:
-                await _connect(loop, connection, self._proxy.host, self._proxy.port)
+                await self._connect(loop, connection, self._proxy)
             except CannotOpen as error:
                 raise CannotOpen(FaultKind.PROXY_FAILED, error.detail) from None
             await connection.open_tunnel(self._origin.host_and_port)
@@ -229,44 +228,22 @@ class PayoutTransport(httpx.AsyncBaseTransport):
                 # There was no session, or the gateway takes it no more: the next one is read after this exchange.
                 self._session = None
 
+    async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection, to: Origin) -> None:
+        """Connect to the first address of a host that answers. Raises `CannotOpen` for the last one that does not."""
+        problem = CannotOpen(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
+        for address in await self._addresses.of(loop, to.host, to.port):
+            try:
+                await loop.create_connection(lambda: connection, address, to.port)
+            except OSError as error:
+                problem = CannotOpen(_kind_of(error), error.strerror or type(error).__name__)
+            else:
+                return
+        self._addresses.forget(to.host)
+        raise problem
+
 
 def _not_sent(kind: FaultKind, detail: str) -> TransportFault:
     return TransportFault(kind, first_byte_left=False, detail=detail)
-
-
-async def _connect(loop: asyncio.AbstractEventLoop, connection: Connection, host: str, port: int) -> None:
-    """Connect to the first address of `host` that answers. Raises `CannotOpen` for the last one that does not."""
-    problem = CannotOpen(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
-    for address in await _addresses(loop, host, port):
-        try:
-            await loop.create_connection(lambda: connection, address, port)
-        except OSError as error:
-            problem = CannotOpen(_kind_of(error), error.strerror or type(error).__name__)
-        else:
-            return
-    raise problem
-
-
-async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
-    """Return the addresses of `host`, in the order the system prefers."""
-    if _is_address(host):
-        return [host]
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        detail = error.strerror if isinstance(error, OSError) else None
-        raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-@lru_cache(maxsize=16)
-def _is_address(host: str) -> bool:
-    """Whether `host` is an IP address already, so that nothing needs to be looked up."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _kind_of(error: OSError) -> FaultKind:

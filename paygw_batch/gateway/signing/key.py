@@ -1,4 +1,4 @@
-"""Loads the merchant's private key and signs with it. The only module of the gateway that uses cryptography."""
+"""Loads RSA keys: the merchant's, which signs, and the gateway's, which checks. All of the gateway's cryptography."""
 
 import base64
 import hashlib
@@ -6,24 +6,30 @@ import os
 import shlex
 import stat
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256, SHA512
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
     load_der_private_key,
     load_pem_private_key,
+    load_pem_public_key,
 )
 
 from paygw_batch.errors import ConfigurationError, InternalError
 
 MIN_KEY_BITS = 2048
+
+NEW_KEY_BITS = 3072
+"""How long a key is that this program makes."""
 
 SIGNATURE_METHOD = "RSA-SHA256"
 
@@ -68,12 +74,63 @@ class PrivateKey:
         return hashlib.sha256(der).hexdigest()
 
 
+class SignatureAlgorithm(StrEnum):
+    """How the gateway signs its notifications."""
+
+    RSA_SHA256 = "rsa-sha256"
+    """RSASSA-PKCS1-v1_5 with SHA-256."""
+    RSA_SHA512 = "rsa-sha512"
+    """RSASSA-PKCS1-v1_5 with SHA-512."""
+    RSA_PSS_SHA256 = "rsa-pss-sha256"
+    """RSASSA-PSS with SHA-256, and MGF1 with SHA-256."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayKey:
+    """The gateway's public key, and the algorithm that its signatures are made by."""
+
+    _key: RSAPublicKey = field(repr=False)
+    algorithm: SignatureAlgorithm
+
+    def has_signed(self, content: bytes, signature: bytes) -> bool:
+        """Whether `signature` was made of `content` with the private half of this key."""
+        digest = SHA512() if self.algorithm is SignatureAlgorithm.RSA_SHA512 else SHA256()
+        is_pss = self.algorithm is SignatureAlgorithm.RSA_PSS_SHA256
+        padding = PSS(MGF1(digest), PSS.AUTO) if is_pss else PKCS1v15()
+        try:
+            self._key.verify(signature, content, padding, digest)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def gateway_key_of(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
+    """Return the RSA public key in `pem`. Raises `ConfigurationError`, calling it `name`."""
+    try:
+        key = load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigurationError(
+            f"{name} holds no public key that can be read.",
+            hint="It is PEM, with a line -----BEGIN PUBLIC KEY-----. The gateway's operator has it.",
+        ) from None
+    if not isinstance(key, RSAPublicKey) or key.key_size < MIN_KEY_BITS:
+        raise ConfigurationError(f"{name} is not an RSA key of at least {MIN_KEY_BITS} bits.")
+    return GatewayKey(key, algorithm)
+
+
 def handed_over(key: bytes) -> PrivateKey:
     """Return the key that `PrivateKey.hand_over` gave to this process."""
     found = load_der_private_key(base64.b64decode(key), None)
     if not isinstance(found, RSAPrivateKey):
         raise InternalError("a signing process was given something else than an RSA key")
     return PrivateKey(found)
+
+
+def new_private_key(passphrase: bytes | None) -> bytes:
+    """Return a new RSA key as PEM (PKCS#8), encrypted where there is a passphrase."""
+    key = generate_private_key(public_exponent=65537, key_size=NEW_KEY_BITS)
+    protection = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
 
 
 def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
@@ -90,8 +147,8 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     if key.key_size < MIN_KEY_BITS:
         raise ConfigurationError(
             f"The private key {path} has {key.key_size} bits; at least {MIN_KEY_BITS} are needed.",
-            hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} 3072), and hand its public half to "
-            "the service operator.",
+            hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} {NEW_KEY_BITS}), and hand its "
+            "public half to the service operator.",
         )
     return PrivateKey(key)
 

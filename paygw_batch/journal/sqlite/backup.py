@@ -1,7 +1,8 @@
-"""A safe copy of a journal, also while a run writes it."""
+"""Copies a journal and its inbox, also while a run and a listener write them."""
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 import apsw
@@ -10,26 +11,31 @@ from paygw_batch.errors import OutputError
 from paygw_batch.journal.guards.location import sync_directory
 
 
-def write_backup(source: apsw.Connection, path: Path) -> None:
-    """Copy the database of `source` to `path`: one snapshot, whole or not at all, for its owner alone.
+def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
+    """Copy databases to new files: each in one snapshot, for its owner alone, all of them or none.
 
-    SQLite's own backup is used: copying the file of a journal in use would miss what its log still holds.
+    They are copied in order, and get their names in the opposite order: where the first is, the others are. SQLite's
+    own backup is used: copying the file of a database in use would miss what its log still holds.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    (journal, *_) = sources
+    for path in sources:
+        if os.path.lexists(path):
+            raise OutputError(f"{path} already exists.", hint="Name a file that does not exist yet.")
+    made: dict[Path, Path] = {}
     try:
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise OutputError(f"The copy {path} cannot be written: {error.strerror}.") from None
-    try:
-        _copy(source, temporary)
-        os.link(temporary, path)  # unlike a rename, this never replaces a file
-        sync_directory(path.parent)
-    except FileExistsError:
-        raise OutputError(f"{path} already exists.", hint="Name a file that does not exist yet.") from None
+        for path, source in sources.items():
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            made[temporary] = path
+            _copy(source, temporary)
+        for temporary, path in reversed(made.items()):
+            os.link(temporary, path)  # unlike a rename, this never replaces a file
+            sync_directory(path.parent)
     except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
-        raise OutputError(f"The copy {path} cannot be written: {error}.") from None
+        raise OutputError(f"The copy {journal} cannot be written: {error}.") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in made:
+            temporary.unlink(missing_ok=True)
 
 
 def _copy(source: apsw.Connection, path: Path) -> None:

@@ -15,28 +15,34 @@ OLDEST_SQLITE = (3, 51, 3)
 
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
+STATEMENTS_KEPT = 256
+"""How many compiled statements a connection keeps. Compiling one takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
 
 
-def connect(path: Path, *, write: bool) -> apsw.Connection:
-    """Open the database at `path`, which must exist. Raises `JournalError`."""
+def connect(
+    path: Path, *, write: bool, what: str = "journal", damaged: type[JournalError] = JournalError
+) -> apsw.Connection:
+    """Open the database at `path`, a journal or an inbox, which must exist. Raises `JournalError`."""
     _check_version()
     flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
     flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
     try:
-        connection = apsw.Connection(str(path), flags=flags)
+        connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_KEPT)
     except apsw.Error as error:
-        raise JournalError(f"The journal {path} cannot be opened: {error}.") from None
+        raise JournalError(f"The {what} {path} cannot be opened: {error}.") from None
     try:
         configure(connection)
         _configure_file(connection, write=write)
     except (apsw.NotADBError, apsw.CorruptError):
         connection.close()
-        raise JournalError(f"{path} is not a journal, or its first page is damaged.") from None
+        raise damaged(
+            f"{path} is not {'an' if what == 'inbox' else 'a'} {what}, or its first page is damaged."
+        ) from None
     except apsw.Error as error:
         connection.close()
-        raise JournalError(f"The journal {path} cannot be used: {error}.") from None
+        raise JournalError(f"The {what} {path} cannot be used: {error}.") from None
     except BaseException:
         connection.close()
         raise

@@ -36,7 +36,7 @@ from paygw_batch.journal.facts.evidence_chain import (
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
 from paygw_batch.journal.sqlite.schema import identity_of
-from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, Hold, WaitingEvidence
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, Hold, InboxEnd, WaitingEvidence
 
 _COLUMNS = "number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact, content, hash"
 _PLACES = ", ".join("?" for _ in EvidenceLine._fields)
@@ -198,13 +198,13 @@ def candidates_of(connection: apsw.Connection, order_id: str) -> list[Candidate]
     ]
 
 
-def spool_end(connection: apsw.Connection) -> tuple[int, str]:
-    """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""
+def inbox_end(connection: apsw.Connection) -> InboxEnd:
+    """Return how far the notifications of the inbox were taken in."""
     found = fetch(
         connection,
         "SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1",
     )
-    return found[0] if found else (0, "")
+    return InboxEnd(*found[0]) if found else InboxEnd()
 
 
 def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvidence]:

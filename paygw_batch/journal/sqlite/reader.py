@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from paygw_batch.core.evidence import Candidate
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal.facts.codec import BATCH_OPENED
+from paygw_batch.journal.facts.history import HISTORY_KINDS, history_of
 from paygw_batch.journal.facts.progress import amendable
 from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite import states as states_disk
 from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.history_facts import history_in
+from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
 from paygw_batch.journal.sqlite.verify import verify
@@ -33,6 +35,7 @@ from paygw_batch.journal.values import (
     Head,
     HistoryEntry,
     Hold,
+    InboxEnd,
     Known,
     LookAlike,
     RepeatedBatch,
@@ -45,6 +48,18 @@ from paygw_batch.journal.values import (
 
 _RECORD = "number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path"
 """The columns of a batch that `BatchRecord` has."""
+_KINDS = ", ".join(f"'{kind}'" for kind in (BATCH_OPENED, *HISTORY_KINDS))
+_OF_PEOPLE = f"f.kind IN ({_KINDS})"
+"""The condition of the index in `schema-4.sql`, word for word: for no other condition SQLite uses a partial index."""
+_HISTORY = f"""SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
+    FROM fact f INDEXED BY fact_of_people LEFT JOIN instruction i ON i.number = f.instruction
+    WHERE f.batch = ?1 AND {_OF_PEOPLE}
+    UNION ALL
+    SELECT f.seq, f.at, f.kind, f.details, k.row, f.attempt
+    FROM fact f INDEXED BY fact_of_people CROSS JOIN known k ON k.batch = ?1 AND k.instruction = f.instruction
+    WHERE {_OF_PEOPLE}
+    ORDER BY 1"""  # noqa: S608 - constants of ours
+"""A fact belongs to the batch that brought its instruction; a batch also covers rows that another one brought."""
 
 
 class SqliteReader:
@@ -284,15 +299,20 @@ class SqliteReader:
         with self._plainly():
             return max(end_of(self._connection).at, messages.newest_time(self._connection))
 
-    def spool_end(self) -> tuple[int, str]:
-        """Return number and hash of the last notification taken from the spool; 0 and nothing before the first."""
+    def inbox_end(self) -> InboxEnd:
+        """Return how far the notifications of the inbox were taken in."""
         with self._plainly():
-            return messages.spool_end(self._connection)
+            return messages.inbox_end(self._connection)
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
         with self._plainly(), self._snapshot():
-            return history_in(self._connection, batch)
+            found = fetch(self._connection, _HISTORY, (batch,))
+        return [
+            entry
+            for seq, at, kind, details, row, attempt in found
+            for entry in history_of(seq, at, kind, details, row=row, attempt=attempt)
+        ]
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""
@@ -305,13 +325,17 @@ class SqliteReader:
             return verify(self._connection, self.path)
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, whole or not at all; also while a run is on.
+        """Write a copy of the journal as it is now to `path`, and of its inbox beside it; also while a run is on.
 
         The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of still stands,
         or when that one went on after it. Raises `OutputError` when the copy cannot be written or `path` exists.
         """
         with self._plainly():
-            write_backup(self._connection, path)
+            sources = {path: self._connection}
+            with closing(InboxReader(inbox_path(self.path))) as inbox:
+                if (connection := inbox.connection()) is not None:
+                    sources[inbox_path(path)] = connection
+                write_backup(sources)
 
     def close(self) -> None:
         """Let go of the journal. It can be opened again."""

@@ -99,7 +99,7 @@ def hash_at(connection: apsw.Connection, seq: int) -> bytes:
 
 def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
     query = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
-    return frozenset((name, sql) for name, sql in fetch(connection, query))
+    return frozenset(fetch(connection, query))
 
 
 @cache

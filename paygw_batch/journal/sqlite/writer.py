@@ -26,18 +26,19 @@ from paygw_batch.journal.facts.progress import RowProgress, amendable, next_orde
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.sqlite import messages, replies, spellings
-from paygw_batch.journal.sqlite.bulk import fetch_lines, write_lines
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
     PROGRESS,
     SAVE_PROGRESS,
     _Loaded,
+    fetch_lines,
     instruction_lines,
     known_lines,
     page_lines,
     progress_line,
     progress_of,
+    write_lines,
 )
 from paygw_batch.journal.sqlite.states import in_states, numbered
 from paygw_batch.journal.values import (

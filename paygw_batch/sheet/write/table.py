@@ -11,7 +11,7 @@ import polars as pl
 from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, cannot_write
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
-from paygw_batch.sheet.formulas import guarded, guarded_names
+from paygw_batch.sheet.formulas import guarded_columns, guarded_names
 from paygw_batch.sheet.model import Validated
 
 _ENDINGS = (".csv", ".parquet", ".xlsx")
@@ -93,8 +93,8 @@ def _ending(path: Path) -> str:
 
 
 def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:
-    text = [guarded(column) if column.dtype == pl.String else column for column in frame.iter_columns()]
-    safe = pl.DataFrame([column.alias(name) for column, name in zip(text, guarded_names(frame.columns), strict=True)])
+    safe = guarded_columns(frame)
+    safe.columns = guarded_names(frame.columns)
     safe.write_csv(file)
 
 

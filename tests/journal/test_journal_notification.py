@@ -6,15 +6,15 @@ import pytest
 
 from paygw_batch.core.evidence import Claim, Meant, Proof, Span, StatedTimes, meant_attempt
 from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.notice import KeptNotification, decode_notification, encode_notification
+from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
 
 _AT = "2026-11-20T10:00:00.000Z"
 _SPAN = Span(_AT, "2026-11-20T10:00:01.000Z")
 
 
-def _notice(times: StatedTimes) -> KeptNotification:
+def _notice(times: StatedTimes) -> Notification:
     claim = Claim("PAY-2", "10.00", "KES", "approved", "r", Proof.PROVEN, times=times)
-    return KeptNotification(_AT, "POST", "application/json", "", b"{}", 2, "", claim)
+    return Notification(_AT, "POST", "application/json", "", b"{}", 2, "", claim)
 
 
 @pytest.mark.parametrize("times", [StatedTimes(), StatedTimes((_SPAN,), _SPAN)])

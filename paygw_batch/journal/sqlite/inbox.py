@@ -1,0 +1,222 @@
+"""Keeps the notifications that wait, durable, in a database of their own beside the journal.
+
+The journal has one writer, and a run holds it for as long as it lasts. The listener appends to the inbox meanwhile, and
+answers once that is durable. The journal's writer reads on from where the journal says it stopped: that number is part
+of the transaction that takes evidence in, so that each notification enters the journal once, wherever a crash falls.
+
+Nothing is ever changed or removed. Earlier versions kept a file of lines: it is read in when it is met.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+
+import apsw
+
+from paygw_batch.errors import HolderKind, InboxDamaged, InboxUnwritable, ListenerHeld
+from paygw_batch.files import create_once
+from paygw_batch.journal.facts.inbox_chain import (
+    InboxGroup,
+    entries_after,
+    first_group,
+    groups_of_lines,
+    next_group,
+)
+from paygw_batch.journal.guards.location import check_file, sync_directory
+from paygw_batch.journal.guards.lock import RunLock
+from paygw_batch.journal.sqlite.connect import connect, fetch, reason_of
+from paygw_batch.journal.values import InboxEnd, InboxEntry
+
+_APPLICATION_ID = 0x7061796E
+"""`payn`: marks the file as an inbox (SQLite's application_id)."""
+_VERSION = 1
+_TABLES = """
+CREATE TABLE arrival (
+    last     INTEGER PRIMARY KEY,
+    contents TEXT NOT NULL,
+    hash     TEXT NOT NULL
+) STRICT;
+
+CREATE TRIGGER arrival_is_never_changed BEFORE UPDATE ON arrival
+    BEGIN SELECT RAISE(ABORT, 'notifications are never changed'); END;
+CREATE TRIGGER arrival_is_never_removed BEFORE DELETE ON arrival
+    BEGIN SELECT RAISE(ABORT, 'notifications are never removed'); END;
+"""
+"""Each line of `arrival` is an `InboxGroup`."""
+_ADD = "INSERT INTO arrival VALUES (?, ?, ?)"
+_END = "SELECT last, hash FROM arrival ORDER BY last DESC LIMIT 1"
+_FROM = """SELECT last, contents, hash FROM arrival
+    WHERE last >= coalesce((SELECT max(last) FROM arrival WHERE last < ?), 0) ORDER BY last LIMIT ?"""
+
+
+def inbox_path(journal: Path) -> Path:
+    """Return where the inbox of a journal is: beside it."""
+    return journal.with_name(f"{journal.name}.inbox")
+
+
+def _lines_path(inbox: Path) -> Path:
+    """Return where earlier versions kept the inbox."""
+    return inbox.with_suffix(".notifications")
+
+
+class Inbox:
+    """The inbox, open for appending by one process until `close`. Called from one thread at a time.
+
+    `taken` is how far the journal has got: a new inbox goes on from there. Raises `ListenerHeld` when another process
+    appends to it, `InboxDamaged`, and `JournalError` for a file that is not private.
+    """
+
+    def __init__(self, path: Path, *, taken: InboxEnd, now: str) -> None:
+        self._path = path
+        lines = _lines_path(path)
+        with ExitStack() as undo:
+            # Listeners of earlier versions hold the same lock.
+            lock_path = lines.with_name(f"{lines.name}.lock")
+            lock = RunLock(lock_path, now=now, command="listen", kind=HolderKind.LISTENER, held=ListenerHeld)
+            undo.callback(lock.close)
+            if check_file(lines):
+                _read_in(lines, path)
+                # All of it is durable in the new place, and nobody appends to it any more.
+                lines.rename(lines.with_name(f"{lines.name}.read-in"))
+                sync_directory(lines.parent)
+            _create(path, [first_group(taken)])
+            self._connection = undo.enter_context(closing(_opened(path, write=True)))
+            self.end = _end_of(self._connection)
+            self._undo = undo.pop_all()
+
+    def append(self, contents: Sequence[str]) -> int:
+        """Make notifications durable in one transaction; return the number of the last.
+
+        Raises `InboxUnwritable`: then none of them is kept.
+        """
+        with _writing(self._connection, self._path):
+            group = next_group(_end_of(self._connection), contents)
+            fetch(self._connection, _ADD, group)
+        self.end = group.end
+        return group.last
+
+    def close(self) -> None:
+        """Let another process append."""
+        self._undo.close()
+
+
+class InboxReader:
+    """Reads what the inbox holds beyond what the journal has taken, also while another process appends to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines_bytes = 0
+        self._file: tuple[int, int] | None = None
+        self._connection: apsw.Connection | None = None
+
+    def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
+        """Return up to `limit` notifications that follow `taken`; none where there is no inbox.
+
+        Raises `InboxDamaged` when the inbox is damaged or does not go on from `taken`, and `JournalError` when it is
+        not private.
+        """
+        # The group that `taken` is in, and the one before it, come first.
+        return list(islice(self._entries(taken.number, taken, limit + 2), limit))
+
+    def verify(self, taken: InboxEnd) -> int:
+        """Check all of the inbox; return how many notifications follow `taken`. Raises what `after` raises."""
+        return sum(1 for _ in self._entries(0, taken, -1))
+
+    def connection(self) -> apsw.Connection | None:
+        """Return a connection to the inbox that is at its place now; None where there is none."""
+        lines = _lines_path(self._path)
+        with suppress(FileNotFoundError):  # a listener may be reading it in, and renames it
+            if check_file(lines) and lines.stat().st_size != self._lines_bytes:
+                self._lines_bytes = _read_in(lines, self._path)
+        if not check_file(self._path):
+            return None
+        about = self._path.stat()
+        if self._connection is None or self._file != (about.st_dev, about.st_ino):
+            self.close()
+            self._connection = _opened(self._path, write=False)
+            self._file = about.st_dev, about.st_ino
+        return self._connection
+
+    def close(self) -> None:
+        """Let go of the inbox. It is opened again when it is needed."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _entries(self, start: int, taken: InboxEnd, groups: int) -> Iterator[InboxEntry]:
+        connection = self.connection()
+        if connection is None:
+            return
+        try:
+            found = connection.execute(_FROM, (start, groups))
+            yield from entries_after((InboxGroup(*columns) for columns in found), taken, str(self._path))
+        except apsw.Error as error:
+            raise InboxDamaged(f"The inbox {self._path} cannot be read: {error}.") from None
+
+
+def _opened(path: Path, *, write: bool) -> apsw.Connection:
+    connection = connect(path, write=write, what="inbox", damaged=InboxDamaged)
+    if (connection.pragma("application_id"), connection.pragma("user_version")) != (_APPLICATION_ID, _VERSION):
+        connection.close()
+        raise InboxDamaged(f"{path} is no inbox that this version of the program can read.")
+    return connection
+
+
+def _end_of(connection: apsw.Connection) -> InboxEnd:
+    return InboxEnd(*fetch(connection, _END)[0])
+
+
+@contextmanager
+def _writing(connection: apsw.Connection, path: Path) -> Iterator[None]:
+    """One transaction that is durable at the end of the block, or nothing of it. Raises `InboxUnwritable`."""
+    try:
+        fetch(connection, "BEGIN IMMEDIATE")
+        yield
+        fetch(connection, "COMMIT")
+    except apsw.Error as error:
+        raise InboxUnwritable(f"The inbox {path} cannot be written: {reason_of(error)}.") from None
+    finally:
+        if connection.in_transaction:
+            with suppress(apsw.Error):
+                fetch(connection, "ROLLBACK")
+
+
+def _create(path: Path, groups: Iterable[InboxGroup]) -> None:
+    """Make an inbox with these groups at `path`, whole or not at all; one that is there stays."""
+    if check_file(path):
+        return
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size > 0:  # SQLite would play it into a new inbox
+        raise InboxDamaged(f"The inbox {path} is gone, and its log {log} still holds what was written last.")
+    with closing(apsw.Connection(":memory:")) as connection:
+        fetch(connection, "BEGIN")
+        connection.execute(_TABLES)
+        connection.executemany(_ADD, groups)
+        connection.pragma("application_id", _APPLICATION_ID)
+        connection.pragma("user_version", _VERSION)
+        fetch(connection, "COMMIT")
+        image = connection.serialize("main")
+    try:
+        create_once(path, image)
+    except OSError as error:
+        raise InboxUnwritable(f"The inbox {path} cannot be made: {error.strerror}.") from None
+
+
+def _read_in(lines: Path, path: Path) -> int:
+    """Put the inbox of an earlier version into the one at `path`, durable on return; return how many bytes were read.
+
+    Whoever meets it does so, as often as it has grown: a listener of that version may still append to it.
+    """
+    if not (data := lines.read_bytes()):
+        return 0
+    groups = groups_of_lines(data, str(lines))
+    _create(path, groups)
+    with closing(_opened(path, write=True)) as connection, _writing(connection, path):
+        end = _end_of(connection)
+        if groups[-1].last <= end.number:
+            return len(data)
+        if end not in (group.end for group in groups):
+            raise InboxDamaged(f"{lines} does not go on from notification {end.number}, the last in {path}.")
+        connection.executemany(_ADD, (group for group in groups if group.last > end.number))
+    return len(data)

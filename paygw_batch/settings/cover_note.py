@@ -1,0 +1,49 @@
+"""Reads the cover note of a sheet: a small file beside it that says what the options of `submit` would say."""
+
+import tomllib
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from paygw_batch.core.batch import ControlTotals
+from paygw_batch.countries.data import nearest, reason_of
+from paygw_batch.errors import SheetError
+from paygw_batch.settings.sections import AmountText, Section
+
+MAX_NOTE_BYTES = 64 * 1024
+_HINT = "Nothing was sent. Mend the cover note (docs/cron.md says what it may hold), and drop it again with the sheet."
+_Text = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class CoverNote(Section):
+    """What a cover note says of its sheet; each key is the option of `submit` of that name."""
+
+    sheet: _Text | None = None
+    reference: _Text | None = None
+    expect_rows: Annotated[int, Field(ge=0)] | None = None
+    expect_total: Mapping[Annotated[str, Field(pattern="^[A-Z]{3}$")], AmountText] = Field(default_factory=dict)
+
+    @property
+    def totals(self) -> ControlTotals:
+        """The control totals that it states."""
+        return ControlTotals(self.expect_rows, self.expect_total)
+
+
+def parse_cover_note(content: bytes, name: str) -> CoverNote:
+    """Return what the cover note `name` says. Raises `SheetError` naming every wrong key."""
+    if len(content) > MAX_NOTE_BYTES:
+        raise SheetError(f"{name} is too long to be a cover note.", hint=_HINT)
+    try:
+        return CoverNote.model_validate(tomllib.loads(content.decode()))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SheetError(f"{name} is not TOML: {error}.", hint=_HINT) from None
+    except ValidationError as error:
+        wrong = []
+        for problem in error.errors(include_url=False, include_input=False):
+            key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+            if problem["type"] == "extra_forbidden":
+                wrong.append(f"{key} is not a known key; {nearest(key, CoverNote.model_fields)}")
+            else:
+                wrong.append(f"{key}: {reason_of(problem)}.")
+        raise SheetError(f"{name}: {' '.join(wrong)}", hint=_HINT) from None

@@ -1,0 +1,18 @@
+"""Names the directories of a user in which this program keeps files."""
+
+from pathlib import Path
+
+import platformdirs
+
+
+def state_directory() -> Path:
+    """Return the directory for what must outlive a run: XDG_STATE_HOME, or the platform's equivalent."""
+    return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
+
+
+def default_configuration() -> Path:
+    """Return the configuration file that `init` writes, and that is read, where no other is named.
+
+    Never one of the current directory: whoever can write there would decide where money goes.
+    """
+    return Path(platformdirs.user_config_dir("paygw-batch", appauthor=False)) / "paygw.toml"

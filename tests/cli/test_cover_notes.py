@@ -1,0 +1,157 @@
+"""Cover notes of a drop folder: what the options of `submit` say, in a file beside the sheet."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.errors import SheetError
+from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
+from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
+from tests.cli.test_worksheets import workbook
+
+OLD = (1_700_000_000, 1_700_000_000)
+
+
+@pytest.fixture
+def folder(program: Program) -> Path:
+    path = program.home / "drop"
+    path.mkdir()
+    return path
+
+
+def noted(sheet: Path, note: str | None) -> Path:
+    """Put a cover note beside a sheet; both were written long ago."""
+    if note is not None:
+        beside = sheet.with_name(f"{sheet.name}.toml")
+        beside.write_text(note)
+        os.utime(beside, OLD)
+    os.utime(sheet, OLD)
+    return sheet
+
+
+def names(folder: Path, place: str) -> list[str]:
+    return sorted(path.name.partition("-")[2] for path in (folder / place).iterdir())
+
+
+def answer(folder: Path) -> str:
+    (found,) = (folder / "refused").glob("*.refused.txt")
+    return found.read_text()
+
+
+def test_the_named_worksheet_is_paid_and_the_note_goes_with_the_sheet(program: Program, folder: Path) -> None:
+    book = workbook(folder / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=kenyan_rows(3, prefix="NOV"))
+    noted(book, 'sheet = "November"\nexpect_rows = 3\n[expect_total]\nKES = "4501.50"\n')
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
+    assert {line["client_orderid"] for line in program.record()} == {"NOV-1", "NOV-2", "NOV-3"}
+    assert [path.name for path in folder.iterdir() if path.is_file()] == []
+    assert {"pay.xlsx", "pay.xlsx.toml"} <= set(names(folder, "done"))
+
+
+def test_a_workbook_that_needs_a_name_is_refused_with_an_answer_that_says_how(program: Program, folder: Path) -> None:
+    noted(workbook(folder / "pay.xlsx", October=kenyan_rows(2), November=kenyan_rows(3)), None)
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], program.record()) == (3, [])
+    assert names(folder, "refused") == ["pay.refused.txt", "pay.summary.json", "pay.xlsx"]
+    assert "'October', 'November'" in answer(folder)
+    assert "pay.xlsx.toml" in answer(folder)
+
+
+def test_the_reference_of_a_note_makes_the_order_ids_that_submit_makes(program: Program, folder: Path) -> None:
+    rows = [",".join(row.split(",")[:1] + row.split(",")[2:]) for row in kenyan_rows(2)]
+    heading = HEADING.replace("client_orderid,", "")
+    noted(program.sheet(rows, "drop/pay.csv", heading), 'reference = "payroll-2026-11"\n')
+    assert program.json("run-folder", folder)["states"] == {"paid": 2}
+    again = program.json("submit", program.sheet(rows, "pay.csv", heading), "--reference", "payroll-2026-11")
+    assert (again["known"], again["sent_this_run"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("expect_rows = 4\n", "4 rows were stated; the sheet has 3."),
+        ('[expect_total]\nKES = "1.00"\n', "KES 1.00 was stated"),
+        ('[expect_total]\nUGX = "100"\n', "the sheet has no UGX row"),
+        ("[expect_total]\nKES = 4501.50\n", "write the amount in quotes"),
+        ('[expect_total]\nKES = "1e3"\n', "is not an amount"),
+        ('[expect_total]\nkes = "4501.50"\n', "expect_total"),
+        ('worksheet = "x"\n', "worksheet is not a known key"),
+        ("expect_row = 3\n", "did you mean expect_rows?"),
+        ("expect_rows = -1\n", "expect_rows"),
+        ('reference = ""\n', "reference"),
+        ("reference = \n", "is not TOML"),
+        ("# " + "x" * 70_000, "too long"),
+    ],
+)
+def test_a_sheet_with_a_wrong_note_is_refused_whole_in_a_sentence(
+    program: Program, folder: Path, note: str, said: str
+) -> None:
+    noted(program.sheet(kenyan_rows(3), "drop/pay.csv"), note)
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["sent_this_run"], program.record()) == (3, 0, [])
+    assert said in summary["sheets"][0]["message"]
+    assert said in answer(folder)
+    assert names(folder, "refused") == ["pay.csv", "pay.csv.toml", "pay.refused.txt", "pay.summary.json"]
+
+
+def test_a_note_that_is_a_link_or_a_folder_is_refused(program: Program, folder: Path) -> None:
+    outside = program.home / "note.toml"
+    outside.write_text("expect_rows = 3\n")
+    (folder / "a.csv.toml").symlink_to(outside)
+    os.utime(folder / "a.csv.toml", OLD, follow_symlinks=False)
+    noted(program.sheet(kenyan_rows(3), "drop/a.csv"), None)
+    summary = program.json("run-folder", folder)
+    assert summary["exit_code"] == 3
+    assert "a.csv.toml is not TOML" in answer(folder)
+    assert outside.exists()
+
+
+def test_a_sheet_whose_note_is_still_being_written_is_left_alone(program: Program, folder: Path) -> None:
+    sheet = noted(program.sheet(kenyan_rows(1), "drop/a.csv"), "")
+    (folder / "a.csv.toml").write_text("expect_rows = 1\n")  # now
+    other = noted(program.sheet(kenyan_rows(1, prefix="B"), "drop/b.csv"), None)
+    (folder / "b.csv.toml.part").write_text("expect")
+    assert program.json("run-folder", folder)["sheets"] == []
+    assert sheet.exists()
+    assert other.exists()
+    assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 1}
+
+
+def test_an_unreadable_sheet_is_answered_with_a_text(program: Program, folder: Path) -> None:
+    torn = folder / "torn.csv"
+    torn.write_text('country,amount\n"KE,1\n')
+    noted(torn, None)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    said = answer(folder)
+    assert said.startswith("torn.csv was refused. Nothing of it was sent")
+    (summary,) = program.json("run-folder", folder)["sheets"] or [None]
+    assert summary is None  # it is taken once
+
+
+def test_a_sheet_with_defects_is_answered_with_its_rejects(program: Program, folder: Path) -> None:
+    bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
+    noted(program.sheet([bad], "drop/bad.csv"), "")
+    program.json("run-folder", folder)
+    (rejects,) = (folder / "refused").glob("*.rejects.csv")
+    assert not list((folder / "refused").glob("*.refused.txt"))
+    assert read_csv(rejects)[0]["client_orderid"] == "BAD-1"
+
+
+def test_a_claimed_sheet_keeps_the_note_that_a_crash_left_behind(program: Program, folder: Path) -> None:
+    """The crash fell after the sheet was claimed and before the note was taken away."""
+    assert program.json("run-folder", folder)["sheets"] == []
+    (working,) = folder.glob("working-*")
+    claimed = "20261122T050000000000Z-pay.csv"
+    program.sheet(kenyan_rows(1), f"drop/{working.name}/{claimed}")
+    for path in (working / f"{claimed}.toml", folder / "pay.csv.toml"):
+        path.write_text("expect_rows = 2\n")
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    assert program.record() == []
+    assert not (folder / "pay.csv.toml").exists()
+
+
+def test_an_empty_note_says_nothing() -> None:
+    assert parse_cover_note(b"", "a.toml") == CoverNote()
+    with pytest.raises(SheetError, match="not TOML"):
+        parse_cover_note(b"\xff", "a.toml")

@@ -1,0 +1,248 @@
+"""What proves a notification, and what is asked about at once where nothing does: real processes and sockets."""
+
+import base64
+import hashlib
+import hmac
+import json
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from tests.cli.listening import answers, heard, kept, merchant_and_gateway, started, until
+from tests.cli.program import Program, kenyan_rows
+from tests.cli.test_listen import APPROVED, call, log_of, set_up
+
+SECRET = b"a secret of enough bytes"
+HEADER_HMAC = """
+authenticity = "header-hmac"
+hash_algorithm = "hmac-sha256"
+header = "X-Signature"
+header_encoding = "hex"
+header_prefix = "sha256="
+secret_file = "secret.txt"
+"""
+HEADER_RSA = """
+authenticity = "header-rsa"
+hash_algorithm = "rsa-sha256"
+header = "X-Signature"
+header_encoding = "base64"
+public_key_file = "gateway.pem"
+"""
+SHA1 = """
+authenticity = "shared-secret-hash"
+hash_algorithm = "sha1"
+hash_fields = ["status", "client_orderid", "{secret}"]
+hash_field = "control"
+secret_file = "secret.txt"
+"""
+ENQUIRY = '\n[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\n'
+ASKS = f'on_unproven = "refresh"\n{ENQUIRY}'
+KEY = rsa.generate_private_key(65537, 2048)
+BODY = json.dumps(APPROVED).encode()
+
+
+def public_pem() -> bytes:
+    return KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+@contextmanager
+def listening(program: Program, port: int) -> Iterator[None]:
+    with started(program, "listen", config=program.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        yield
+        listener.send_signal(signal.SIGTERM)
+        assert listener.wait(30) == 0
+
+
+def hmac_header(body: bytes) -> str:
+    return "sha256=" + hmac.new(SECRET, body, "sha256").hexdigest()
+
+
+def rsa_header(body: bytes) -> str:
+    return base64.b64encode(KEY.sign(body, padding.PKCS1v15(), hashes.SHA256())).decode()
+
+
+@pytest.mark.parametrize(("section", "made"), [(HEADER_HMAC, hmac_header), (HEADER_RSA, rsa_header)])
+@pytest.mark.parametrize("content_type", ["application/json", "text/json", "application/vnd.gateway+json"])
+def test_a_header_over_the_raw_body_moves_the_row_and_is_kept(
+    program: Program, section: str, made: object, content_type: str
+) -> None:
+    assert callable(made)
+    port = set_up(program, section)
+    (program.home / "gateway.pem").write_bytes(public_pem())
+    sheet = program.sheet(kenyan_rows(1, amount="9002"))
+    assert program.json("submit", sheet)["states"] == {"accepted": 1}
+    with listening(program, port):
+        assert call(port, body=BODY + b" ", Content_Type=content_type, X_Signature=made(BODY)) == 200
+        until(lambda: kept(program) == {"forged": 1}, "the forged one was not taken in")
+        assert program.json("status", sheet)["states"] == {"accepted": 1}
+        headers = {"X_Signature": made(BODY), "X_Request_Id": "r-17", "Cookie": "private"}
+        assert call(port, body=BODY, Content_Type=content_type, **headers) == 200
+        until(lambda: kept(program) == {"forged": 1, "moved": 1}, "not taken in")
+    assert program.json("status", sheet)["states"] == {"paid": 1}
+    with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
+        ((content,),) = connection.execute("SELECT content FROM evidence WHERE finding = 'moved'")
+    headers_kept = dict(json.loads(content)["headers"])
+    assert headers_kept["x-signature"] == made(BODY)
+    assert headers_kept["x-request-id"] == "r-17"
+    assert "private" not in content
+    assert program.json("verify")["exit_code"] == 0
+
+
+def test_json_without_a_type_is_read(program: Program) -> None:
+    port = set_up(program, HEADER_HMAC)
+    sheet = program.sheet(kenyan_rows(1, amount="9002"))
+    program.json("submit", sheet)
+    with listening(program, port):
+        assert call(port, body=BODY, X_Signature=hmac_header(BODY)) == 200
+        until(lambda: kept(program) == {"moved": 1}, "not taken in")
+
+
+BEHAVIOUR = """
+[default]
+status = "processing"
+
+[enquiry]
+later = { processing = "approved" }
+
+[[notification]]
+status = "approved"
+order_id = "PAY-1"
+
+[[notification]]
+status = "declined"
+order_id = "PAY-2"
+"""
+
+
+def test_the_gateway_is_asked_at_once_about_what_nothing_proves_and_its_answer_counts(program: Program) -> None:
+    """Also about a lie: the gateway says that PAY-2 was paid."""
+    with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ASKS) as (port, callbacks):
+        with listening(program, port):
+            sheet = program.sheet(kenyan_rows(3))
+            program.json("submit", sheet)
+            until(lambda: heard(callbacks).total() == 2, "the sandbox was not heard")
+            until(lambda: kept(program)["moved"] == 2, f"kept: {kept(program)}; {log_of(program)}")
+        status = program.json("status", sheet)
+        assert status["states"] == {"paid": 2, "accepted": 1}  # nobody spoke of the third
+        assert status["evidence_waiting"] == []
+        assert kept(program) == {"to_confirm": 2, "moved": 2}
+        assert program.json("verify")["exit_code"] == 0
+    with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
+        sources = connection.execute("SELECT source, finding FROM evidence WHERE source <> 'reply' ORDER BY 1, 2")
+        assert list(sources) == [("enquiry", "moved")] * 2 + [("notification", "to_confirm")] * 2
+
+
+def test_the_answer_reaches_a_run_that_holds_the_journal(program: Program) -> None:
+    slow = BEHAVIOUR.replace('status = "processing"\n\n[enquiry]', 'status = "processing"\ndelay_s = 0.3\n\n[enquiry]')
+    with merchant_and_gateway(program, behaviour=slow, notifications=ASKS) as (port, _), listening(program, port):
+        run = program.start("submit", program.sheet(kenyan_rows(60)), "--concurrency", "1")
+        until(lambda: kept(program)["moved"] == 2 or run.poll() is not None, "the run took nothing in")
+        assert run.poll() is None, "the run ended before it took the answers in"
+        run.send_signal(signal.SIGTERM)
+        run.communicate()
+    assert kept(program)["moved"] == 2
+
+
+def test_what_waited_before_the_listener_could_ask_is_asked_about_when_it_starts(program: Program) -> None:
+    with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ENQUIRY) as (port, callbacks):
+        sheet = program.sheet(kenyan_rows(1))
+        with listening(program, port):
+            program.json("submit", sheet)
+            until(lambda: heard(callbacks).total() == 1, "the sandbox was not heard")
+            until(lambda: kept(program).total() == 1, "not taken in")
+        assert kept(program) == {"to_confirm": 1}
+        text = program.config.read_text()
+        program.config.write_text(text.replace("[notifications]\n", '[notifications]\non_unproven = "refresh"\n'))
+        with listening(program, port):
+            until(lambda: kept(program)["moved"] == 1, f"kept: {kept(program)}; {log_of(program)}")
+        assert program.json("status", sheet)["states"] == {"paid": 1}
+
+
+def test_a_hash_of_the_gateways_own_is_a_reason_to_ask_and_moves_nothing(program: Program) -> None:
+    control = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()
+    body = json.dumps({**APPROVED, "amount": "1500.50", "control": control}).encode()
+    plain = BEHAVIOUR.partition("[[notification]]")[0]
+    with merchant_and_gateway(program, behaviour=plain, notifications=SHA1) as (port, _):
+        sheet = program.sheet(kenyan_rows(1))
+        program.json("submit", sheet)
+        with listening(program, port):
+            assert call(port, body=body, Content_Type="application/json") == 200
+            until(lambda: kept(program).total() == 1, "not taken in")
+        assert kept(program) == {"to_confirm": 1}
+        assert program.json("status", sheet)["states"] == {"accepted": 1}
+        program.config.write_text(program.config.read_text() + ASKS)
+        with listening(program, port):
+            until(lambda: kept(program)["moved"] == 1, f"kept: {kept(program)}; {log_of(program)}")
+        assert program.json("status", sheet)["states"] == {"paid": 1}
+
+
+def test_without_an_enquiry_profile_nothing_is_asked_and_the_listener_says_so(program: Program) -> None:
+    port = set_up(program, 'on_unproven = "refresh"\n')
+    sheet = program.sheet(kenyan_rows(1, amount="9002"))
+    program.json("submit", sheet)
+    with listening(program, port):
+        assert call(port, body=BODY, Content_Type="application/json") == 200
+        until(lambda: kept(program) == {"to_confirm": 1}, "not taken in")
+    assert "does not say status_enquiry.profile" in log_of(program)
+    assert program.json("status", sheet)["exit_code"] == 5
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "said"),
+    [
+        (HEADER_HMAC.replace('header = "X-Signature"', ""), None, "also needs notifications.header."),
+        (HEADER_HMAC.replace('header_encoding = "hex"', ""), None, "also needs notifications.header_encoding."),
+        (HEADER_HMAC.replace('"hmac-sha256"', '"sha256"'), None, "hash_algorithm hmac-sha256 or hmac-sha512"),
+        (HEADER_HMAC.replace('"hex"', '"base32"'), None, "header_encoding"),
+        (HEADER_HMAC.replace("X-Signature", "X Signature"), None, "notifications.header"),
+        (HEADER_HMAC + 'hash_field = "control"\n', None, "hash_field is not used by authenticity"),
+        (HEADER_HMAC, lambda home: (home / "secret.txt").write_text("short"), "shorter than 16 bytes"),
+        (HEADER_HMAC.replace('secret_file = "secret.txt"', ""), None, "notifications.secret_file"),
+        (HEADER_RSA, None, "gateway.pem: no such file"),
+        (HEADER_RSA, lambda home: (home / "gateway.pem").write_text("junk"), "holds no public key"),
+        (HEADER_RSA, lambda home: _written(home / "gateway.pem", 0o666), "open to changes by others"),
+        (HEADER_RSA.replace('public_key_file = "gateway.pem"', ""), None, "also needs notifications.public_key_file."),
+        (SHA1.replace(', "{secret}"', ""), None, "lacks {secret}"),
+        ('authenticity = "header-dsa"\n', None, "notifications.authenticity"),
+        ('on_unproven = "ignore"\n', None, "notifications.on_unproven"),
+    ],
+)
+def test_what_is_not_configured_well_is_refused_in_a_sentence(
+    program: Program, section: str, change: object, said: str
+) -> None:
+    set_up(program, section)
+    if callable(change):
+        change(program.home)
+    refused = program.run("listen")
+    assert (refused.exit_code, "Traceback" in refused.stderr) == (2, False)
+    assert said in refused.stderr
+
+
+def _written(path: Path, mode: int) -> None:
+    path.write_bytes(public_pem())
+    path.chmod(mode)
+
+
+def test_a_key_in_a_variable_is_used_and_doctor_knows_it(program: Program) -> None:
+    set_up(program, HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"'))
+    said = program.run("doctor", PAYGW_GATEWAY_KEY=public_pem().decode()).stdout
+    assert "checked by header-rsa" in said
+    assert "PAYGW_GATEWAY_KEY sets nothing" not in said
+
+
+def test_the_sandbox_proves_its_notifications_by_the_configured_header(program: Program) -> None:
+    forging = BEHAVIOUR.replace('status = "declined"', 'status = "declined"\nforged = true')
+    with merchant_and_gateway(program, behaviour=forging, notifications=HEADER_HMAC) as (port, callbacks):
+        with listening(program, port):
+            sheet = program.sheet(kenyan_rows(2))
+            program.json("submit", sheet)
+            until(lambda: heard(callbacks).total() == 2, "the sandbox was not heard")
+            until(lambda: kept(program).total() == 2, "not taken in")
+        assert kept(program) == {"moved": 1, "forged": 1}

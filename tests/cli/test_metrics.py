@@ -1,0 +1,158 @@
+"""Metrics are gauges of the journal: what needs a person stays until a person has settled it."""
+
+import os
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+
+SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
+
+
+@pytest.fixture
+def measured(program: Program) -> Program:
+    program.config.write_text(f'{sandbox_toml()}\n[reporting]\nmetrics = "paygw.prom"\n')
+    (program.home / "drop").mkdir()
+    return program
+
+
+def gauges(program: Program) -> dict[str, float]:
+    """Return name and labels -> value, read by the rules of the text format."""
+    found: dict[str, float] = {}
+    helped, typed = set(), set()
+    for line in (program.home / "paygw.prom").read_text().splitlines():
+        if line.startswith("# HELP "):
+            helped.add(line.split()[2])
+        elif line.startswith("# TYPE "):
+            assert line.split()[3] == "gauge"
+            typed.add(line.split()[2])
+        else:
+            sample = SAMPLE.fullmatch(line)
+            assert sample is not None, line
+            name, labels, value = sample.groups(default="")
+            assert name in helped & typed
+            assert f"{name}{labels}" not in found
+            found[f"{name}{labels}"] = float(value)
+    return found
+
+
+def rows(program: Program) -> dict[str, int]:
+    """Return the rows by state, those that are none left out."""
+    found = {key: value for key, value in gauges(program).items() if key.startswith("paygw_rows")}
+    return {key.split('"')[1]: int(value) for key, value in found.items() if value}
+
+
+def tick(program: Program, *sheets: list[str]) -> int:
+    """Run the folder as cron does."""
+    for number, sheet in enumerate(sheets):
+        path = program.sheet(sheet, f"drop/{number}-{time.monotonic_ns()}.csv")
+        os.utime(path, (1, 1))
+    return program.run("run-folder", program.home / "drop").exit_code
+
+
+def test_an_empty_tick_forgets_no_row_in_doubt(measured: Program) -> None:
+    assert tick(measured, [*kenyan_rows(2, amount="100"), *kenyan_rows(1, amount="9007", prefix="LOST")]) == 5
+    before = gauges(measured)
+    assert rows(measured) == {"paid": 2, "in_doubt": 1}
+    assert tick(measured) == 0
+    assert rows(measured) == {"paid": 2, "in_doubt": 1}
+    after = gauges(measured)
+    oldest = "paygw_oldest_in_doubt_timestamp_seconds"
+    assert after[oldest] == before[oldest] > 0
+    assert after['paygw_amount{currency="KES",state="in_doubt"}'] == 9007
+    assert after['paygw_run_exit_code{command="run-folder"}'] == 0
+
+
+def test_the_oldest_row_in_doubt_is_the_one_that_was_sent_first(measured: Program) -> None:
+    tick(measured, kenyan_rows(1, amount="9007", prefix="FIRST"))
+    (first,) = (measured.home / "drop" / "done").glob("*.reconciliation.csv")
+    sent = datetime.fromisoformat(read_csv(first)[0]["first_sent_at"])
+    tick(measured, kenyan_rows(1, amount="9007", prefix="SECOND"))
+    assert gauges(measured)["paygw_oldest_in_doubt_timestamp_seconds"] == int(sent.timestamp())
+
+
+def test_a_row_in_doubt_that_is_settled_is_none_any_more(measured: Program) -> None:
+    sheet = measured.sheet(kenyan_rows(1, amount="9007"))
+    measured.json("submit", sheet)
+    measured.json("resolve", sheet, "--row", "2", "--as", "paid", "--evidence", "their support said so")
+    tick(measured)
+    assert rows(measured) == {"paid": 1}
+    assert gauges(measured)["paygw_oldest_in_doubt_timestamp_seconds"] == 0
+
+
+def test_every_state_is_there_and_a_row_of_two_batches_counts_once(measured: Program) -> None:
+    first = kenyan_rows(2, amount="100")
+    bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
+    measured.json("submit", measured.sheet(first))
+    more = [*first, *kenyan_rows(1, amount="9001", prefix="NO"), *kenyan_rows(1, amount="9002", prefix="OPEN"), bad]
+    measured.json("submit", measured.sheet(more, "more.csv"), "--skip-invalid")
+    assert rows(measured) == {"paid": 2, "rejected": 1, "accepted": 1, "invalid": 1}
+    named = {key for key in gauges(measured) if key.startswith("paygw_rows")}
+    states = ("invalid", "ready", "in_doubt", "accepted", "paid", "rejected", "returned")
+    assert named == {f'paygw_rows{{state="{state}"}}' for state in states}
+    assert gauges(measured)['paygw_amount{currency="KES",state="paid"}'] == 200
+    assert gauges(measured)['paygw_amount{currency="KES",state="returned"}'] == 0
+
+
+def test_each_command_keeps_its_last_exit_code_and_its_last_success(measured: Program) -> None:
+    sheet = measured.sheet(kenyan_rows(1, amount="100"))
+    began = int(time.time())
+    assert measured.run("submit", sheet).exit_code == 0
+    succeeded = gauges(measured)['paygw_run_last_success_timestamp_seconds{command="submit"}']
+    assert began <= succeeded <= time.time()
+    assert measured.run("submit", measured.home / "absent.csv").exit_code == 3
+    assert tick(measured) == 0
+    found = gauges(measured)
+    assert found['paygw_run_exit_code{command="submit"}'] == 3
+    assert found['paygw_run_exit_code{command="run-folder"}'] == 0
+    assert found['paygw_run_last_success_timestamp_seconds{command="submit"}'] == succeeded
+    assert found['paygw_run_end_timestamp_seconds{command="submit"}'] >= succeeded
+    assert found['paygw_run_sent_rows{command="submit"}'] == 0
+
+
+def test_a_command_that_never_succeeded_has_no_last_success(measured: Program) -> None:
+    measured.run("submit", measured.home / "absent.csv")
+    assert 'paygw_run_last_success_timestamp_seconds{command="submit"}' not in gauges(measured)
+
+
+def test_figures_of_a_journal_that_cannot_be_read_stay(measured: Program) -> None:
+    tick(measured, kenyan_rows(1, amount="9007"))
+    measured.journal.rename(measured.home / "elsewhere")
+    measured.journal.write_bytes(b"no database" * 100)
+    measured.journal.chmod(0o600)
+    assert tick(measured) == 7
+    assert rows(measured) == {"in_doubt": 1}
+    assert gauges(measured)['paygw_run_exit_code{command="run-folder"}'] == 7
+
+
+def test_two_commands_that_end_together_lose_nothing(measured: Program) -> None:
+    """One waits for the journal of the other, and both write the file when they end."""
+    sheet = measured.sheet(kenyan_rows(1, amount="100"))
+    runs = [measured.start("submit", sheet, "--wait"), measured.start("run-folder", "drop", "--wait")]
+    for run in runs:
+        run.communicate()
+    assert [run.returncode for run in runs] == [0, 0]
+    found = gauges(measured)
+    assert found['paygw_run_exit_code{command="submit"}'] == 0
+    assert found['paygw_run_exit_code{command="run-folder"}'] == 0
+
+
+def test_a_file_of_an_earlier_version_is_read_without_its_figures(measured: Program) -> None:
+    (measured.home / "paygw.prom").write_text(
+        "# HELP paygw_batch_rows Rows.\n# TYPE paygw_batch_rows gauge\n"
+        'paygw_batch_rows{command="submit",state="paid"} 7\npaygw_run_exit_code{command="retry"} 4\n'
+    )
+    tick(measured)
+    found = gauges(measured)
+    assert found['paygw_run_exit_code{command="retry"}'] == 4
+    assert not [key for key in found if key.startswith("paygw_batch_rows")]
+
+
+def test_names_of_sheets_and_people_are_in_no_figure(measured: Program) -> None:
+    tick(measured, kenyan_rows(1, amount="9007"))
+    text = Path(measured.home / "paygw.prom").read_text()
+    assert not re.search("Wanjiku|PAY-|csv|2547", text)

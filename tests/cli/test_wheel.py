@@ -1,0 +1,62 @@
+"""From `pip install` of the wheel to a paid sheet."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import HEADING, kenyan_rows, read_csv
+from tests.cli.wheels import ROOT, build_wheel, install
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of a fresh virtual environment with the wheel in it."""
+    place = tmp_path_factory.mktemp("installed")
+    return install(build_wheel(place), place / "venv")
+
+
+def run(programs: Path, home: Path, *words: str) -> dict[str, Any]:
+    """Run the installed program in the empty directory of a new user, and return its JSON."""
+    environ = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    command = [str(programs / "paygw-batch"), "--json", *words]
+    done = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == summary["exit_code"], done.stderr
+    return summary
+
+
+def test_the_wheel_is_what_runs(programs: Path, tmp_path: Path) -> None:
+    where = "import paygw_batch, sys; print(paygw_batch.__file__)"
+    done = subprocess.run([programs / "python", "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert str(programs.parent) in done.stdout
+    assert str(ROOT) not in done.stdout
+
+
+def test_a_fresh_environment_pays_a_sandbox_sheet_with_init_and_one_more_command(
+    programs: Path, tmp_path: Path
+) -> None:
+    made = run(programs, tmp_path, "init", "--sandbox")
+    assert made["exit_code"] == 0
+    paid = run(programs, tmp_path, *made["message"].partition("paygw-batch ")[2].split())
+    assert (paid["exit_code"], paid["states"]) == (0, {"paid": 14})
+    record = read_csv(Path(made["journal"]["path"]).parent / "sandbox-record.csv")
+    assert len(record) == 14
+
+
+def test_a_sheet_of_the_users_own_is_paid_as_well(programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text("\n".join([HEADING, *kenyan_rows(3)]) + "\n")
+    run(programs, tmp_path, "init", "--sandbox")
+    assert run(programs, tmp_path, "submit", "my.csv")["states"] == {"paid": 3}
+
+
+def test_nothing_is_written_into_the_installed_package(programs: Path, tmp_path: Path) -> None:
+    def files() -> set[Path]:
+        return {path for path in programs.parent.rglob("*") if path.suffix not in {".pyc", ""}}
+
+    before = files()
+    run(programs, tmp_path, "init", "--sandbox")
+    run(programs, tmp_path, "submit", "sandbox-payroll.csv")
+    assert files() == before

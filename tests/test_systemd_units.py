@@ -1,0 +1,78 @@
+"""The shipped systemd units: they may write what the documents configure, and little else is open to them."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+UNITS = DOCS / "systemd"
+SERVICES = sorted(UNITS.glob("*.service"))
+MOST_EXPOSURE = 3.0
+NEEDED = {
+    *("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups"),
+    *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "RestrictNamespaces"),
+    *("RestrictRealtime", "RestrictSUIDSGID", "LockPersonality"),
+}
+
+
+def keys(unit: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def writable(unit: Path) -> list[Path]:
+    found = keys(unit)
+    paths = [Path(path.removeprefix("-")) for line in found.get("ReadWritePaths", []) for path in line.split()]
+    paths += [Path("/var/log") / name for name in found.get("LogsDirectory", [])]
+    return [*paths, *(Path("/var/lib") / name for name in found["StateDirectory"])]
+
+
+def configured() -> list[Path]:
+    """Return the files that the documents have a run write: log and metrics."""
+    blocks = re.findall(r"```toml\n(.*?)```", (DOCS / "cron.md").read_text(), re.DOTALL)
+    (reporting,) = (tomllib.loads(block)["reporting"] for block in blocks if "[reporting]" in block)
+    return [Path(reporting["log"]), Path(reporting["metrics"])]
+
+
+def test_the_batch_service_may_write_what_the_documents_configure() -> None:
+    allowed = writable(UNITS / "paygw-batch.service")
+    for path in configured():
+        assert any(path.is_relative_to(place) for place in allowed), f"{path} is read-only for the service"
+
+
+def test_the_batch_service_may_write_the_folder_that_it_works_through() -> None:
+    (command,) = keys(UNITS / "paygw-batch.service")["ExecStart"]
+    assert Path(command.split()[-1]) in writable(UNITS / "paygw-batch.service")
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
+def test_all_else_is_closed(unit: Path) -> None:
+    found = keys(unit)
+    assert all(found.get(name) == ["yes"] for name in NEEDED), NEEDED - {n for n in NEEDED if found.get(n) == ["yes"]}
+    assert found["ProtectSystem"] == ["strict"]
+    assert found["CapabilityBoundingSet"] == [""]
+    assert found["SystemCallFilter"] == ["@system-service", "~@privileged"]
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
+def test_no_code_that_our_libraries_make_is_forbidden(unit: Path) -> None:
+    """Polars examines the processor by code that it writes: with this key it could not even be imported."""
+    assert "MemoryDenyWriteExecute" not in keys(unit)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
+def test_the_exposure_is_low(unit: Path) -> None:
+    command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(unit)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)
+    assert found is not None, said.stdout + said.stderr
+    assert float(found[1]) < MOST_EXPOSURE
