@@ -17,7 +17,7 @@ OF_EVERY_SHEET: Mapping[str, FieldKind] = MappingProxyType(
     {COUNTRY_COLUMN: FieldKind.COUNTRY}
     | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
 )
-"""The columns that every operation's sheets may have, whatever its forms, and their kinds."""
+"""The columns that the sheets of all operations may have, and their kinds."""
 
 
 @dataclass(frozen=True, slots=True)

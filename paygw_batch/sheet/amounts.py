@@ -1,4 +1,4 @@
-"""Amounts: exact text, its value as whole minor units, and what to write instead of an amount that cannot be read."""
+"""Reads amounts as exact text, computes whole minor units, and suggests a mended text."""
 
 import polars as pl
 
@@ -28,13 +28,13 @@ def minor_value(column: str, minor_units: int) -> pl.Expr:
 
 
 def readable_amount(column: str) -> pl.Expr:
-    """Return the exact value (four decimals) of whatever can be read as an amount, for totals; null elsewhere."""
+    """Return the exact value (four decimals) of each text that reads as an amount, for totals; null elsewhere."""
     text = pl.col(column)
     return pl.when(text.str.contains(_READABLE)).then(text).cast(pl.Decimal(38, 4))
 
 
 def amount_advice(column: str) -> pl.Expr:
-    """Return what is wrong with an amount that is not plain digits, and what to write: the rest of its sentence."""
+    """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
     text = pl.col(column)
     # Currency words, blanks, quotes and "/=" around and between the digits say nothing about the value.
     core = text.str.replace_all(r"(?i)[a-z]+\.?|/[=-]|[\s'\p{Z}\p{Sc}]", "")

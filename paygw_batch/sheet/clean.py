@@ -1,4 +1,4 @@
-"""Texts made comparable: trimmed, unwrapped, numbers without what people write between digits. Nothing is guessed.
+"""Makes texts comparable: trims and unwraps them, and removes separators from numbers. Nothing is guessed.
 
 Every function works on whole columns and touches only the values that need it: most sheets are clean, and a clean
 column comes back as the very same series.
@@ -23,7 +23,7 @@ _IN_GROUPS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
 """How most numbers with separators look: nothing but blanks and hyphens between digits."""
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
 _NOT_SEPARATED = r"^[\p{Pd}\x{2212}]|\.[0-9]?(?:[^0-9]|$)"
-"""A sign, or a dot that a decimal fraction could follow: what stands there is no separator between groups of digits."""
+"""A sign, or a dot before a possible decimal fraction: neither separates groups of digits."""
 _SEPARATORS = r"[\p{C}\p{Z}\p{Pd}\x{2212}().\[\]]"
 _TRUNK_ZERO_IN_BRACKETS = r"^((?:\+|00)[0-9][0-9 ]{0,5})\(0\)"
 

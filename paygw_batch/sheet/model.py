@@ -1,4 +1,4 @@
-"""What reading and validating a sheet comes to. Frames throughout: no Python object per row."""
+"""Holds the results of reading and validating a sheet as frames: no Python object per row."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ LINE_COLUMNS = (
     "phone",
     "purpose",
 )
-"""What the reconciliation shows of a row's own."""
+"""A row's own columns in the reconciliation."""
 
 COUNT_KEYS = ("country", "currency", "valid")
 
@@ -125,7 +125,7 @@ class Sheet:
 
 
 class Headed(Protocol):
-    """What is known of a sheet by its header."""
+    """Describes a sheet by its header."""
 
     @property
     def name(self) -> str:
@@ -141,7 +141,7 @@ class Headed(Protocol):
 
 
 class Deferred:
-    """A frame that is made when it is first asked for: a sheet that is only looked at needs most of them never."""
+    """Builds a frame on first use. `validate` never builds most of them."""
 
     def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
         self._make = make
@@ -200,5 +200,5 @@ class Validated:
 
     @property
     def instructions(self) -> pl.DataFrame:
-        """One line for every valid row: what is sent for it."""
+        """One line for every valid row: its instruction."""
         return self.made.frame

@@ -1,4 +1,4 @@
-"""Phone and wallet numbers: recognised however people write them, and brought to the one form the wire wants."""
+"""Recognises phone and wallet numbers in every way of writing, and writes them in the one form of the wire."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -10,9 +10,9 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, MobileNumbers
 from paygw_batch.sheet.clean import bare
 
 _ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
-"""All that a bank account is written with, whatever an operator's pattern would let pass."""
+"""The characters of a bank account; an operator's pattern allows no other."""
 _HIDDEN = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
-"""What other programs write for a digit that is hidden; the wire gets a * for each."""
+"""Characters of other programs for a hidden digit; the wire gets a * for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class PhoneColumn:
 
     @property
     def is_as_sent(self) -> pl.Expr:
-        """Whether a valid number has the form of the wire already, as far as that is cheap to tell. Never null."""
+        """Whether a valid number surely has the form of the wire already: a cheap question. Never null."""
         n, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)

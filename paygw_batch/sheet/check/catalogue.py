@@ -1,4 +1,4 @@
-"""What every code of a defect or a warning means: a plain label, a sentence, and what a person should do.
+"""Explains each code of a defect or a warning by a plain label, a sentence and a suggestion.
 
 A code is `SUBJECT.WHAT`: the subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
 for `*.WHAT`, whatever the column; `{column}` in a text is its name. The messages of single rows say more,
@@ -18,7 +18,7 @@ ANY_COLUMN = "*"
 
 @dataclass(frozen=True, slots=True)
 class CodeMeaning:
-    """What a code says, in general: `label` a few words, `sentence` what is wrong, `suggestion` what to do."""
+    """Explains a code in general: `label` in a few words, `sentence` the mistake, `suggestion` the next step."""
 
     label: str
     sentence: str
@@ -129,7 +129,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
     }
 )
-"""Code, or `*.WHAT` -> what it means as a defect: a row with one is never sent."""
+"""A code, or `*.` and the end of codes -> its meaning as a defect: a row with a defect is never sent."""
 
 WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
@@ -178,7 +178,7 @@ OF_EVERY_COLUMN = frozenset({"*.float", "*.formula", "*.digits"})
 
 
 def meaning_of(code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS) -> CodeMeaning:
-    """Return what a code means, with the name of its column. Raises `KeyError` for a code that is in no catalogue."""
+    """Return the meaning of a code, with its column's name. Raises `KeyError` for a code that is in no catalogue."""
     subject, _, what = code.partition(".")
     general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{what}"]
     texts = (general.label, general.sentence, general.suggestion)

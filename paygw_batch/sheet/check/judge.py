@@ -1,4 +1,4 @@
-"""Judging a piece of a sheet, country by country: which rows are sound, and what is wrong with the others."""
+"""Runs the checks of each country's schema on a piece of a sheet, and explains the values that fail."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence

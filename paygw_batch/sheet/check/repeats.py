@@ -1,4 +1,4 @@
-"""Rows that repeat each other: order ids that stand twice, payments that look alike."""
+"""Finds rows that repeat each other: order ids used twice, payments that look alike."""
 
 import polars as pl
 
@@ -8,8 +8,8 @@ from paygw_batch.sheet.model import defects_of, no_defects, shown
 _ROWS_NAMED = 6
 
 
-def standing_twice(hashes: pl.DataFrame) -> pl.Series:
-    """Return the `row` of each `hash` that stands twice: of all rows that repeat each other, and of hardly any other.
+def occurring_twice(hashes: pl.DataFrame) -> pl.Series:
+    """Return the `row` of each `hash` that occurs twice: of all rows that repeat each other, and of hardly any other.
 
     Sorting 64-bit hashes and comparing neighbours costs a fraction of comparing texts.
     """
@@ -31,7 +31,8 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
     more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
     said = "{} stands in {} rows ({}{}): give each row an id of its own."
     message = pl.format(said, shown(name), "count", "rows", more)
-    return defects_of(_groups(frame.select("row", name).drop_nulls(), [name]), name, "client_orderid.duplicate", message)
+    repeated = _groups(frame.select("row", name).drop_nulls(), [name])
+    return defects_of(repeated, name, "client_orderid.duplicate", message)
 
 
 def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
@@ -45,7 +46,7 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
 def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
     """Return a warning for every valid line that is like another one, or the same account under another name.
 
-    `lines` need hold no others than those whose payee stands twice.
+    `lines` may leave out every line whose payee occurs once.
     """
     paid = payees_of(lines).with_columns(value=readable_amount("amount"))
     if not paid.height:
@@ -55,7 +56,7 @@ def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return a warning for every row whose account stands under different names."""
+    """Return a warning for every row whose account has different names."""
     # Case, accents, blanks, punctuation and the order of names are no other name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     named = paid.drop_nulls("account_name").with_columns(

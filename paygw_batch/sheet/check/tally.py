@@ -1,7 +1,7 @@
-"""What the rows of a sheet come to together, counted piece by piece: no row of it is kept.
+"""Adds up the rows of a sheet piece by piece, and keeps no row.
 
-What can only be said of rows beside each other (the same order id twice, payments that look alike) is told by 64-bit
-hashes of all of them; the few rows whose hashes stand twice are then looked at themselves.
+Rows that concern each other (the same order id twice, payments that look alike) are found by 64-bit hashes of all
+rows; the few rows whose hashes occur twice are then compared themselves.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,7 +12,7 @@ import polars as pl
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
 from paygw_batch.sheet.check.judge import Failed, Judged, explained
-from paygw_batch.sheet.check.repeats import payees_of, standing_twice
+from paygw_batch.sheet.check.repeats import occurring_twice, payees_of
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
@@ -24,7 +24,7 @@ _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|s
 
 @dataclass(frozen=True, slots=True)
 class _PieceTally:
-    """A piece of a sheet, and what it adds. `ids`, `payees`: `row` and `hash` of what stands there.
+    """Holds the sums of a piece of a sheet. `ids`, `payees`: the `row` and the `hash` of each order id, each payee.
 
     Order ids that differ only in their spelling have one hash.
     """
@@ -58,7 +58,7 @@ class _PieceTally:
         )
 
     def without_rows(self) -> "_PieceTally":
-        """Return what is kept of it."""
+        """Return the sums alone."""
         return replace(self, frame=self.frame.clear(), lines=self.lines.clear())
 
 
@@ -106,7 +106,7 @@ class SheetTally:
 
     @property
     def counts(self) -> pl.DataFrame:
-        """`COUNT_KEYS`, `count`, and the `sum` of what can be read as an amount."""
+        """`COUNT_KEYS`, `count`, and the `sum` of the readable amounts."""
         return pl.concat(piece.counts for piece in self._pieces).group_by(COUNT_KEYS).sum()
 
     @property
@@ -116,13 +116,13 @@ class SheetTally:
 
     @property
     def same_ids(self) -> pl.Series:
-        """The numbers of rows whose order ids may stand twice, in whatever spelling; none is missing."""
-        return standing_twice(pl.concat(piece.ids for piece in self._pieces))
+        """The numbers of all rows whose order ids may occur twice, in any spelling."""
+        return occurring_twice(pl.concat(piece.ids for piece in self._pieces))
 
     @property
     def same_payees(self) -> pl.Series:
-        """The numbers of valid rows whose payees may stand twice; none is missing."""
-        return standing_twice(pl.concat(piece.payees for piece in self._pieces))
+        """The numbers of all valid rows whose payees may occur twice."""
+        return occurring_twice(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> pl.DataFrame:
         """Return those that the file, single values and rows of totals show, in no order."""
@@ -130,12 +130,12 @@ class SheetTally:
         return pl.concat([failed, *(piece.defects for piece in self._pieces)])
 
     def warnings(self) -> pl.DataFrame:
-        """Return what single values show of valid rows, in no order."""
+        """Return the warnings about single values of valid rows, in no order."""
         return explained(one for piece in self._pieces for one in piece.doubtful)
 
 
 def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> SheetTally:
-    """Return what the pieces of a sheet come to, as they are judged. `held` as in `SheetTally`."""
+    """Check the pieces of a sheet and return their tally. `held` as in `SheetTally`."""
     tally = SheetTally(source, held)
     for piece in each(source, lambda piece: _PieceTally.of(piece, judge(piece))):
         tally.add(piece)
@@ -143,7 +143,7 @@ def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collect
 
 
 def counted(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return how many lines share `COUNT_KEYS`, and the sum of whatever can be read as an amount, as `Validated`."""
+    """Return the number of lines that share `COUNT_KEYS`, and the sum of their readable amounts, as `Validated`."""
     is_valid, shown = lines["valid"], lines.select(*COUNT_KEYS, "amount")
     if lines.height and is_valid.all():  # then every amount can be read, and is not asked
         return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("amount").cast(pl.Decimal(38, 4)).sum())

@@ -1,4 +1,4 @@
-"""What is worth a look in a row that is valid: warnings, which refuse nothing."""
+"""Finds warnings in valid rows: a person should look at them, and nothing is refused."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ _DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
 _NO_NAME = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|none|null|nil|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto|idem|dito)[.?!]*$"
 )
-"""What people write where a name is due: nothing with a letter in it, or a word that is nobody's name. Words that are
+"""Texts in place of a name: nothing with a letter in it, or a word that is nobody's name. Words that are
 somewhere a name (`Na`, `No`, `Yes`) are not among them."""
 
 

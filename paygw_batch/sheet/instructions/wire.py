@@ -1,4 +1,4 @@
-"""Valid rows as the wire wants them: the columns of an instruction, and those that the reconciliation shows."""
+"""Makes instructions of valid rows: the fields of a request, and the columns that the reconciliation shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ INSTRUCTION_COLUMNS = (
 )
 """The columns of `journal.port.NewInstruction`, in its order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
-"""What the reconciliation shows of a row in another form, or from other columns, than the sheet's."""
+"""Columns that the reconciliation shows in another form, or from other columns, than the sheet's."""
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
-"""What a valid row's own country makes of it, beside `SHOWN_COLUMNS`."""
+"""Columns that the country makes of a valid row, beside `SHOWN_COLUMNS`."""
 
 _MINOR_DIGITS = 19
 """The most that 64 bits hold."""
@@ -68,7 +68,7 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return the expressions that turn valid, prepared rows of one country into what is sent.
+    """Return the expressions that turn valid, prepared rows of one country into the fields of a request.
 
     Result: `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String).
     """
@@ -94,7 +94,7 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
 
 
 def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], minor: pl.Expr) -> list[pl.Expr]:
-    """Return everything a person decided (country, currency, amount, form, the form's fields), and what is sent.
+    """Return each decision of a person (country, currency, amount, form, its fields), and the fields of the request.
 
     What the configuration fills in is no decision about the payment: the same order is the same content whatever the
     configuration says today. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.

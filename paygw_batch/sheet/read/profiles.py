@@ -11,7 +11,7 @@ from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.read.headings import fold
 
 NOT_OURS = ""
-"""What a heading of a profile stands for in the configuration when it is to stand for nothing."""
+"""The configuration's word for a heading of a profile that means nothing."""
 
 
 def profile_names(data: Path | None = None) -> list[str]:

@@ -42,14 +42,14 @@ class ReadOptions:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What headings mean."""
+        """The meaning of headings."""
         return Vocabulary(self.operation, self.aliases)
 
 
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     """Return the sheet in a .csv, .txt, .tsv, .parquet or .xlsx file, every value as the text it was written as.
 
-    Raises `SheetError` for whatever concerns the file as a whole: missing, not a regular file, empty, too large, not
+    Raises `SheetError` for each problem of the file as a whole: missing, not a regular file, empty, too large, not
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
     file = path.name

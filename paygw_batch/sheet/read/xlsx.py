@@ -1,4 +1,4 @@
-"""Workbooks (.xlsx) as a frame of exact text: which worksheet is meant, where its header is, what is doubtful in it."""
+"""Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes its doubts."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a sheet of payees stands in a workbook. `names`: what each column is called in the sheet's frame."""
+    """Locates a sheet of payees in a workbook. `names`: the name of each column in the sheet's frame."""
 
     worksheet: str
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Content:
-    """What a worksheet holds: rows above its header, the header, and below it frames of `row` and column numbers."""
+    """Holds a worksheet: rows above its header, the header, and below it frames of `row` and column numbers."""
 
     above: list[Row] = field(default_factory=list)
     header: Row | None = None
@@ -178,7 +178,7 @@ def _some(rows: Iterator[Row]) -> list[Row]:
 
 
 def _hidden(rows: Sequence[int]) -> pl.DataFrame:
-    """Return a warning for each hidden row: whoever looked the workbook through has not seen it."""
+    """Return a warning for each hidden row: a person who looked through the workbook has not seen it."""
     sentence = "The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it."
     return as_defects((row, "row", None, "row.hidden", sentence) for row in rows)
 

@@ -38,7 +38,7 @@ class Problem:
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
-    """Write a text as text, whatever it looks like: nothing that a sheet holds becomes a formula here."""
+    """Write a text as text: no value of a sheet becomes a formula here."""
     sheet.cell(row, column, text).data_type = "s"
 
 
@@ -101,7 +101,7 @@ def _free_name(names: Sequence[str]) -> str:
 
 
 def _show_first(book: Workbook, problems: Worksheet) -> None:
-    """Make `problems` the open worksheet, and the only selected one: what is typed goes into all that are selected."""
+    """Make `problems` the open worksheet, and the only selected one: typing changes all that are selected."""
     views = [view for other in book.worksheets for view in other.views.sheetView]
     views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
     for view in views:

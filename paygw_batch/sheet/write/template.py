@@ -31,7 +31,7 @@ _HELP_WIDTHS = (22, 16, 9, 98, 34)
 
 
 def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide]:
-    """Write a template for these countries to `path` (.xlsx or .csv), and return what its columns must hold.
+    """Write a template for these countries to `path` (.xlsx or .csv), and return the guides of its columns.
 
     An .xlsx has cells of text, drop-down lists and a help sheet; a .csv has the headings alone. An existing file is
     never touched: it may be a template that someone has filled in. Raises `OutputError`.
@@ -63,7 +63,7 @@ def _workbook(rules: Sequence[CountryRule], every: Sequence[ColumnGuide]) -> byt
 
 
 def _add_payees(workbook: Any, sheet: Any, every: Sequence[ColumnGuide]) -> None:
-    """Add the headings, and below them nothing but cells of text. What every country needs stands out."""
+    """Add the headings, and below them nothing but cells of text. Columns that every country needs are bold."""
     text = workbook.add_format({"num_format": "@"})
     needed = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
@@ -97,7 +97,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
 
 
 def _add_lists(workbook: Any, payees: Any, every: Sequence[ColumnGuide]) -> None:
-    """Add drop-down lists of the few values that a column can have; they stand on a hidden worksheet."""
+    """Add drop-down lists of the few values that a column can have, on a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
     for place, column in enumerate(_LISTED):
