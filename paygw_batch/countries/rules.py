@@ -102,7 +102,7 @@ class Operation:
     `path` follows the base address and has one place to fill, `{endpoint_id}` (section 4 of the gateway's interface).
     The interface shows no field of a reply but `status`: `reply` has the names that may occur beside it. `command` is
     the one that runs a sheet of it, `verb` what is done to a row of it, in sentences for a person, `columns` what such
-    a sheet may have, in the order in which a row's defects are told. `amount_forms` are those that the interface shows:
+    a sheet may have, in the order of a row's defects. `amount_forms` are those that the interface shows:
     where there are several, the operator's configuration names one.
     """
 

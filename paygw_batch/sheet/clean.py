@@ -113,7 +113,7 @@ def bare_number(text: pl.Series) -> pl.Series:
     """Return phone and account numbers without separators: `+254 (712) 345-678` becomes `+254712345678`.
 
     Scientific notation is written out where every digit is there (`2.54712345678E+11`); where the spreadsheet has cut
-    the number it stays as it is. So does whatever could be a sign or a decimal fraction.
+    the number it stays as it is. So does a text that could be signed or a decimal fraction.
     """
     return changed(text, ~text.str.contains(_CLEAN_NUMBER), _bare)
 

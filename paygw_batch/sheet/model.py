@@ -78,8 +78,8 @@ def defects_of(
     """Return one defect or warning for each of `rows`; its value is that of the column, unless `value` is another."""
     if not rows.height:
         return no_defects()
-    told = shown(column) if value is None else value
-    found = rows.select("row", column=pl.lit(column), value=told, code=pl.lit(code), message=message)
+    text = shown(column) if value is None else value
+    found = rows.select("row", column=pl.lit(column), value=text, code=pl.lit(code), message=message)
     return found.match_to_schema(DEFECT_SCHEMA)
 
 
@@ -98,10 +98,10 @@ class Sheet:
     """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
 
     The frame of a large file is made when it is first asked for, from the same bytes, or `SheetError` is raised.
-    `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read stands
-    behind it: `pay.xlsx [October]`. Known columns carry their canonical names; `headers` maps each back to the sender's
-    own heading. `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of
-    exactly the parsed bytes.
+    `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read follows
+    in brackets: `pay.xlsx [October]`. Known columns have our names; `headers` maps each back to the sender's heading.
+    `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the
+    parsed bytes.
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
     (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
     spreadsheet has already cut; `warnings` (`DEFECT_SCHEMA`) are what it shows of rows that may well be good.

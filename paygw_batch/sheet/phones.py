@@ -99,7 +99,7 @@ class PhoneColumn:
     def of_another_operator(self, operator: str) -> tuple[pl.Expr, pl.Expr]:
         """Return whether a valid mobile number was first given to another operator, and to which one."""
         operators = self.numbers.operators
-        # Rust takes the first alternative that fits: the longest ones stand first.
+        # Rust takes the first alternative that fits: the longest ones are first.
         starts = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
         start = self._national.str.extract(f"^({starts})")
         owner = start.replace_strict(dict(operators), default=None, return_dtype=pl.String)
@@ -146,7 +146,7 @@ class PhoneColumn:
         n, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
-        # Of one length in all, and by its length alone told from a number in another way of writing.
+        # Of one length in all, and its length alone differs from a number in another way of writing.
         is_told = len(n.national_lengths) == 1 and len(n.trunk_prefix) != len(n.dialling_code)
         sent = self._sent_prefix
         if not sent or not is_told or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:

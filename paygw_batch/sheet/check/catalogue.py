@@ -1,7 +1,7 @@
 """Explains each code of a defect or a warning by a plain label, a sentence and a suggestion.
 
 A code is `SUBJECT.WHAT`: the subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
-for `*.WHAT`, whatever the column; `{column}` in a text is its name. The messages of single rows say more,
+for `*.WHAT` in any column; `{column}` in a text is its name. The messages of single rows say more,
 with the value; these texts are for lists, and the base for a translation. `docs/defects.md` is written from here.
 """
 

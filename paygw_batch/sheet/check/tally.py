@@ -66,7 +66,7 @@ class SheetTally:
     """The pieces of a sheet added up.
 
     `held` names the columns that hold anything at all: the batch's id needs them before the first row is counted in.
-    Where they are not told, the first piece stands for all, and `batch` is None if that was wrong.
+    Without them, those of the first piece are assumed, and `batch` is None if that was wrong.
     """
 
     def __init__(self, source: SheetSource, held: Collection[str] | None) -> None:

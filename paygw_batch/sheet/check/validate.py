@@ -50,7 +50,7 @@ def validate_opened(source: SheetSource, rules: Rules, *, reference: str | None 
 def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Validated:
     derive = "client_orderid" not in source.headers
     if derive and reference is None:
-        source.whole()  # what is wrong with the file itself is told first
+        source.whole()  # a mistake in the file itself is reported first
         raise SheetError(
             f"{source.name} has no column client_orderid.",
             hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS
+from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.amounts import minor_value
@@ -96,8 +96,8 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
 def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], minor: pl.Expr) -> list[pl.Expr]:
     """Return each decision of a person (country, currency, amount, form, its fields), and the fields of the request.
 
-    What the configuration fills in is no decision about the payment: the same order is the same content whatever the
-    configuration says today. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.
+    A value that the configuration fills in is no decision about the payment: the content of an order does not depend on
+    today's configuration. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.
     """
     head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
     if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
@@ -132,7 +132,7 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
     always = field.kind is FieldKind.COUNTRY or (field.name in rule.required and field.name not in rule.defaults)
     if with_default and field.name in rule.defaults:
         value, always = value.fill_null(pl.lit(rule.defaults[field.name])), True
-    if field.kind is FieldKind.TEXT:
+    if KINDS[field.kind].checking is Checking.TEXT:  # all others have neither quotation marks nor backslashes
         value = value.str.replace_all(r'(["\\])', r"\${1}")
     return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
 

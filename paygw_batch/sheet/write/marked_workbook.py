@@ -36,7 +36,7 @@ def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, C
     """Return the workbook `data` with every defect and warning of `validated` marked in its worksheet `place`.
 
     Marks of an earlier copy are taken away first. With it come (row, column) of the worksheet's cells that hold
-    formulas: these have no value in the copy. Raises whatever the library does about a workbook that it cannot carry.
+    formulas: these have no value in the copy. Raises the library's own exceptions about some workbooks.
     """
     with warnings.catch_warnings(action="ignore"):  # of what the library cannot carry: `lost_parts` looks for itself
         book = loaded(data)

@@ -1,6 +1,6 @@
 """Templates: an empty sheet with the columns that some countries ask for, ready to be filled in.
 
-The worksheet of payees is empty, and the examples stand on the help sheet, a line for each column: nothing has to be
+The worksheet of payees is empty, and the examples are on the help sheet, a line for each column: nothing has to be
 deleted before the sheet is submitted, and no example can be paid by mistake. As it is, a template pays nobody.
 """
 
