@@ -46,10 +46,7 @@ ALLOWED = {
 FLOORS = {
     "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
     "gateway": ("signing", "*", "http"),
-    "journal": (
-        "values port evidence_port payment_port spelling_port",
-        *("facts", "guards", "kept_notification", "sqlite", "opening"),
-    ),
+    "journal": ("values port payment_port", "facts", "guards", "kept_notification", "sqlite", "opening"),
     "compose": ("*", "actions"),
     "cli": ("invocation options signals", "screen", "runs", "commands", "main start"),
 }

@@ -79,7 +79,7 @@ def require_approval(
     content = content_of(
         planned,
         endpoint=settings.endpoint(),
-        journal_id=journal.journal_id,
+        journal_id=journal.head().journal_id,
         operation=planned.validated.sheet.operation,
         minor_units=minor_units_of(rules),
     )
@@ -91,4 +91,5 @@ def require_approval(
             hint="Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves.",
         )
     document = read_plan(file)
-    return check_plan(document, content, policy, now(), used=journal.opened_by_plan(document.digest()))
+    opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
+    return check_plan(document, content, policy, now(), used=opened)

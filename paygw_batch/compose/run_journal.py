@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.journal import Tell, open_to_write
 from paygw_batch.errors import HolderKind, InboxDamaged, JournalHeld
-from paygw_batch.journal import InboxReader, Journal, JournalReader, SqliteJournal, inbox_path
+from paygw_batch.journal import Journal, SqliteJournal
 from paygw_batch.run.quarantine_clock import clock_sentences
-from paygw_batch.run.take_in import NotificationReader
 from paygw_batch.settings.configuration import Settings
 
 WAIT_EVERY_S = 0.5
@@ -34,35 +33,24 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
             tell(f"Note: {note}")
         for sentence in clock_sentences(journal, utc_now()):
             tell(f"Note: {sentence}")
-        if interrupted := journal.interrupt(timestamp(utc_now())):
+        if interrupted := journal.conclude_dead(timestamp(utc_now())):
             tell(f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now.")
-        take_in_waiting(intake_of(settings), journal, tell)
+        take_in_waiting(settings, journal, tell)
         yield journal
     finally:
         journal.close()
 
 
-def intake_of(settings: Settings) -> NotificationReader:
-    """Return the reader that takes notifications from the inbox into the journal."""
-    return NotificationReader(settings.journal_path(), settings.words(), utc_now)
-
-
-def take_in_waiting(intake: NotificationReader, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
+def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
     """Take in the notifications that wait. A damaged inbox is reported, and stops nothing: payouts do not need it."""
     try:
-        findings = intake.take(journal)
+        findings = journal.take_in_waiting(settings.words(), at=timestamp(utc_now()))
     except InboxDamaged as error:
         tell(f"Note: {error.message} {error.hint}")
         return
     if findings and not is_quiet:
         told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in sorted(findings.items()))
         tell(f"{findings.total():,} notifications were taken in: {told}.")
-
-
-def waiting_in_inbox(settings: Settings, journal: JournalReader) -> int:
-    """Check the inbox; return how many notifications the journal has not taken in yet. Raises `InboxDamaged`."""
-    with closing(InboxReader(inbox_path(settings.journal_path()))) as inbox:
-        return inbox.verify(journal.inbox_end())
 
 
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:

@@ -5,7 +5,8 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 
 from paygw_batch.errors import InternalError
 
-AMOUNT_PATTERN = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?"
+WHOLE_PATTERN = "(?:0|[1-9][0-9]{0,14})"
+AMOUNT_PATTERN = rf"{WHOLE_PATTERN}(?:\.[0-9]{{1,4}})?"
 """An amount as text: plain digits, no sign, exponent, grouping or leading zero; at most 15 digits before the point."""
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)

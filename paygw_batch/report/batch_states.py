@@ -21,7 +21,8 @@ def summary_of(
 ) -> Summary:
     """Return the summary of a batch whose `tallies` were read already."""
     states = states_of(record, tallies)
-    contradictions, waiting = len(journal.contradictions(record.number)), len(journal.evidence_waiting(record.number))
+    messages = journal.messages(record.number)
+    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     return Summary(
         of_states(states, contradictions=contradictions + waiting),
         end_sentence(record, states, contradictions, waiting),

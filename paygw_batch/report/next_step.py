@@ -249,7 +249,7 @@ def next_steps(
     As of the time at which the batch was opened: a quarantine is named whether it is over or not, and what is written
     twice is the same twice.
     """
-    holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
+    holds, opened = journal.messages(batch.number).holds, datetime.fromisoformat(batch.opened_at)
     steps = {}
     for row in journal.rows(batch.number, numbers=rows):
         hold = holds.get(row.row)

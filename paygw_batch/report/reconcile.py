@@ -39,7 +39,7 @@ def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapp
     `minor_units` says how many decimals each currency has. Raises `InternalError` when rows or amounts do not tie with
     the journal's own: such a file is not written.
     """
-    holds = journal.holds(batch.number)
+    holds = journal.messages(batch.number).holds
     columns = RECONCILED_OF[batch.operation]
     frame = _with_holds(pl.concat(_pieces(journal, batch, minor_units)), holds)
     _check_rows(batch, frame)

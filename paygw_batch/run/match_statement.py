@@ -209,7 +209,7 @@ class StatementReader:
         meaning = self._meaning(line)
         if meaning is None:
             return False
-        ruling = rule(self._claim(line), self._journal.candidates(line.order_id), {_word(line): meaning}, note="")
+        ruling = rule(self._claim(line), self._journal.orders(line.order_id), {_word(line): meaning}, note="")
         return isinstance(ruling, Ruling) and ruling.finding in HOLDING
 
     def _meaning(self, line: StatementLine) -> OutcomeKind | None:
@@ -230,7 +230,7 @@ class StatementReader:
         return frozenset(found)
 
     def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
-        return fitting(self._claim(line), self._journal.candidates(line.order_id))
+        return fitting(self._claim(line), self._journal.orders(line.order_id))
 
     def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowStanding], Sequence[RowStanding]]:
         """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
@@ -333,7 +333,7 @@ class StatementReader:
             return said
         if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
             return _Agrees()
-        if not any(one.sent_order_id for one in self._journal.candidates(line.order_id)):
+        if not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
             sentence = f"Row {clash.sheet_row} was never sent from here; the statement says otherwise. {_DO_NOT_SEND}"
             return StatementDifference(line.line, line.order_id, sentence)
         sentence = (

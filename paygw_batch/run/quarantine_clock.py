@@ -40,14 +40,14 @@ class DateWatch:
         """Keep the difference in the journal, where none was kept yet or it has changed."""
         if self.seen is None:
             return
-        known = journal.clock_seen()
+        known = journal.head().clock
         if known is None or abs(self.seen.ahead_s - known.ahead_s) > NOTED_FROM_S:
-            journal.note_clock(self.seen, at=self.seen.our_time)
+            journal.settle([], note=self.seen)
 
 
 def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float = 0) -> str | None:
     """Return why our clock is wrong by the journal's newest time, or None. `at_most_s` is how far it may be behind."""
-    newest = journal.newest_time()
+    newest = journal.head().newest_time
     if timestamp(now + timedelta(seconds=at_most_s)) >= newest:
         return None
     return f"The clock says {timestamp(now)}, and the newest time in the journal is {newest}: the clock was set back."
@@ -55,7 +55,7 @@ def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float =
 
 def ahead_sentence(journal: JournalReader) -> str | None:
     """Return why our clock is wrong by the gateway's, as it was last noted, or None."""
-    seen = journal.clock_seen()
+    seen = journal.head().clock
     if seen is None or seen.ahead_s <= AHEAD_AT_MOST_S:
         return None
     return (

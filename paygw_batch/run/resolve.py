@@ -73,7 +73,7 @@ def check_settlements(
     """Raise `UsageError`, with a sentence for each, when one of `settlements` may not be made."""
     require_sound_clock(journal, now())
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
-    wrong, held = [], journal.holds(batch.number)
+    wrong, held = [], journal.messages(batch.number).holds
     for settlement in settlements:
         standing = standings.get(settlement.row)
         if standing is None:
@@ -122,4 +122,4 @@ def settle(
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
         fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
         entries.append(Entry(standing.instruction, standing.attempt, fact, at))
-    journal.settle(entries, carried_out=None if carried_out is None else replace(carried_out, at=at))
+    journal.settle(entries, note=None if carried_out is None else replace(carried_out, at=at))

@@ -33,7 +33,7 @@ from paygw_batch.sheet.check.contract import hold_to_contract
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE, in_one_spelling
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
 from paygw_batch.sheet.instructions.pages import to_pages
-from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.model import Validated, as_defects
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,9 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
     reference = reference_of(rows["client_orderid"][0], rows["content"][0]) if rows.height else None
     if reference is None:
         return
-    used = [one for one in journal.references(operation) if spelled_alike(one.reference) == spelled_alike(reference)]
+    spelled = spelled_alike(reference)
+    opened = (one for one in journal.batches() if one.operation == operation and one.reference)
+    used = [one for one in opened if spelled_alike(one.reference) == spelled]
     if not used or any(one.reference == reference for one in used):
         return
     newest = used[-1]
@@ -251,7 +253,7 @@ def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, opera
             "that differs in more than case, width or hyphens."
         )
         lines.append((found.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
-    return _defect_frame(lines)
+    return as_defects(lines)
 
 
 def _paid_before(new: pl.DataFrame, journal: JournalReader, operation: str, *, since: str) -> Sequence[LookAlike]:
@@ -290,7 +292,7 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) ->
             f"({found.opened_at[:10]}): make sure that both are meant."
         )
         lines.append((found.row, "client_orderid", own_id, "row.look_alike", sentence))
-    return _defect_frame(lines)
+    return as_defects(lines)
 
 
 def _is_over(clash: Clash, until: str) -> bool:
@@ -312,9 +314,4 @@ def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine_h: floa
                 f"be paid: --amend may replace it {quarantine_h:g} hours after that."
             )
         lines.append((clash.row, "client_orderid", clash.client_orderid, "client_orderid.conflict", sentence + mend))
-    return _defect_frame(lines)
-
-
-def _defect_frame(lines: Sequence[tuple[int, str, str, str, str]]) -> pl.DataFrame:
-    schema = {"row": pl.UInt32, "column": pl.String, "value": pl.String, "code": pl.String, "message": pl.String}
-    return pl.DataFrame(lines, schema=schema, orient="row")
+    return as_defects(lines)

@@ -7,7 +7,7 @@ from paygw_batch.countries.form_columns import sheet_columns
 
 
 def known_columns() -> tuple[str, ...]:
-    """Return every column that means something to us, in the order in which a row's defects are told."""
+    """Return every column that has a meaning here, in the order in which a row's defects are listed."""
     return tuple(sheet_columns().cleanings)
 
 
@@ -70,7 +70,7 @@ REJECTS_COLUMNS = ("row", "problems")
 HELP_TITLE = "How this sheet is filled in"
 PROBLEMS_TITLE = "What is to be mended in this workbook"
 OUR_WORKSHEETS = (HELP_TITLE, PROBLEMS_TITLE)
-"""What the first cell of a worksheet says that is ours: it is never taken for a sheet of payees, whatever it quotes."""
+"""The first cells of our own worksheets: such a worksheet is never taken for a sheet of payees."""
 
 CUSTOMER_URL = "customer_url"
 """Where the customer of a collection goes to pay: a column of its reconciliation."""

@@ -19,7 +19,6 @@ from paygw_batch.compose.gateway import GatewayAccess, gateway_of
 from paygw_batch.compose.journal import journal_to_read, open_to_write
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
 from paygw_batch.compose.operations import rules_of
-from paygw_batch.compose.run_journal import intake_of
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
@@ -30,11 +29,12 @@ from paygw_batch.listener.keeper import Keeper
 from paygw_batch.listener.listener_app import Limits, ListenerApp
 from paygw_batch.listener.listener_server import LOOPBACK, serve
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.take_in import AT_ONCE, NotificationReader
 from paygw_batch.settings.configuration import Settings
 
 TAKE_IN_EVERY_S = 1.0
 """How often the listener looks whether the journal is free to take in what waits."""
+AT_ONCE = 200
+"""About how many notifications it takes in before it lets go of the journal."""
 AFTER_TROUBLE_S = 30.0
 """How long the listener waits before it tries a journal again that could not be used."""
 
@@ -133,7 +133,7 @@ def _open_inbox(settings: Settings) -> Inbox:
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = journal.inbox_end()
+            taken = journal.head().inbox
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
@@ -145,7 +145,6 @@ class _Taking:
         self._settings = settings
         self._inbox = inbox
         self._screen = screen
-        self._intake: NotificationReader = intake_of(settings)
         self._taken = -1
         self._told = ""
 
@@ -174,9 +173,10 @@ class _Taking:
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
-                journal.interrupt(timestamp(utc_now()))
-                self.findings += self._intake.take(journal, at_most=AT_ONCE)
-                self._taken, _ = journal.inbox_end()
+                journal.conclude_dead(timestamp(utc_now()))
+                now = timestamp(utc_now())
+                self.findings += journal.take_in_waiting(self._settings.words(), at=now, at_most=AT_ONCE)
+                self._taken, _ = journal.head().inbox
         except JournalHeld:
             return True
         except JournalError as error:

@@ -6,7 +6,6 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.journal import journal_to_read
-from paygw_batch.compose.run_journal import waiting_in_inbox
 from paygw_batch.report.summary import ExitCode, Summary
 
 
@@ -20,8 +19,8 @@ def command(invocation: Invocation) -> None:
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
-        counted = {**journal.verify(), "notifications_waiting": waiting_in_inbox(settings, journal)}
-        contradictions = len(journal.contradictions())
+        counted = journal.verify()
+        contradictions = len(journal.messages().contradictions)
     screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
     if contradictions:

@@ -16,6 +16,7 @@ from paygw_batch.journal import (
     JournalReader,
     RowStanding,
     StateTally,
+    TallyKind,
     WaitingEvidence,
 )
 from paygw_batch.report.batch_states import counted_once, states_of, summary_of, totals_of
@@ -63,7 +64,8 @@ def batch_status(
 ) -> BatchStatus:
     """Return the state of a batch, with `limit` rows that need a person at the most (None: all)."""
     now, batch = utc_now(), record.number
-    tallies, holds = journal.tallies(batch), journal.holds(batch)
+    tallies, messages = journal.tallies(batch), journal.messages(batch)
+    holds = messages.holds
     verb, quarantine_h = load_operation(record.operation).verb, settings.submission.quarantine_h
     needing, rows = _needing_person(journal, batch, tallies, holds, now, only_doubt=only_doubt, limit=limit)
 
@@ -78,9 +80,9 @@ def batch_status(
         summary_of(journal, record, tallies, minor_units_by_currency()),
         needing,
         [about(row) for row in rows],
-        dict(journal.evidence_counts(batch)),
-        journal.evidence_waiting(batch),
-        journal.contradictions(batch),
+        dict(messages.counts),
+        messages.waiting,
+        messages.contradictions,
     )
 
 
@@ -176,17 +178,17 @@ def journal_status(journal: JournalReader) -> JournalStatus:
         batches,
         {state: counts[state] for state in STATES if counts[state]},
         totals_of(once, minor_units_by_currency()),
-        dict(journal.evidence_counts()),
+        dict(journal.messages().counts),
     )
 
 
 def _listed(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
-    tallies = journal.tallies(record.number)
+    tallies, messages = journal.tallies(record.number), journal.messages(record.number)
     return ListedBatch(
         record,
         tallies,
-        journal.known_tallies(record.number),
+        journal.tallies(record.number, kind=TallyKind.KNOWN),
         states_of(record, tallies),
-        len(journal.contradictions(record.number)) + len(journal.evidence_waiting(record.number)),
+        len(messages.contradictions) + len(messages.waiting),
         now - datetime.fromisoformat(record.opened_at),
     )

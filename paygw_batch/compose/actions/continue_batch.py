@@ -13,7 +13,7 @@ from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.signing import signer_key
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader, TallyKind
 from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence
 from paygw_batch.run.resolve import left_until
 from paygw_batch.settings.configuration import Settings
@@ -41,7 +41,7 @@ def continued_batch(
 def unfinished_batch(journal: JournalReader) -> BatchRecord:
     """Return the one batch that has rows to send, or the newest one where none has. Raises `UsageError`."""
     records = journal.batches()
-    found = [record for record in records if journal.due_counts(record.number)]
+    found = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
     if len(found) == 1:
         return found[0]
     if not found and records:

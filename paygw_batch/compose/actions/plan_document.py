@@ -63,7 +63,7 @@ def prepare_plan(
     content = content_of(
         plan,
         endpoint=settings.endpoint(),
-        journal_id=journal.journal_id,
+        journal_id=journal.head().journal_id,
         operation=asked.operation,
         minor_units=minor_units,
     )

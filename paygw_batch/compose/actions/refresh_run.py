@@ -10,7 +10,7 @@ from paygw_batch.compose.actions.send import Task, real_world
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.compose.operations import as_answered, minor_units_of
-from paygw_batch.compose.run_journal import intake_of, take_in_waiting
+from paygw_batch.compose.run_journal import take_in_waiting
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Candidate, Claim, EvidenceSource, Finding
 from paygw_batch.countries.load import load_enquiry, load_operation
@@ -55,7 +55,7 @@ async def following_up(
         if not settings.journal_path().exists():
             return []
         with journal_to_read(settings, must_be_known=True) as journal:
-            return journal.candidates(order_id)
+            return journal.orders(order_id)
 
     async with GatewayClient(connection.transport) as client:
         follow_up = FollowUp(
@@ -83,16 +83,15 @@ def _doubts(settings: Settings) -> Sequence[Claim]:
     with journal_to_read(settings, must_be_known=True) as journal:
         waiting = [
             one
-            for one in journal.evidence_waiting()
+            for one in journal.messages().waiting
             if one.source is EvidenceSource.NOTIFICATION and one.finding is Finding.TO_CONFIRM
         ]
-        found = [candidate for one in waiting for candidate in journal.candidates(one.client_orderid)]
+        found = [candidate for one in waiting for candidate in journal.orders(one.client_orderid)]
     return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
 
 
 async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     section = task.settings.status_enquiry
-    intake = intake_of(task.settings)
     dates = DateWatch(utc_now)
     async with GatewayClient(task.connection.transport) as client:
         one = Refresh(
@@ -103,7 +102,7 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            take_in=lambda: take_in_waiting(intake, task.journal, tell, is_quiet=True),
+            take_in=lambda: take_in_waiting(task.settings, task.journal, tell, is_quiet=True),
         )
         watch(one)
         refreshed = await one.run()

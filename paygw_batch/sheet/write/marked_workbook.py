@@ -1,4 +1,4 @@
-"""Marking a sender's own workbook: red cells with comments, and a worksheet that lists every problem and leads to it.
+"""Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
 Everything else stays where it was. Nothing that is read from an unmended cell may change by it: a cell that was wrong
 must not become one that can be paid because its type or its format is another. Whoever writes the copy out reads it
@@ -29,14 +29,14 @@ MOST_COMMENTS = 5_000
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
 _OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
-"""How our part of a comment begins: the sender's own stands before it, and stays when ours is taken away again."""
+"""The beginning of our part of a comment: the sender's part is before it, and stays when ours is removed."""
 
 
 def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, Collection[tuple[int, int]]]:
     """Return the workbook `data` with every defect and warning of `validated` marked in its worksheet `place`.
 
     Marks of an earlier copy are taken away first. With it come (row, column) of the worksheet's cells that hold
-    formulas: these have no value in the copy. Raises whatever the library does about a workbook that it cannot carry.
+    formulas: these have no value in the copy. Raises the library's own exceptions about some workbooks.
     """
     with warnings.catch_warnings(action="ignore"):  # of what the library cannot carry: `lost_parts` looks for itself
         book = loaded(data)
@@ -56,7 +56,7 @@ def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
 
 
 def _findings(validated: Validated, place: Place) -> list[Problem]:
-    """Return all findings by row. What concerns a whole row is shown at its country."""
+    """Return all findings by row. A finding about a whole row is shown at its country."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
@@ -81,7 +81,7 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Take away what an earlier copy was marked with."""
+    """Remove the marks of an earlier copy."""
     for other in list(book.worksheets):
         if str(other["A1"].value).startswith(PROBLEMS_TITLE) and other is not sheet:
             book.remove(other)
@@ -110,7 +110,7 @@ def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated
 
 
 def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
-    """Colour the cells of the findings, and say in comments what is wrong."""
+    """Colour the cells of the findings, and explain them in comments."""
     by_cell: dict[tuple[int, int], list[Problem]] = defaultdict(list)
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
@@ -139,7 +139,7 @@ def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
 
 
 def _cell(sheet: Worksheet, finding: Problem) -> Cell:
-    """Return the cell that shows a finding: of merged ones the first, which holds what they all show."""
+    """Return the cell that shows a finding: of merged cells the first, which holds their value."""
     cell = sheet.cell(finding.row, finding.column)
     if isinstance(cell, MergedCell):
         merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)
@@ -148,7 +148,7 @@ def _cell(sheet: Worksheet, finding: Problem) -> Cell:
 
 
 def _add_comment(cell: Cell, messages: Sequence[str]) -> None:
-    """Say what is wrong, below what the sender has to say there."""
+    """Add the messages below the sender's own comment."""
     ours = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
     own = cell.comment.text if cell.comment is not None else ""
     author = cell.comment.author or _AUTHOR if cell.comment is not None else _AUTHOR

@@ -1,4 +1,4 @@
-"""What is refused, handed back to be mended: a table of the refused rows, or the sender's own workbook, annotated."""
+"""Hands refused rows back for correction: as a table, or in the sender's own workbook with marks."""
 
 import importlib.util
 from collections import defaultdict
@@ -23,7 +23,7 @@ _Formulas = Mapping[str, Collection[int]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written. `is_workbook`: the sender's own, annotated, and not a table. `notes`: what to know about it."""
+    """Describes the written file. `is_workbook`: the sender's own with marks, not a table. `notes`: for a person."""
 
     is_workbook: bool
     notes: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class _NoCopy:
 
 
 def write_mendable(validated: Validated, source: Path, options: ReadOptions, path: Path) -> Written:
-    """Write what is refused of the sheet at `source` to `path`.
+    """Write the refused rows of the sheet at `source` to `path`.
 
     From workbook to workbook that is an annotated copy; a table of the refused rows otherwise, and where the workbook
     cannot be annotated. Raises `OutputError`, also where `path` is the sheet itself, and `SheetError` when the sheet

@@ -1,5 +1,7 @@
 """Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
 
+from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +15,10 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write.file_ending import table_ending
 
 _WORKBOOK_ROWS = 1_048_575
-"""What a sheet of a workbook holds below its header."""
+"""The most rows of a worksheet below its header."""
+_LINE_POINTS = 15
+_LETTERS_A_DIGIT = 1.1
+"""A width is in digits; letters are narrower on the whole."""
 
 
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
@@ -61,6 +66,12 @@ def write_rejects(validated: Validated, path: Path) -> None:
 def workbook_options() -> dict[str, Any]:
     """Return how every workbook is written: text as text, and no payee's data in temporary files."""
     return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
+
+
+def row_points(texts: Iterable[str], widths: Iterable[int]) -> int:
+    """Return the height of a row of wrapped texts: not every spreadsheet sets it by itself."""
+    lines = (ceil(len(text) / (width * _LETTERS_A_DIGIT)) for text, width in zip(texts, widths, strict=True))
+    return _LINE_POINTS * max(1, *lines)
 
 
 def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:
