@@ -38,6 +38,7 @@ class OutputKind(StrEnum):
     PLAN = "plan"
     ORDER = "settlement order"
     MAP = "list of headings"
+    REMITTANCE = "remittance advice"
     LOG = "log"
     METRICS = "metrics"
     CONFIGURATION = "configuration"
@@ -61,6 +62,7 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
         OutputKind.PLAN_PAGE: re.compile(rb"<!doctype html>.*: plan</title>", re.DOTALL),
+        OutputKind.REMITTANCE: re.compile(rb"<!doctype html>.*: remittance advice</title>", re.DOTALL),
         # Plans of the first format began with their content.
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
