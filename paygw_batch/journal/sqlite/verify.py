@@ -20,7 +20,7 @@ from paygw_batch.journal.facts.chain import Line, Link, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
-from paygw_batch.journal.sqlite import messages, replies, spellings
+from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, progress_of
@@ -49,6 +49,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     _check_totals(connection)
     check_about(connection)
     spellings.check(connection)
+    search.check(connection)
     counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
