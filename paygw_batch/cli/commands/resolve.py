@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.runs.settle_by_order import (
@@ -46,7 +47,7 @@ SHOWN_LINES = 20
 
 
 @click.command("resolve", short_help="Settle rows in doubt.")
-@click.argument("batch", required=False)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="The row of the sheet. Repeatable.")
 @click.option("--as", "resolution", type=click.Choice([one.value for one in Resolution]), help="What became of it.")
 @click.option("--evidence", metavar="TEXT", help="How you know: who said so, when, under which ticket.")

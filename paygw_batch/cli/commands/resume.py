@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.runs.run_report import reported
@@ -19,7 +20,7 @@ from paygw_batch.journal import BatchRecord, JournalReader
 
 
 @click.command("resume", short_help="Continue a batch.")
-@click.argument("batch", required=False)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
 @force_option

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.screen.batch_states import counted_once, states_of, summary_of, totals_of
@@ -72,7 +73,7 @@ _ORDERS: Mapping[str, Callable[[_Listed], Any]] = {
 
 
 @click.command("status", short_help="Show what the journal knows.")
-@click.argument("batch", required=False)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--in-doubt", is_flag=True, help="Only the rows in doubt.")
 @click.option("--out", type=click.Path(path_type=Path), help="With --in-doubt: write the question list for support.")
 @click.option("--history", is_flag=True, help="Also who did what to it and when.")
