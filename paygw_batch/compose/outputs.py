@@ -37,6 +37,7 @@ class OutputKind(StrEnum):
     PLAN_PAGE = "page of a plan"
     PLAN = "plan"
     ORDER = "settlement order"
+    MAP = "list of headings"
     REMITTANCE = "remittance advice"
     LOG = "log"
     METRICS = "metrics"
@@ -67,6 +68,7 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
         OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch settlement order '),
+        OutputKind.MAP: re.compile(rb"# The headings of "),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
     }

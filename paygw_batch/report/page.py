@@ -104,10 +104,12 @@ def html_table(
     right: Iterable[int] = (),
     whole: Iterable[int] = (),
     caption: str = "",
+    widths: Sequence[int] = (),
 ) -> str:
     """Return a table whose first column heads its lines; every text is escaped.
 
-    `right` are the columns of numbers, aligned to the right, and `whole` those that are never broken.
+    `right` are the columns of numbers, aligned to the right, and `whole` those that are never broken. `widths` are
+    those of the first columns, in rem: tables below each other then have their columns below each other.
     """
     kinds = {**dict.fromkeys(whole, ' class="whole"'), **dict.fromkeys(right, ' class="number"')}
 
@@ -122,5 +124,8 @@ def html_table(
     body = "\n".join(
         f"<tr>{''.join(cell(place, content) for place, content in enumerate(line))}</tr>" for line in lines
     )
+    columns = "".join(f'<col style="width:{width}rem">' for width in widths)
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table>{above}{columns}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )

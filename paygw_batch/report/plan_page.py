@@ -14,9 +14,12 @@ from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE
 from paygw_batch.report.page import html_table, page, paragraph
 from paygw_batch.report.totals import with_separators
 from paygw_batch.run.approval import PlanDocument, PlanFinding
+from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
 
 EXAMPLES_OF_KIND = 3
 """How many warnings of a kind are shown; the plan has all of them."""
+_WIDTHS = (3, 14, 5, 8, 8)
+"""Of row, payee, currency, amount, and the amount of the last time."""
 ABOUT_COMPARISON = frozenset({"payee.compared", "payee.first_run"})
 """The codes that say with which run the sheet was compared."""
 _HEADINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -104,7 +107,8 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
             f"<h1>{escape(content.sheet)}</h1>",
             paragraph(f"Plan of batch {content.batch}. {headline}", "soft"),
             *(paragraph(sentence) for sentence in signatures),
-            html_table(("currency", "sum"), sums, right={1}),
+            "<h2>Totals by currency</h2>",
+            html_table(("currency", "sum", ""), [(*line, "") for line in sums], right={1}, widths=(6, 14)),
             "<h2>What differs from the last run</h2>",
             paragraph(comparison(document)),
             _differences_tiles(found),
@@ -134,12 +138,28 @@ def _differences_part(heading: str, ones: Sequence[PlanFinding]) -> str:
         for one in ones
     ]
     headings = ("row", "payee", "currency", "amount", "the last time", "what differs")
-    return f"<h3>{escape(heading)}</h3>{html_table(headings, lines, right={0, 3, 4})}"
+    return f"<h3>{escape(heading)}</h3>{html_table(headings, lines, right={0, 3, 4}, widths=_WIDTHS)}"
 
 
 def _warnings_part(kind: KindOfWarning) -> str:
-    lines = [(one.row or "", one.name, one.currency, with_separators(one.amount), one.message) for one in kind.examples]
+    lines = [
+        (
+            *(one.row or "", one.name, one.currency, with_separators(one.amount)),
+            one.message.removeprefix(f"Row {one.row}: "),
+        )
+        for one in kind.examples
+    ]
     left = kind.count - len(kind.examples)
     more = paragraph(f"... and {left:,} more, in the plan.") if left else ""
-    table = html_table(("row", "payee", "currency", "amount", "what is known"), lines, right={0, 3})
-    return f"<h3>{escape(kind.code)}: {kind.count:,}</h3>{table}{more}"
+    headings = ("row", "payee", "currency", "amount", "what is known")
+    table = html_table(headings, lines, right={0, 3}, widths=_WIDTHS[:4])
+    return f"<h3>{escape(kind.code)}: {kind.count:,}</h3>{_advice(kind.code)}{table}{more}"
+
+
+def _advice(code: str) -> str:
+    """Return what a kind of warning means and what to do about it; nothing for one that the catalogue does not have."""
+    try:
+        meaning = meaning_of(code, WARNINGS)
+    except KeyError:
+        return ""
+    return paragraph(f"{meaning.sentence} {meaning.suggestion}")

@@ -63,6 +63,20 @@ def _shown(cell: Cell, style: str) -> Text:
     return plain(f"{cell:,}" if isinstance(cell, int) else cell, style)
 
 
+def _wait_for_key() -> None:
+    """Wait until a person wants to read on.
+
+    Raises `KeyboardInterrupt` for one who leaves instead: `click.pause` would go on, to what may be a signature.
+    """
+    click.echo("-- more: press any key --", nl=False)
+    try:
+        click.getchar()
+    except EOFError:
+        raise KeyboardInterrupt from None
+    finally:
+        click.echo()
+
+
 class Screen:
     """Where a command writes: tables and sentences for a person, or one JSON object on standard output."""
 
@@ -87,9 +101,9 @@ class Screen:
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
         used, is_paged = 0, self.asks() and not self._quiet
         for sentence in sentences:
-            needed = -(-max(1, len(sentence)) // width)
+            needed = -(-max(1, plain(sentence).cell_len) // width)
             if is_paged and used and used + needed > height:
-                click.pause("-- more: press any key --")
+                _wait_for_key()
                 used = 0
             self.say(sentence)
             used += needed

@@ -1,0 +1,144 @@
+"""An approver at a real terminal: a screenful at a time, nothing scrolls away unseen, and every difference is shown."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from rich.console import ConsoleDimensions
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.screen.screen import Screen
+from tests.cli.approving import plan_of, policy
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+
+LINES, COLUMNS = 24, 80
+MORE = b"-- more: press any key --"
+PATIENCE_S = 120
+GHOSTS = range(100, 160)
+
+
+@dataclass
+class Terminal:
+    """A terminal with a person, who presses a key whenever one is asked for."""
+
+    process: "subprocess.Popen[bytes]"
+    keyboard: int
+
+    def shown(self, key: bytes) -> str:
+        """Return all that is shown until the program ends."""
+        shown, pressed, waits = b"", 0, 0
+        while waits < PATIENCE_S:
+            ready, _, _ = select.select([self.keyboard], [], [], 1)
+            waits = 0 if ready else waits + 1
+            try:
+                part = os.read(self.keyboard, 65_536) if ready else b""
+            except OSError:  # Linux says so when the program has let go of the terminal
+                return shown.decode().replace("\r\n", "\n")
+            if ready and not part:
+                return shown.decode().replace("\r\n", "\n")
+            shown += part
+            asked = shown.count(MORE)
+            # Again after a while: a key that comes before the program looks is thrown away.
+            if asked > pressed or (asked and not ready and b"\n" not in shown.rpartition(MORE)[2]):
+                os.write(self.keyboard, key)
+                pressed = asked
+        raise AssertionError(f"nothing more is shown: {shown!r}")
+
+
+@contextmanager
+def started(program: Program, *arguments: str | Path) -> Iterator[Terminal]:
+    keyboard, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in {"LINES", "COLUMNS"}}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paygw_batch", "--config", program.config, *arguments],
+        env={**inherited, **program.environ, "TERM": "xterm"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=program.home,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 (its keyboard can interrupt it then)
+    )
+    os.close(terminal)
+    try:
+        yield Terminal(process, keyboard)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+def screens_of(program: Program, *arguments: str | Path) -> list[str]:
+    """Return what is shown, a screen after the other."""
+    with started(program, *arguments) as found:
+        screens = found.shown(b" ").split(MORE.decode())
+        assert found.process.wait(PATIENCE_S) == 0, screens
+    return screens
+
+
+def height(screen: str) -> int:
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen).strip("\n").split("\n")
+    return sum(-(-max(1, len(line)) // COLUMNS) for line in lines)
+
+
+@pytest.fixture
+def planned(program: Program) -> Program:
+    """A plan with 60 people whom nobody paid before."""
+    program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
+    assert program.json("submit", program.sheet(kenyan_rows(2), "october.csv"))["exit_code"] == 0
+    ghosts = [f"KE,NEW-{n},{2000 + n},KES,Ghost Number{n} Wanjiku Mwangi,0712345{n:03},0712345{n:03}" for n in GHOSTS]
+    sheet = program.sheet(ghosts)
+    assert program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada.pem")["exit_code"] == 0
+    return program
+
+
+def test_an_approver_sees_every_difference_a_screenful_at_a_time(planned: Program) -> None:
+    screens = screens_of(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem")
+    assert len(screens) > len(GHOSTS) // LINES
+    assert all(height(screen) <= LINES for screen in screens[:-1]), [height(screen) for screen in screens]
+    ghosts = re.findall(r"Ghost Number(\d+) ", "".join(screens))
+    assert ghosts == [str(n) for n in reversed(GHOSTS)]
+    assert "Look at this first" in screens[0]
+    assert "Approved by cleo" in screens[-1]
+
+
+@pytest.mark.parametrize("key", [b"\x03", b"\x04"], ids=["Ctrl-C", "Ctrl-D"])
+def test_an_approver_who_leaves_before_the_end_has_approved_nothing(planned: Program, key: bytes) -> None:
+    before = plan_of(planned).read_bytes()
+    with started(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem") as found:
+        assert found.shown(key).count(MORE.decode()) == 1
+        assert found.process.wait(PATIENCE_S) in {128 + signal.SIGINT, -signal.SIGINT}
+    assert plan_of(planned).read_bytes() == before
+
+
+def test_who_is_quiet_is_asked_for_no_key(planned: Program) -> None:
+    (screen,) = screens_of(planned, "-q", "approve", plan_of(planned), "--key", planned.home / "cleo.pem")
+    assert "Ghost" not in screen
+
+
+def test_what_is_shown_as_an_escape_is_counted_as_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name full of what a terminal would obey must not push what stands above it off the screen."""
+    screen = Screen(Invocation(config=None, journal=None, as_json=False, quiet=False, verbose=False))
+    pauses: list[str] = []
+    monkeypatch.setattr(screen, "asks", lambda: True)
+    monkeypatch.setattr(click, "getchar", lambda: pauses.append(capsys.readouterr().out))
+    screen.out.size = ConsoleDimensions(COLUMNS, LINES)
+    screen.pages([f"{n} " + "\x1b" * 38 for n in range(30)])
+    assert all(height(shown.removesuffix(MORE.decode())) < LINES for shown in pauses)
+    assert len(pauses) == 2
