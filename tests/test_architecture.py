@@ -50,7 +50,7 @@ FLOORS = {
         "values port evidence_port payment_port spelling_port",
         *("facts", "guards", "kept_notification", "sqlite", "opening"),
     ),
-    "cli": ("invocation options signals completions", "screen", "runs", "commands", "main start"),
+    "cli": ("invocation options signals completions help_texts", "screen", "runs", "commands", "main start"),
 }
 """Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""
 

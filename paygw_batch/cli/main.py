@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
+from paygw_batch.cli.help_texts import with_exit_codes
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
@@ -59,7 +60,7 @@ class _CommandGroup(click.Group):
             return None
         module = importlib.import_module(f"paygw_batch.cli.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
-        return command
+        return with_exit_codes(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
         with formatter.section("Commands"):
@@ -161,6 +162,9 @@ def cli(
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not for `--help`)
 
     ctx.obj = Invocation(config or own_configuration(), journal, as_json, quiet, verbose)
+
+
+with_exit_codes(cli)
 
 
 def run() -> None:
