@@ -44,19 +44,21 @@ def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int
             if not some:
                 break
             sent, after_row = sent + len(some), some[-1].row
-            held.append([_intent(one) for one in some])
-            held.append([_accepted(one) for one in some])
+            held.append([intent(one) for one in some])
+            held.append([accepted(one) for one in some])
         return sent
     finally:
         held.close()
 
 
-def _intent(due: Due) -> Entry:
+def intent(due: Due) -> Entry:
+    """Return the intent of a row's first attempt, as the engine would note it."""
     fact = Intended(due.order_id, f"{due.number:032x}", int(utc_now().timestamp()), f"{due.number:064x}", "WALLET")
     return Entry(due.number, 1, fact, timestamp(utc_now()))
 
 
-def _accepted(due: Due) -> Entry:
+def accepted(due: Due) -> Entry:
+    """Return the outcome of that attempt."""
     outcome = Outcome(
         OutcomeKind.ACCEPTED, gateway_status="processing", gateway_reference=f"{due.number:020}", http_status=200
     )

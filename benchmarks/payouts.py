@@ -64,7 +64,14 @@ def _journal(trial: Trial) -> Iterator[Journal]:
     if trial.journal == "memory":
         yield in_memory_journal()
         return
-    with tempfile.TemporaryDirectory(dir=trial.directory) as name:
+    with journal_on_disk(trial.directory) as journal:
+        yield journal
+
+
+@contextmanager
+def journal_on_disk(directory: Path) -> Iterator[Journal]:
+    """Yield a new journal on the disk of `directory`."""
+    with tempfile.TemporaryDirectory(dir=directory) as name:
         place = Path(name)
         now = timestamp(datetime.now(UTC))
         path, endpoint = place / "journal.sqlite3", EndpointIdentity("benchmark", "1000")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from paygw_batch.cli.help_texts import SheetCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import (
     force_option,
@@ -86,7 +87,7 @@ def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command("submit", short_help="Pay a sheet.")
+@click.command("submit", cls=SheetCommand, short_help="Pay a sheet.")
 @sheet_options
 @click.pass_obj
 def command(invocation: Invocation, /, **asked: Any) -> None:
