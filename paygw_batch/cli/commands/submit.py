@@ -35,6 +35,7 @@ from paygw_batch.compose.actions.submit_sheet import (
     Submission,
     Surface,
     plan_sheet,
+    preview,
     refused_as_repeat,
     refused_for_defects,
 )
@@ -48,7 +49,6 @@ from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.sheet import require_as_stated, validated_sheet
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.journal import JournalReader
-from paygw_batch.report.preview import preview
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books
 from paygw_batch.settings.configuration import Settings
