@@ -48,7 +48,7 @@ FLOORS = {
     "gateway": ("signing", "*", "http"),
     "journal": ("values port payment_port", "facts", "guards", "kept_notification", "sqlite", "opening"),
     "compose": ("*", "actions"),
-    "cli": ("invocation options signals", "screen", "runs", "commands", "main start"),
+    "cli": ("invocation options signals completions help_texts", "screen", "runs", "commands", "main start"),
 }
 """Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""
 

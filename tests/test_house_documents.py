@@ -200,16 +200,3 @@ def test_words_that_are_not_plain_are_found(line: str) -> None:
 @pytest.mark.parametrize(("word", "stem"), [("planning", "plan"), ("enquiries", "enquiry"), ("resolved", "resolve")])
 def test_forms_of_a_word_are_found(word: str, stem: str) -> None:
     assert stem in set(stems(word))
-
-
-IN_PLAIN_WORDS = ("engine", "journal")
-"""Folders in which the first line of a docstring does without the words that are banned there."""
-
-
-@pytest.mark.parametrize("folder", IN_PLAIN_WORDS)
-def test_the_first_lines_of_docstrings_are_plain(folder: str) -> None:
-    tool = runpy.run_path(str(ROOT / "tooling/house_figures.py"))
-    modules = [one for name, one in tool["modules_of"](PACKAGE).items() if name.split(".")[0] == folder]
-    assert modules
-    wrong = [line for one in modules for _, line in tool["first_lines"](one) if tool["BANNED"].search(line)]
-    assert not wrong

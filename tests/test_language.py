@@ -9,7 +9,7 @@ TOOL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tooling/house_f
 MODULES = TOOL["modules_of"](TOOL["ROOT"] / TOOL["PACKAGE"])
 ROOMS = (
     *("core", "settings", "engine", "gateway", "sandbox", "listener", "statement", "report", "run"),
-    *("compose", "cli", "api", "clock", "errors", "files", "processes", "trusted_files"),
+    *("journal", "compose", "cli", "api", "clock", "errors", "files", "processes", "trusted_files"),
 )
 """The rooms that are done."""
 

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from paygw_batch.clock import timestamp
+from paygw_batch.compose.actions.submit_sheet import preview
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
@@ -19,7 +20,6 @@ from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import SqliteJournal, open_journal
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.journal.values import BatchRecord
-from paygw_batch.report.preview import preview
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check.validate import validate

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.runs.send_batch import reconcile
@@ -15,7 +16,7 @@ from paygw_batch.engine.engine import RunEnd
 
 
 @click.command("reconcile", short_help="Write the reconciliation again.")
-@click.argument("batch")
+@click.argument("batch", shell_complete=complete_batches)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file (.csv, .parquet or .xlsx).")
 @click.option("--report", type=click.Path(path_type=Path), help="Also an HTML page to look at.")
 @force_option

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, settings_of, wait_option
 from paygw_batch.cli.runs.send_batch import continued, reconcile
@@ -19,7 +20,7 @@ from paygw_batch.run.refresh import Refresh, Refreshed
 
 
 @click.command("refresh", short_help="Ask what became of rows.")
-@click.argument("batch")
+@click.argument("batch", shell_complete=complete_batches)
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
 @force_option

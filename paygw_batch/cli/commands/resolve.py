@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
@@ -56,7 +57,7 @@ class _OrderFile:
 
 
 @click.command("resolve", short_help="Settle rows in doubt.")
-@click.argument("batch", required=False)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="The row of the sheet. Repeatable.")
 @click.option("--as", "resolution", type=click.Choice([one.value for one in Resolution]), help="What became of it.")
 @click.option("--evidence", metavar="TEXT", help="How you know: who said so, when, under which ticket.")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, settings_of, wait_option
 from paygw_batch.cli.runs.send_batch import continued, send_and_reconcile
@@ -11,7 +12,7 @@ from paygw_batch.cli.screen.screen import Screen
 
 
 @click.command("resume", short_help="Continue a batch.")
-@click.argument("batch", required=False)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
 @force_option

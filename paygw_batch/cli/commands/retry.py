@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, force_option, settings_of, wait_option
 from paygw_batch.cli.runs.send_batch import continued, send_and_reconcile
@@ -17,7 +18,7 @@ SHOWN_WAITING = 20
 
 
 @click.command("retry", short_help="Send rejected rows again.")
-@click.argument("batch")
+@click.argument("batch", shell_complete=complete_batches)
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="Only this row of the sheet. Repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @by_option

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.screen.gateway_messages import show_counts, show_evidence, show_replies
@@ -45,7 +46,7 @@ _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
 
 
 @click.command("status", short_help="Show what the journal knows.")
-@click.argument("batch", required=False)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--in-doubt", is_flag=True, help="Only the rows in doubt.")
 @click.option("--out", type=click.Path(path_type=Path), help="With --in-doubt: write the question list for support.")
 @click.option("--history", is_flag=True, help="Also who did what to it and when.")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from paygw_batch.cli.help_texts import SheetCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import (
     force_option,
@@ -34,6 +35,7 @@ from paygw_batch.compose.actions.submit_sheet import (
     Submission,
     Surface,
     plan_sheet,
+    preview,
     refused_as_repeat,
     refused_for_defects,
 )
@@ -47,7 +49,6 @@ from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.sheet import require_as_stated, validated_sheet
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.journal import JournalReader
-from paygw_batch.report.preview import preview
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books
 from paygw_batch.settings.configuration import Settings
@@ -86,7 +87,7 @@ def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command("submit", short_help="Pay a sheet.")
+@click.command("submit", cls=SheetCommand, short_help="Pay a sheet.")
 @sheet_options
 @click.pass_obj
 def command(invocation: Invocation, /, **asked: Any) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import polars as pl
+
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.send import Task
 from paygw_batch.compose.approvals import require_approval
@@ -20,6 +22,7 @@ from paygw_batch.core.shown_states import INVALID, STATES, shown_state
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import Journal, JournalReader
+from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.model import Validated
@@ -85,6 +88,23 @@ def plan_sheet(asked: Submission, settings: Settings, journal: JournalReader) ->
         strict=asked.strict,
         repeat_days=settings.sheet.repeat_days,
         look_alike_days=settings.sheet.look_alike_days,
+    )
+
+
+def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> pl.DataFrame:
+    """Return every row of the sheet with the state it has now: `country, currency, amount, state`.
+
+    What is `ready` is what would be sent.
+    """
+    if plan.existing is not None:
+        return reconciliation(journal, plan.existing, minor_units)
+    known = pl.DataFrame(
+        [(row.row, shown_state(row.state)) for row in plan.known],
+        schema={"row": pl.UInt32, "known_state": pl.String},
+        orient="row",
+    )
+    return plan.validated.rows.join(known, on="row", how="left", maintain_order="left").with_columns(
+        state=pl.when("valid").then(pl.coalesce("known_state", pl.lit(State.READY.value))).otherwise(pl.lit(INVALID))
     )
 
 
