@@ -18,13 +18,14 @@ from paygw_batch.core.lifecycle import (
     Resolution,
     Resolved,
     Returned,
+    State,
     kind_of,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import Line, Link, follow, linked
 from paygw_batch.journal.facts.codec import BatchOpened, canonical, decode, decode_batch, encode, encode_batch
-from paygw_batch.journal.facts.progress import RowProgress, advance
+from paygw_batch.journal.facts.progress import RowProgress, advance, row_standing
 
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
 NUMBERS = st.integers(0, 2**40)
@@ -169,3 +170,9 @@ def test_a_row_shows_what_a_person_said_of_it_and_why(resolution: Resolution, wo
     settled = advance(doubtful, Resolved(resolution, "call 17", "amina", Basis.PERSON), 1, AT)
     assert isinstance(settled, RowProgress)
     assert settled.message == f"Resolved as {word} by amina: call 17"
+
+
+def test_a_row_is_described_by_its_instruction_and_what_became_of_it() -> None:
+    row = row_standing(2, 7, "PAY-1", "KE", "KES", 150_050, RowProgress("PAY-1"))
+    assert (row.row, row.client_orderid, row.country, row.currency, row.minor) == (2, "PAY-1", "KE", "KES", 150_050)
+    assert row.state is State.READY
