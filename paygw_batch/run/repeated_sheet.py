@@ -1,4 +1,4 @@
-"""A sheet that pays again what a batch paid lately, under other order ids: October's list sent as November's."""
+"""Finds a sheet that repeats a batch of the last days under other order ids: October's list sent as November's."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ class SheetRepeat:
 
     @property
     def message(self) -> str:
-        """Say what is repeated."""
+        """The sentence that says what is repeated."""
         return (
             f"{self.rows:,} of {self.of_rows:,} rows have the same account and amount as rows of batch {self.batch} "
             f"({self.sheet_name}, {self.opened_at[:10]}), under other order ids."
@@ -36,7 +36,7 @@ class SheetRepeat:
 
     @property
     def question(self) -> str:
-        """Ask a person whether that is meant."""
+        """The question whether that is meant."""
         return f"Is this sheet meant to repeat batch {self.batch} of {self.opened_at[:10]}?"
 
     def as_warning(self) -> pl.DataFrame:

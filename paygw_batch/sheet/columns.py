@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
 
 
 def known_columns() -> tuple[str, ...]:
@@ -27,8 +26,43 @@ def reconciled_columns(operation: str) -> tuple[str, ...]:
     return tuple(name for name in sheet_columns().reconciled[operation] if name not in RECONCILED_OF[operation])
 
 
+RECONCILIATION_COLUMNS = (
+    "row",
+    "client_orderid",
+    "country",
+    "currency",
+    "amount",
+    "account_name",
+    "account_number",
+    "phone",
+    "purpose",
+    "state",
+    "attempts",
+    "sent_orderid",
+    "gateway_status",
+    "gateway_reference",
+    "http_status",
+    "error_code",
+    "message",
+    "first_sent_at",
+    "updated_at",
+)
+"""The columns every reconciliation file starts with; the sheet's unknown columns follow."""
+
 ALWAYS_NEEDED = ("country", "amount")
 """The columns without which no row of any country can be understood."""
+
+QUESTION_COLUMNS = (
+    "order_id",
+    "amount",
+    "currency",
+    "country",
+    "sent_at",
+    "http_status",
+    "what_we_saw",
+    "answer",
+)
+"""The columns of the questions to the gateway's support."""
 
 REJECTS_COLUMNS = ("row", "problems")
 """The two columns that a rejects file has beside the sender's own. A sheet that has both is a mended rejects file."""

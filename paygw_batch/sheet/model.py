@@ -9,29 +9,6 @@ import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
 
-RECONCILIATION_COLUMNS = (
-    "row",
-    "client_orderid",
-    "country",
-    "currency",
-    "amount",
-    "account_name",
-    "account_number",
-    "phone",
-    "purpose",
-    "state",
-    "attempts",
-    "sent_orderid",
-    "gateway_status",
-    "gateway_reference",
-    "http_status",
-    "error_code",
-    "message",
-    "first_sent_at",
-    "updated_at",
-)
-"""The columns every reconciliation file starts with; the sheet's unknown columns follow."""
-
 LINE_COLUMNS = (
     "row",
     "valid",

@@ -9,16 +9,20 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import date, time, timedelta
+from math import ceil
 
 import polars as pl
 from openpyxl.cell import Cell, MergedCell
 from openpyxl.comments import Comment
-from openpyxl.styles import PatternFill
+from openpyxl.styles import Alignment, Font, PatternFill
+from openpyxl.utils import get_column_letter
 from openpyxl.workbook import Workbook
+from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
-from paygw_batch.sheet.columns import PROBLEMS_TITLE, known_columns
+from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS, known_columns
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.xlsx import Place
 from paygw_batch.sheet.write.problem_list import COLOURS, PROBLEM, WARNING, Problem, add_problems, write_text
@@ -26,6 +30,7 @@ from paygw_batch.sheet.write.workbook_copy import loaded, saved
 
 MOST_COMMENTS = 5_000
 """A spreadsheet becomes slow with more; the list has the sentences of all the others."""
+_PROBLEMS_WIDTH = 60
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
 _OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
@@ -48,6 +53,47 @@ def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, C
         _mark(sheet, findings, place)
         add_problems(book, sheet, findings)
         return saved(book), formulas
+
+
+def marked_table(table: pl.DataFrame, validated: Validated) -> bytes:
+    """Return refused rows (`table.rejects`) as a workbook of their own, marked as `annotated` marks a sender's.
+
+    Every cell but the row's number is text: what is typed there stays as it is typed.
+    """
+    book = Workbook()
+    sheet = book.worksheets[0]
+    sheet.title = "Refused rows"
+    ours = [""] * len(REJECTS_COLUMNS)
+    place = Place(sheet.title, (*ours, *(name for name in validated.sheet.frame.columns if name != "row")))
+    bold, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
+    for column, heading in enumerate(table.columns, start=1):
+        write_text(sheet, 1, column, heading)
+        sheet.cell(1, column).font = bold
+        sheet.column_dimensions[get_column_letter(column)].width = {1: 7, 2: _PROBLEMS_WIDTH}.get(column, 20)
+    for at, line in enumerate(table.iter_rows(), start=2):
+        sheet.cell(at, 1, line[0])
+        for column, text in enumerate(line[1:], start=2):
+            write_text(sheet, at, column, text or "")
+            sheet.cell(at, column).number_format = "@"
+        sheet.cell(at, 2).alignment = wrapped
+        sheet.row_dimensions[at].height = 15 * max(1, ceil(len(line[1] or "") / _PROBLEMS_WIDTH))
+    _set_up(sheet)
+    rows = {row: at for at, row in enumerate(table["row"], start=2)}
+    findings = [
+        replace(one, row=rows[one.row], sheet_row=one.row) for one in _findings(validated, place) if one.row in rows
+    ]
+    _mark(sheet, findings, place)
+    add_problems(book, sheet, findings)
+    return saved(book)
+
+
+def _set_up(sheet: Worksheet) -> None:
+    """Keep the header in sight, offer filters, and print on landscape pages with the header on each."""
+    sheet.freeze_panes = "C2"
+    sheet.auto_filter.ref = sheet.dimensions
+    sheet.page_setup.orientation, sheet.page_setup.fitToHeight = "landscape", 0
+    sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+    sheet.print_title_rows = "1:1"
 
 
 def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:

@@ -26,7 +26,10 @@ _HEADINGS = (("Row", 8), ("Cell", 9), ("Column", 22), ("Value", 26), ("Kind", 10
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A defect or a warning, and the cell that shows it. `heading` is the sender's."""
+    """A defect or a warning, and the cell that shows it. `heading` is the sender's.
+
+    `sheet_row` is the row of the sender's sheet, where that is not the row of the cell.
+    """
 
     row: int
     column: int
@@ -35,6 +38,7 @@ class Problem:
     kind: str
     message: str
     code: str
+    sheet_row: int = 0
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
@@ -54,7 +58,7 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) 
     quoted = sheet.title.replace("'", "''")
     for row, finding in enumerate(findings[:MOST_LISTED], start=top + 1):
         place = f"{get_column_letter(finding.column)}{finding.row}"
-        problems.cell(row, 1, finding.row)
+        problems.cell(row, 1, finding.sheet_row or finding.row)
         texts = (place, finding.heading, finding.value, finding.kind, finding.message, finding.code)
         for column, text in enumerate(texts, start=2):
             write_text(problems, row, column, text)

@@ -15,8 +15,9 @@ from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_whole
 from paygw_batch.sheet.columns import HELP_TITLE
+from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, ColumnGuide, columns_of, guides
-from paygw_batch.sheet.write.table import check_format, row_points, workbook_options
+from paygw_batch.sheet.write.table import row_points, workbook_options
 
 _LAST_ROW = 1_048_576
 _STEPS = (
@@ -36,7 +37,7 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
     An .xlsx has cells of text, drop-down lists and a help sheet; a .csv has the headings alone. An existing file is
     never touched: it may be a template that someone has filled in. Raises `OutputError`.
     """
-    check_format(path)
+    table_ending(path)
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
         raise OutputError(f"{path.name}: a template is a .xlsx or a .csv file.", hint="Give it one of these endings.")
