@@ -66,7 +66,7 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
 
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
-    """Write the refused rows as a table, in a workbook with marks; return what to know about it."""
+    """Write the refused rows as a table, in a workbook with marks; return notes about it."""
     table = rejects(validated)
     if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
         write_frame(table, path)
