@@ -31,6 +31,7 @@ from paygw_batch.journal.opening.create import new_journal
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import open_journal
 from paygw_batch.journal.port import Journal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _journal(trial: Trial) -> Iterator[Journal]:
 
 
 @contextmanager
-def journal_on_disk(directory: Path) -> Iterator[Journal]:
+def journal_on_disk(directory: Path) -> Iterator[SqliteJournal]:
     """Yield a new journal on the disk of `directory`."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         place = Path(name)

@@ -132,6 +132,13 @@ def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal)
     assert list(journal.messages(1).waiting) == []
 
 
+def test_what_was_proven_in_the_same_instant_waits_for_nobody(journal: Journal) -> None:
+    accepted(journal)
+    journal.take_in([says(1, proof=Proof.UNPROVEN), says(2)], WORDS, at=at(5))
+    assert journal.messages(1).counts == {"to_confirm": 1, "moved": 1}
+    assert list(journal.messages(1).waiting) == []
+
+
 def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = all_due(journal, 1)

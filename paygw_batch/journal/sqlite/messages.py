@@ -236,7 +236,10 @@ def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvide
         FROM evidence e INDEXED BY evidence_by_finding JOIN progress p ON p.number = e.instruction
         JOIN covered c ON c.instruction = p.number AND c.batch = coalesce(?1, p.batch)
         JOIN batch b ON b.number = c.batch
-        WHERE e.finding IN ({_FOR_A_PERSON}) AND coalesce(p.updated_at, '') <= e.taken_at ORDER BY e.number""",  # noqa: S608 - ours
+        WHERE e.finding IN ({_FOR_A_PERSON}) AND coalesce(p.updated_at, '') <= e.taken_at AND NOT EXISTS (
+            SELECT 1 FROM evidence later WHERE later.instruction = e.instruction
+                AND later.finding = 'moved' AND later.number > e.number  -- in the same instant: times do not tell
+        ) ORDER BY e.number""",  # noqa: S608 - constants of ours
         (batch,),
     )
     return [
