@@ -9,7 +9,7 @@ import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.commands import ROOT, Ended, office, timed
 from benchmarks.commands_resumed import open_sent
 from benchmarks.figures import Figure, Ratio, Sample, apart, side_by_side, table
+from benchmarks.journal_alone import payouts_noted_per_s
 from benchmarks.machine import machine
 from benchmarks.merchant import Merchant
 from benchmarks.null_gateway import NullGateway, null_gateway
@@ -25,7 +26,9 @@ from benchmarks.plain_loops import Client, plain_payouts_per_s
 from benchmarks.signatures import signatures_per_s
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-SLOW_GATEWAY_S = 0.05
+SLOW_GATEWAYS_S = (0.05, 1.0)
+GROUPS_FACTS = (16, 64, 128)
+"""The sizes of commits that a run makes: `paygw_batch/engine/pacing.py`."""
 IN_FLIGHT = 64
 PLAIN_IN_FLIGHT = (1, 10, 20, 64)
 
@@ -39,7 +42,8 @@ class Bench:
     directory: Path
     merchant: Merchant
     gateway: NullGateway
-    slow_gateway: NullGateway
+    slow_gateways: Mapping[float, NullGateway]
+    """By the seconds that each answer takes."""
     repetitions: int
     full: bool
     scale: float
@@ -79,13 +83,16 @@ def engine(bench: Bench) -> str:
             "bare signatures, two threads": partial(apart, signatures_per_s, bench.merchant.key, bench.rows(20_000)),
             "payouts, reused connections": run_of(trial),
             "payouts, a fresh connection each": run_of(replace(trial, connections="fresh")),
+            "payouts, a fresh connection each, by a host name": run_of(
+                replace(trial, base_url=bench.gateway.named_url, connections="fresh")
+            ),
             "payouts, reused connections, no journal": run_of(replace(trial, journal="memory")),
             "payouts, reused connections, TLS": run_of(tls),
             "payouts, a fresh connection each, TLS": run_of(replace(tls, connections="fresh")),
         },
         "/s",
     )
-    signatures, reused, fresh, unrecorded, *_ = found.values()
+    signatures, reused, fresh, _, unrecorded, *_ = found.values()
     ratios = [
         Ratio.of("durable payouts, reused connections : signatures", reused, signatures, 0.60),
         Ratio.of("durable payouts, fresh connections : signatures", fresh, signatures, 0.45),
@@ -122,21 +129,39 @@ def _best(found: Mapping[str, Figure], start: str) -> Figure:
     return Figure(f"best {start}", "/s", tuple(max(each) for each in zip(*some, strict=True)))
 
 
+def journal(bench: Bench) -> str:
+    """Measure what the journal costs by itself, by the size of a commit."""
+    found = bench.side_by_side(
+        {
+            f"both facts of a payout, {facts} facts a commit": partial(
+                apart, payouts_noted_per_s, bench.directory, bench.rows(20_000), facts
+            )
+            for facts in GROUPS_FACTS
+        },
+        "/s",
+    )
+    return table("The journal alone", list(found.values()), [], "On disk, in groups as a run makes them.")
+
+
 def latency(bench: Bench) -> str:
     """Measure how much of what a slow gateway allows is reached."""
-    slow = replace(bench.trial(), base_url=bench.slow_gateway.base_url)
-    contenders = {
-        f"payouts, {n} in flight": run_of(replace(slow, concurrency=n, rows=bench.rows(rows)))
-        for n, rows in ((64, 16_000), (256, 30_000))
-    }
+    contenders, allowed = {}, {}
+    for latency_s, n, rows in ((0.05, 64, 16_000), (0.05, 256, 30_000), (1.0, 256, 2_560)):
+        name = f"payouts, {n} in flight, {1000 * latency_s:.0f} ms"
+        slow = replace(bench.trial(), base_url=bench.slow_gateways[latency_s].base_url)
+        contenders[name] = run_of(replace(slow, concurrency=n, rows=bench.rows(rows)))
+        allowed[name] = n / latency_s
     found = bench.side_by_side(contenders, "/s")
-    ratios = []
-    for n, figure in zip((64, 256), found.values(), strict=True):
-        allowed = n / SLOW_GATEWAY_S
-        name = f"achieved : what {n} in flight allow ({allowed:,.0f}/s)"
-        ratios.append(Ratio(name, tuple(sample / allowed for sample in figure.samples), 0.93))
-    note = f"Each answer takes {1000 * SLOW_GATEWAY_S:.0f} ms. The slow start of a run is part of it."
+    ratios = [
+        Ratio(f"achieved : allowed ({allowed[name]:,.0f}/s), {name}", _shares(figure, allowed[name]), 0.93)
+        for name, figure in found.items()
+    ]
+    note = "Each answer takes so long. The slow start of a run is part of it."
     return table("Payouts against a slow gateway", list(found.values()), ratios, note)
+
+
+def _shares(figure: Figure, allowed: float) -> tuple[float, ...]:
+    return tuple(sample / allowed for sample in figure.samples)
 
 
 def commands(bench: Bench) -> str:
@@ -232,6 +257,7 @@ def start(bench: Bench) -> str:
 SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "engine": engine,
     "plain": plain,
+    "journal": journal,
     "latency": latency,
     "commands": commands,
     "resumed": resumed,
@@ -245,10 +271,14 @@ def prepared(told: argparse.Namespace) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(dir=told.directory) as name:
         directory = Path(name)
         merchant = Merchant.settled_in(directory)
-        with (
-            null_gateway(directory / "gateway", bare=told.bare) as gateway,
-            null_gateway(directory / "slow", latency_s=SLOW_GATEWAY_S, bare=told.bare) as slow,
-        ):
+        with ExitStack() as stack:
+            gateway = stack.enter_context(null_gateway(directory / "gateway", bare=told.bare))
+            slow = {
+                latency_s: stack.enter_context(
+                    null_gateway(directory / f"slow-{latency_s}", latency_s=latency_s, bare=told.bare)
+                )
+                for latency_s in SLOW_GATEWAYS_S
+            }
             yield Bench(directory, merchant, gateway, slow, told.repetitions, told.full, told.scale)
 
 

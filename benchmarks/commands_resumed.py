@@ -8,8 +8,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from paygw_batch.clock import timestamp
-from paygw_batch.compose.parts import open_to_write, rules_of, utc_now, validated_sheet
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.compose.journal import open_to_write
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import config_dir
@@ -42,19 +44,21 @@ def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int
             if not some:
                 break
             sent, after_row = sent + len(some), some[-1].row
-            held.append([_intent(one) for one in some])
-            held.append([_accepted(one) for one in some])
+            held.append([intent(one) for one in some])
+            held.append([accepted(one) for one in some])
         return sent
     finally:
         held.close()
 
 
-def _intent(due: Due) -> Entry:
+def intent(due: Due) -> Entry:
+    """Return the intent of a row's first attempt, as the engine would note it."""
     fact = Intended(due.order_id, f"{due.number:032x}", int(utc_now().timestamp()), f"{due.number:064x}", "WALLET")
     return Entry(due.number, 1, fact, timestamp(utc_now()))
 
 
-def _accepted(due: Due) -> Entry:
+def accepted(due: Due) -> Entry:
+    """Return the outcome of that attempt."""
     outcome = Outcome(
         OutcomeKind.ACCEPTED, gateway_status="processing", gateway_reference=f"{due.number:020}", http_status=200
     )

@@ -56,10 +56,12 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class NullGateway:
-    """A gateway that runs: its two addresses, plain and TLS, whose certificate `ca_bundle` vouches for."""
+    """A gateway that runs: its addresses, plain and TLS, whose certificate `ca_bundle` vouches for."""
 
     server: str
     base_url: str
+    named_url: str
+    """The same, by a host name, which has to be looked up."""
     tls_url: str
     ca_bundle: Path
 
@@ -87,7 +89,9 @@ def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False)
         for each in (port, tls_port):
             _wait_for(each, process)
         server = "a bare asyncio server" if program is None else "nginx"
-        yield NullGateway(server, f"http://127.0.0.1:{port}", f"https://127.0.0.1:{tls_port}", ca_bundle)
+        yield NullGateway(
+            server, f"http://127.0.0.1:{port}", f"http://localhost:{port}", f"https://127.0.0.1:{tls_port}", ca_bundle
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(START_TIMEOUT_S)

@@ -37,7 +37,7 @@ def _batches(shared: dict[str, Any]) -> list[tuple[str, str]]:
     """Return id and sheet of every batch, the newest first. `shared` are the options before the command."""
     from paygw_batch.cli.invocation import Invocation  # noqa: PLC0415 (not before a shell asks)
     from paygw_batch.cli.options import settings_of  # noqa: PLC0415 (as above)
-    from paygw_batch.compose.parts import journal_to_read  # noqa: PLC0415 (as above)
+    from paygw_batch.compose.journal import journal_to_read  # noqa: PLC0415 (as above)
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (as above)
 
     config: Path | None = shared.get("config") or own_configuration()

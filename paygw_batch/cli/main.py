@@ -1,4 +1,4 @@
-"""The command group. Nothing heavy is imported here: a command's module is loaded when it is called."""
+"""The command group. It imports nothing heavy: a command's module is loaded when it is called."""
 
 import difflib
 import importlib
@@ -51,7 +51,7 @@ COMMANDS = {
 
 
 class _CommandGroup(click.Group):
-    """Loads a command's module only when it is called, and turns what went wrong into words and an exit code."""
+    """Loads a command's module when it is called, and turns errors into a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         return list(COMMANDS)

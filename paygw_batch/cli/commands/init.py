@@ -13,7 +13,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.first_setup import EXAMPLE_SHEET, FirstSetup, SetupPlaces, set_up_endpoint, set_up_sandbox
-from paygw_batch.compose.parts import PAYOUT
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.choice import country_named
 from paygw_batch.countries.load import load_rules
 from paygw_batch.errors import UsageError
