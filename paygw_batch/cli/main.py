@@ -44,6 +44,7 @@ COMMANDS = {
     "backup": "Copy the journal, also while a run is on.",
     "sandbox": "Run the built-in gateway on loopback.",
     "sign": "Show how a row is signed, step by step.",
+    "config": "Show every setting and where it comes from.",
     "completion": "Complete commands, batches and countries in a shell.",
     "doctor": "Check configuration, key, clock, journal and reachability.",
 }

@@ -10,7 +10,7 @@ from paygw_batch.cli.main import COMMANDS, cli
 from paygw_batch.report.summary import ExitCode
 from tests.cli.program import Program
 
-BELOW = [("journal", "new"), ("journal", "adopt")]
+BELOW = [("journal", "new"), ("journal", "adopt"), ("config", "show")]
 
 
 @pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS), *BELOW], ids=" ".join)

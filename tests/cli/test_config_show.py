@@ -1,0 +1,64 @@
+"""`config show`: every setting with its value and where that comes from, and no secret."""
+
+import pytest
+
+from paygw_batch.settings.tables import GatewaySection, SubmissionSection
+from tests.cli.program import Program
+
+
+def shown(program: Program, *before: str, **environ: str) -> dict[str, tuple[str | None, str]]:
+    summary = program.json(*before, "config", "show", **environ)
+    assert summary["configuration"] == str(program.config)
+    return {one["key"]: (one["value"], one["from"]) for one in summary["settings"]}
+
+
+def test_each_value_has_its_origin(program: Program) -> None:
+    found = shown(program, PAYGW_RATE_PER_S="7", PAYGW_RETRY_ORDER_ID="same")
+    assert found["gateway.endpoint_id"] == ("1000", "file")
+    assert found["submission.rate_per_s"] == ("7.0", "environment: PAYGW_RATE_PER_S")
+    assert found["retry.order_id"] == ("same", "environment: PAYGW_RETRY_ORDER_ID")
+    assert found["submission.quarantine_h"] == ("24", "default")
+    assert found["gateway.proxy"] == (None, "default")
+    assert found["outcomes.approved"] == ("paid", "file")
+    assert found["countries.KE.payout.purpose"] == ("SANDBOX-WALLET-KE", "file")
+    assert found["journal.path"] == (str(program.journal), "file")
+
+
+def test_the_environment_beats_the_file(program: Program) -> None:
+    assert shown(program, PAYGW_CONCURRENCY="3")["submission.concurrency"] == ("3", "environment: PAYGW_CONCURRENCY")
+
+
+def test_the_journal_may_come_from_the_command_line_or_the_environment(program: Program) -> None:
+    other = str(program.home / "other.sqlite3")
+    assert shown(program, "--journal", other)["journal.path"] == (other, "command line")
+    assert shown(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")
+
+
+def test_every_setting_of_a_section_is_there(program: Program) -> None:
+    found = shown(program)
+    for section, model in (("gateway", GatewaySection), ("submission", SubmissionSection)):
+        assert {f"{section}.{key}" for key in model.model_fields} <= found.keys()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_no_secret_is_shown(program: Program, *, as_json: bool) -> None:
+    secret = program.home / "passphrase"
+    secret.write_text("s3cret")
+    text = program.config.read_text().replace(
+        "[gateway]\n",
+        f'[gateway]\nprivate_key_passphrase_env = "KEY_WORDS"\nproxy = "http://me:pa55@proxy.example"\n'
+        f'private_key_passphrase_file = "{secret}"\n',
+    )
+    program.config.write_text(text)
+    words = ["--json"] if as_json else []
+    result = program.run(*words, "config", "show", KEY_WORDS="s3cret")
+    assert result.exit_code == 0, result.stderr
+    assert "KEY_WORDS" in result.stdout
+    for hidden in ("s3cret", "pa55"):
+        assert hidden not in result.output
+
+
+def test_without_a_file_everything_is_default(program: Program) -> None:
+    result = program.run("config", "show", config=False)
+    assert (result.exit_code, "There is no configuration file." in result.stdout) == (0, True)
+    assert " file" not in result.stdout.partition("There is no")[0]
