@@ -46,7 +46,10 @@ ALLOWED = {
 FLOORS = {
     "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
     "gateway": ("signing", "*", "http"),
-    "journal": ("values port evidence_port spelling_port", "facts", "guards", "kept_notification", "sqlite", "opening"),
+    "journal": (
+        "values port evidence_port payment_port spelling_port",
+        *("facts", "guards", "kept_notification", "sqlite", "opening"),
+    ),
     "cli": ("invocation options signals", "screen", "runs", "commands", "main start"),
 }
 """Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.cli.main import COMMANDS
+from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.report.summary import ExitCode
 from paygw_batch.settings.sections import StatusEnquirySection
 from paygw_batch.settings.tables import (
@@ -39,6 +40,14 @@ def checkout(tmp_path: Path) -> Path:
     for folder in ("config", "samples"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.reconciliation.csv"))
     return tmp_path
+
+
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def test_the_readme_counts_the_currencies() -> None:
+    (said,) = re.findall(r"(\w+) African currencies", README)
+    assert said == NUMBERS[len(minor_units_by_currency())]
 
 
 def test_the_readmes_commands_run_as_they_stand(checkout: Path) -> None:

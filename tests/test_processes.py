@@ -118,7 +118,7 @@ def test_a_signing_process_leaves_no_core_dump(tmp_path: Path) -> None:
         async with SigningProcesses(throw_away_key(tmp_path)) as at_work:
             return [resource.prlimit(process.pid, resource.RLIMIT_CORE) for process in at_work.processes]
 
-    assert asyncio.run(limits()) == [(0, 0)] * signers.SIGNERS
+    assert asyncio.run(limits()) == [(0, 0)] * signers.signers_on(signers.usable_cores())
 
 
 # Where no process can be started that signs.

@@ -33,6 +33,7 @@ COMMANDS = {
     "run-folder": "Submit the settled sheets of a folder.",
     "resolve": "Settle rows in doubt, with evidence.",
     "status": "Show what the journal knows.",
+    "find": "Find a person's payments over all batches.",
     "reconcile": "Write the reconciliation file again.",
     "refresh": "Ask the gateway what became of rows.",
     "listen": "Receive the gateway's notifications.",

@@ -16,6 +16,12 @@ from paygw_batch.settings.configuration import Settings, load_settings
 
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
 worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
+profile_option = click.option(
+    "--column-profile",
+    metavar="NAME",
+    callback=lambda _context, _parameter, name: str(Path(name).absolute()) if (name or "").endswith(".toml") else name,
+    help="The headings of the sheet: a column profile, or a file that `validate --map` wrote.",
+)
 strict_option = click.option("--strict", is_flag=True, help="Refuse what is only doubtful: warnings are defects.")
 repeats_option = click.option(
     "--repeats-meant", is_flag=True, help="The sheet is meant to repeat a batch of the last days; do not ask."

@@ -37,6 +37,8 @@ class OutputKind(StrEnum):
     PLAN_PAGE = "page of a plan"
     PLAN = "plan"
     ORDER = "settlement order"
+    MAP = "list of headings"
+    REMITTANCE = "remittance advice"
     LOG = "log"
     METRICS = "metrics"
     CONFIGURATION = "configuration"
@@ -60,11 +62,13 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
         OutputKind.PLAN_PAGE: re.compile(rb"<!doctype html>.*: plan</title>", re.DOTALL),
+        OutputKind.REMITTANCE: re.compile(rb"<!doctype html>.*: remittance advice</title>", re.DOTALL),
         # Plans of the first format began with their content.
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
         OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch settlement order '),
+        OutputKind.MAP: re.compile(rb"# The headings of "),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
     }

@@ -48,7 +48,7 @@ from paygw_batch.sheet.check.validate import validate_opened
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.pieces import InMemory, SheetSource
 from paygw_batch.sheet.read.misdirected import refuse_misdirected
-from paygw_batch.sheet.read.profiles import known_headings
+from paygw_batch.sheet.read.profiles import every_profile, known_headings
 from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, sheet_of
 
 PAYOUT = "payout"
@@ -126,6 +126,7 @@ def read_options(settings: Settings, operation: str, worksheet: str | None = Non
         sheet_name=worksheet,
         aliases=known_headings(settings.sheet.column_profile, settings.columns),
         operation=operation,
+        profiles=every_profile(settings.columns),
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import EngineJournal, Journal, JournalReader
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
@@ -52,6 +53,7 @@ __all__ = [
     "Due",
     "EngineJournal",
     "Entry",
+    "FoundPayment",
     "HistoryEntry",
     "Hold",
     "Identity",
@@ -66,6 +68,7 @@ __all__ = [
     "NewBatch",
     "NewInstruction",
     "Notification",
+    "PaymentSearch",
     "RepeatedBatch",
     "RowStanding",
     "SqliteJournal",

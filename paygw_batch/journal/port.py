@@ -15,6 +15,7 @@ from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.evidence_port import EvidenceReader
+from paygw_batch.journal.payment_port import PaymentReader
 from paygw_batch.journal.spelling_port import SpellingReader
 from paygw_batch.journal.values import (
     Amendment,
@@ -70,7 +71,7 @@ class EngineJournal(Protocol):
         ...
 
 
-class JournalReader(EvidenceReader, SpellingReader, Protocol):
+class JournalReader(EvidenceReader, SpellingReader, PaymentReader, Protocol):
     """The journal of one endpoint, opened for reading: one snapshot of it."""
 
     @property

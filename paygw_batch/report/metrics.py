@@ -34,7 +34,7 @@ Samples = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class JournalFigures:
+class JournalTotals:
     """What a journal holds over all batches, each row once. `oldest_in_doubt` is when that row was sent."""
 
     states: Mapping[str, int]
@@ -42,7 +42,7 @@ class JournalFigures:
     oldest_in_doubt: datetime | None
 
 
-def metrics_text(command: str, summary: Summary, figures: JournalFigures | None, now: datetime, *, earlier: str) -> str:
+def metrics_text(command: str, summary: Summary, figures: JournalTotals | None, now: datetime, *, earlier: str) -> str:
     """Return all gauges as lines of text. Each metric has its help and type.
 
     `earlier` is the text that is replaced: what it says of other commands stays, and so do the figures of a journal
@@ -64,7 +64,7 @@ def metrics_text(command: str, summary: Summary, figures: JournalFigures | None,
     return "\n".join(_lines(samples)) + "\n"
 
 
-def _of_journal(figures: JournalFigures, now: datetime) -> Samples:
+def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
     oldest = figures.oldest_in_doubt
     return {
         # Also those that are 0: a gauge that is absent ends no alert and begins none.

@@ -166,6 +166,8 @@ _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
 }
 _FILE_ONLY = ("submission", "quarantine_h")
 """Keys that guard against a second payment. Environment and command line must not lower them."""
+_PROFILE = ("sheet", "column_profile")
+"""A name, or the path of a file that ends in .toml."""
 _NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_APPROVAL_PASSPHRASE")
 
 
@@ -244,7 +246,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], objec
         if text is None:
             continue
         annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
-        found[section, key] = _from_text(name, text, annotation)
+        value = _from_text(name, text, annotation)
+        is_own_profile = (section, key) == _PROFILE and text.endswith(".toml")
+        found[section, key] = str(Path(text).absolute()) if is_own_profile else value
     if path := environ.get("PAYGW_JOURNAL"):
         found["journal", "path"] = str(Path(path).absolute())
     return found
@@ -317,4 +321,7 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         paths = {key: Path(os.path.abspath(base / value)) for key, value in section if isinstance(value, Path)}  # noqa: PTH100 (Path.resolve would follow them)
         if paths:
             changed[name] = section.model_copy(update=paths)
+    if (profile := settings.sheet.column_profile) is not None and profile.endswith(".toml"):
+        own = os.path.abspath(base / profile)  # noqa: PTH100 (as above)
+        changed["sheet"] = settings.sheet.model_copy(update={"column_profile": own})
     return settings.model_copy(update=changed)

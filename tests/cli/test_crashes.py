@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SIGNERS
+from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, signers_on, usable_cores
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 120
@@ -95,7 +95,7 @@ def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resu
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     signing = signing_processes(process)
-    assert len(signing) == SIGNERS
+    assert len(signing) == signers_on(usable_cores())
     kill(process)
     deadline_s = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in signing):

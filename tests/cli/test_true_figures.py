@@ -67,6 +67,14 @@ def test_a_folder_with_a_refused_sheet_ends_with_3_and_says_what_was_sent(progra
     assert sorted(one["exit_code"] for one in summary["sheets"]) == [0, 3]
 
 
+def test_a_refused_sheet_of_a_folder_does_not_call_paid_rows_ready(program: Program) -> None:
+    paid = kenyan_rows(2, amount="100")
+    program.json("submit", program.sheet(paid))
+    folder = dropped(program, more=[*paid, *kenyan_rows(1, amount="50", prefix="NEW"), BAD])
+    summary = program.json("run-folder", folder, "--settle-s", "0")
+    assert (summary["exit_code"], summary["states"]) == (3, {"ready": 1, "paid": 2, "invalid": 1})
+
+
 def test_a_folder_of_refused_sheets_alone_ends_with_3(program: Program) -> None:
     folder = dropped(program, bad=[BAD])
     assert program.json("run-folder", folder, "--settle-s", "0")["exit_code"] == 3
@@ -96,6 +104,14 @@ def test_a_quiet_folder_names_every_sheet_that_needs_a_person(program: Program) 
     assert "bad.csv: 1 of 1 rows have defects" in said
     assert "good.csv" not in said
     assert program.run("-q", "run-folder", folder, "--settle-s", "0").output == ""
+
+
+def test_the_log_does_not_mask_a_date_in_the_name_of_a_file() -> None:
+    name = "done/20261122T031500123456Z-payroll-20261130.reconciliation.csv"
+    assert name in masked(f"The reconciliation is in {name}.")
+    assert masked("pay-20261130.xlsx: 254712345678") == "pay-20261130.xlsx: ***678"
+    for sentence in ("20261130 was called", "254712345678.csv", "25420261130.csv", "pay-20269930.csv"):
+        assert "***" in masked(sentence), sentence
 
 
 @pytest.mark.parametrize("phone", ["254712345678", "+254712345678", "0712345678"])

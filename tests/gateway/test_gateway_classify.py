@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify
+from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify, date_of
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import MAX_NESTING
 from tests.gateway.gateway_cases import OPERATION
@@ -56,13 +56,13 @@ def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind:
 def test_a_certificate_that_is_not_to_be_trusted_stops_the_run() -> None:
     verdict = judge_fault(FaultKind.TLS_UNTRUSTED, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
-    assert isinstance(verdict.advice, StopRun)
+    assert verdict.advice == StopRun("The gateway's certificate is not to be trusted.")
 
 
 def test_a_gateway_that_speaks_before_it_is_asked_stops_the_run() -> None:
     verdict = judge_fault(FaultKind.EARLY_REPLY, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="reply.early")
-    assert isinstance(verdict.advice, StopRun)
+    assert verdict.advice == StopRun("The gateway answers before it is asked: its answers cannot be believed.")
 
 
 def test_written_bytes_are_believed_more_than_a_witness_that_is_unset() -> None:
@@ -243,7 +243,7 @@ def test_an_echo_that_is_not_ours_is_a_conflict_and_stops_the_run_whatever_else_
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, "reply.other_payout")
     assert verdict.outcome.conflict
     assert verdict.outcome.gateway_status == "approved"
-    assert isinstance(verdict.advice, StopRun)
+    assert verdict.advice == StopRun("The gateway answered about another payout than the one it was asked for.")
 
 
 def test_an_order_id_of_digits_may_be_echoed_as_a_number() -> None:
@@ -324,13 +324,14 @@ def test_refused_credentials_stop_the_run_and_the_body_decides_the_row(
 ) -> None:
     verdict = judge(body, http_status)
     assert verdict.outcome.kind is kind
-    assert isinstance(verdict.advice, StopRun)
+    assert verdict.advice == StopRun(f"The gateway refuses our credentials (HTTP {http_status}).")
 
 
 RETRY_AFTER = [
     ("120", PauseRun(120.0)),
     (" 7 ", PauseRun(7.0)),
     ("0", GoOn()),
+    ("1", PauseRun(1.0)),
     ("900", PauseRun(900.0)),
     ("901", PauseRun(MAX_PAUSE_S)),
     ("1000000000", PauseRun(MAX_PAUSE_S)),
@@ -343,6 +344,7 @@ RETRY_AFTER = [
     ("Sat, 21 Nov 2026 12:02:00 GMT", PauseRun(120.0)),
     ("Saturday, 21-Nov-26 12:02:00 GMT", PauseRun(120.0)),
     ("Sat Nov 21 12:02:00 2026", PauseRun(120.0)),
+    ("Sat, 21 Nov 2026 15:02:00 +0300", PauseRun(120.0)),
     ("Sat, 21 Nov 2026 11:59:00 GMT", GoOn()),
     ("Sat, 21 Nov 2026 12:00:00 GMT", GoOn()),
     ("Fri, 31 Dec 9999 23:59:59 GMT", PauseRun(MAX_PAUSE_S)),
@@ -367,6 +369,26 @@ def test_a_date_counts_from_the_replys_own_clock() -> None:
 
 def test_a_date_with_nothing_to_count_from_is_a_rest_of_unstated_length() -> None:
     assert judge({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(UNSTATED_PAUSE_S)
+
+
+@pytest.mark.parametrize(
+    ("headers", "stated"),
+    [
+        ((), None),
+        ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"),), NOW),
+        ((("server", "x"), ("date", " Sat, 21 Nov 2026 15:00:00 +0300 ")), NOW),
+        ((("date", "Sat, 21 Nov 2026 12:00:00"),), NOW),
+        ((("date", "yesterday"),), None),
+        ((("date", "Fri, 31 Dec 9999 23:59:59 -1200"),), None),
+        ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("date", "Sat, 21 Nov 2026 12:00:01 GMT")), None),
+    ],
+)
+def test_the_gateways_clock_is_its_date_in_utc_where_it_states_one_alone(
+    headers: tuple[tuple[str, str], ...], stated: datetime | None
+) -> None:
+    found = date_of(RawReply(200, headers, b""))
+    assert found == stated
+    assert found is None or found.tzinfo is UTC
 
 
 def test_too_many_requests_asks_for_a_rest_even_without_saying_how_long() -> None:

@@ -19,18 +19,23 @@ from paygw_batch.gateway.prepare import Preparer
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.gateway.signing.signers import (
+    FEWEST_SIGNERS,
     LONG_RUN_PAYOUTS,
-    SIGNERS,
+    MOST_SIGNERS,
     Signers,
     SigningProcesses,
     SigningThreads,
     _process,
     signers_for,
+    signers_on,
+    usable_cores,
 )
 from tests.gateway.gateway_cases import KEY_FILE, RULES, instruction_for, prepared, signer, throw_away_key
 
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
 KINDS: list[Callable[[PrivateKey], Signers]] = [SigningThreads, SigningProcesses]
+
+SIGNERS = signers_on(usable_cores())
 
 S = TypeVar("S", bound=Signers)
 T = TypeVar("T")
@@ -62,6 +67,25 @@ def test_a_prepared_request_is_the_same_whoever_signs_it(key: PrivateKey) -> Non
             return await Preparer(RULES, signer(key, SignatureProfile.JSON_PARAMS), signers)([attempt, attempt])
 
         assert with_signers(kind(key), prepare) == [golden, golden]
+
+
+@pytest.mark.parametrize(
+    ("cores", "signers"),
+    [(1, FEWEST_SIGNERS), (2, FEWEST_SIGNERS), (3, 2), (4, 3), (8, 7), (9, MOST_SIGNERS), (64, MOST_SIGNERS)],
+)
+def test_signers_follow_the_cores(cores: int, signers: int) -> None:
+    assert signers_on(cores) == signers
+
+
+@pytest.mark.parametrize("cores", [2, 5])
+def test_as_many_processes_sign_as_the_cores_allow(
+    cores: int, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def count(signers: SigningProcesses) -> int:
+        return len(signers.processes)
+
+    monkeypatch.setattr("paygw_batch.gateway.signing.signers.usable_cores", lambda: cores)
+    assert with_signers(SigningProcesses(key), count) == signers_on(cores)
 
 
 def test_a_short_run_signs_in_threads_and_a_long_one_in_processes(key: PrivateKey) -> None:

@@ -146,6 +146,14 @@ CHANGES = {
     "an order id given away": "UPDATE order_id SET instruction = 4 WHERE order_id = 'ORD-3-r2'",
     "an order id that no fact used": "INSERT INTO order_id VALUES ('payout', 'ORD-77', 5)",
     "an order id of another operation": "UPDATE order_id SET operation = 'payin' WHERE order_id = 'ORD-3-r2'",
+    "a reply that its fact does not name": "INSERT INTO reply "
+    "SELECT max(seq), instruction, 'HTTP/1.1 200 OK', x'7b7d' FROM fact WHERE kind = 'rejected'",
+    "a reply to an intent": "INSERT INTO reply "
+    "SELECT min(seq), instruction, 'HTTP/1.1 200 OK', x'7b7d' FROM fact WHERE kind = 'intended'",
+    "a payee's word gone": "INSERT INTO payment_words (payment_words, rowid, words) SELECT 'delete', number, words "
+    "FROM payment_text WHERE number = 5",
+    "a payee's word of another row": "INSERT INTO payment_words (rowid, words) VALUES (5, 'mallory')",
+    "the index of payees gone": "INSERT INTO payment_words (payment_words) VALUES ('delete-all')",
     "the journal's id": "UPDATE identity SET journal_id = 'ffff'",
     "the endpoint": "UPDATE identity SET endpoint = 'https://elsewhere.example/1'",
 }

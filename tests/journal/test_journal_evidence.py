@@ -287,6 +287,8 @@ def of_version(version: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> Sq
     """Open a journal as a program of an older version made it."""
     newest = schema.migrations()
     monkeypatch.setattr("paygw_batch.journal.sqlite.schema.migrations", lambda: newest[:version])
+    for written in ("fill", "add_batch"):
+        monkeypatch.setattr(f"paygw_batch.journal.sqlite.search.{written}", lambda *_: None)
     for module in ("examine", "open"):
         monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.migrations", lambda: newest[:version])
     for module in ("create", "open"):  # it had no table for names

@@ -15,6 +15,7 @@ from paygw_batch.cli.options import (
     force_option,
     guard_of,
     plan_page_option,
+    profile_option,
     repeats_option,
     settings_of,
     strict_option,
@@ -59,6 +60,7 @@ from paygw_batch.sheet.instructions.pages import from_pages
 )
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="The maker's private key (Ed25519, PEM).")
 @worksheet_option
+@profile_option
 @click.option("--reference", metavar="TEXT", help="As for submit.")
 @click.option("--skip-invalid", is_flag=True, help="As for submit.")
 @click.option("--amend", is_flag=True, help="As for submit.")
@@ -77,6 +79,7 @@ def command(
     out: Path,
     key: Path,
     worksheet: str | None,
+    column_profile: str | None,
     reference: str | None,
     skip_invalid: bool,
     amend: bool,
@@ -89,9 +92,8 @@ def command(
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
     started_s = time.monotonic()
     screen = Screen(invocation)
-    if out.suffix.lower() != ".json":
-        raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
-    settings = settings_of(invocation)
+    _require_json(out)
+    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
     guard_of(invocation, settings, force=force).check(
         Wanted("--out", out, OutputKind.PLAN),
         Wanted("--report", report, OutputKind.PLAN_PAGE),
@@ -129,6 +131,11 @@ def command(
     message = _message(document, policy, out, report)
     summary = _summary(document, planned, message, time.monotonic() - started_s)
     screen.finish(replace(summary, further=document_told(document, policy)))
+
+
+def _require_json(out: Path) -> None:
+    if out.suffix.lower() != ".json":
+        raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
 
 
 def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: Path | None) -> str:

@@ -13,6 +13,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import (
     force_option,
     guard_of,
+    profile_option,
     repeats_option,
     settings_of,
     stated_totals,
@@ -59,6 +60,7 @@ from paygw_batch.sheet.model import Validated
 _OPTIONS = (
     click.argument("sheet", type=click.Path(path_type=Path)),
     worksheet_option,
+    profile_option,
     click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx)."),
     click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
     click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
@@ -104,6 +106,7 @@ def run_sheet(
     *,
     sheet: Path,
     worksheet: str | None,
+    column_profile: str | None,
     out: Path | None,
     reference: str | None,
     skip_invalid: bool,
@@ -124,8 +127,8 @@ def run_sheet(
     started_s = time.monotonic()
     screen = Screen(invocation)
     stated = stated_totals(expect_rows, expect_total)
-    flags = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
-    settings = settings_of(invocation, flags)
+    pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
+    settings = settings_of(invocation, {**pace, ("sheet", "column_profile"): column_profile})
     rules = rules_of(settings, operation)
     plan_file = plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)

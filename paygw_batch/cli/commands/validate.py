@@ -10,6 +10,7 @@ from paygw_batch.cli.options import (
     collect_option,
     force_option,
     guard_of,
+    profile_option,
     settings_of,
     strict_option,
     worksheet_option,
@@ -17,16 +18,29 @@ from paygw_batch.cli.options import (
 from paygw_batch.cli.screen.screen import Screen, listed, warnings_told
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
+from paygw_batch.errors import UsageError
 from paygw_batch.report.preview import filled_in_notes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.profiles import OWN_ENDING
+from paygw_batch.sheet.read.sheet_file import ReadOptions, headings_in
+from paygw_batch.sheet.write.heading_map import write_heading_map
 from paygw_batch.sheet.write.rejects import write_mendable
 
 
 @click.command("validate", short_help="Check a sheet.")
 @click.argument("sheet", type=click.Path(path_type=Path))
 @worksheet_option
+@profile_option
+@click.option(
+    "--map",
+    "map_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Write the sheet's headings here, to say what each means: then --column-profile FILE.toml.",
+)
 @click.option("--rejects", type=click.Path(path_type=Path), help="Write the refused rows here, with what is wrong.")
 @click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
 @strict_option
@@ -39,6 +53,8 @@ def command(
     operation: str,
     sheet: Path,
     worksheet: str | None,
+    column_profile: str | None,
+    map_file: Path | None,
     rejects: Path | None,
     reference: str | None,
     strict: bool,
@@ -47,11 +63,15 @@ def command(
     """Read SHEET, hold every row against its country's rules, and say in plain words what is wrong."""
     started_s = time.monotonic()
     screen = Screen(invocation)
-    settings = settings_of(invocation)
+    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
     guard_of(invocation, settings, force=force).check(
-        Wanted("--rejects", rejects, OutputKind.REJECTS), inputs={"the sheet": sheet}
+        Wanted("--rejects", rejects, OutputKind.REJECTS),
+        Wanted("--map", map_file, OutputKind.MAP),
+        inputs={"the sheet": sheet},
     )
     rules = rules_of(settings, operation)
+    if map_file is not None:
+        _write_map(map_file, sheet, read_options(settings, operation, worksheet), screen)
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     if strict:
         validated = warnings_as_defects(validated)
@@ -62,20 +82,10 @@ def command(
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
     screen.books(counted)
     bad = counted.states.get("invalid", 0)
-    message = (
-        f"{validated.height:,} rows, no defect." if not bad else f"{bad:,} of {validated.height:,} rows have defects."
-    )
+    message = _message(validated, bad)
     if rejects is not None:
-        if bad:
-            written = write_mendable(validated, sheet, read_options(settings, operation, worksheet), rejects)
-            screen.notes(written.notes)
-            message += (
-                f" The red cells in {rejects} are to be mended; then submit that workbook."
-                if written.is_workbook
-                else f" They are in {rejects}: mend them there and submit that file."
-            )
-        else:
-            message += " There are no rejects to write."
+        options = read_options(settings, operation, worksheet)
+        message += _rejects_written(validated, bad, sheet, options, rejects, screen)
     screen.finish(
         Summary(
             ExitCode.DEFECTS if bad else ExitCode.DONE,
@@ -90,3 +100,30 @@ def command(
             further={"defect_list": listed(validated.defects), **warnings_told(validated.warnings)},
         )
     )
+
+
+def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
+    """Write the headings of a sheet, also of one that is refused for them."""
+    if path.suffix != OWN_ENDING:
+        raise UsageError(f"{path} does not end in {OWN_ENDING}.")
+    write_heading_map(path, sheet.name, headings_in(sheet, options), options.vocabulary.columns)
+    screen.say(f"The headings of {sheet.name} are in {path}. Look at every line; then --column-profile {path}.")
+
+
+def _message(validated: Validated, bad: int) -> str:
+    if not bad:
+        return f"{validated.height:,} rows, no defect."
+    return f"{bad:,} of {validated.height:,} rows have defects."
+
+
+def _rejects_written(
+    validated: Validated, bad: int, sheet: Path, options: ReadOptions, rejects: Path, screen: Screen
+) -> str:
+    """Write the rejects of a sheet, where it has some, and return a sentence about them."""
+    if not bad:
+        return " There are no rejects to write."
+    written = write_mendable(validated, sheet, options, rejects)
+    screen.notes(written.notes)
+    if written.is_workbook:
+        return f" The red cells in {rejects} are to be mended; then submit that workbook."
+    return f" They are in {rejects}: mend them there and submit that file."

@@ -13,8 +13,10 @@ _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
 """All but the last three digits of what could be a phone or an account."""
 
 
-_OWN_NAME = re.compile(r"([0-9]{8}T[0-9]{12}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{16}\b)")
-"""The time that `run-folder` puts before the name of a sheet, and the id of a batch."""
+_DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
+_REST_OF_NAME = r"(?=[^\s/]*\.(?:csv|txt|tsv|xlsx|parquet|json|html|toml)\b)"
+_OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{{16}}\b|{_DATE}{_REST_OF_NAME})")
+"""The time that `run-folder` puts before the name of a sheet, the id of a batch, and a date in the name of a file."""
 
 
 def masked(sentence: str) -> str:

@@ -22,7 +22,7 @@ from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
 from paygw_batch.processes import child_environment
-from paygw_batch.report.metrics import JournalFigures, metrics_text
+from paygw_batch.report.metrics import JournalTotals, metrics_text
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.tables import ReportingSection
@@ -100,7 +100,7 @@ def _write_metrics(settings: Settings, path: Path, command: str, summary: Summar
         write_whole(path, text.encode(), mode=METRICS_MODE)
 
 
-def _figures(settings: Settings) -> JournalFigures | None:
+def _figures(settings: Settings) -> JournalTotals | None:
     """Return what the journal holds over all batches; None where it cannot be read."""
     try:
         with journal_to_read(settings) as journal:

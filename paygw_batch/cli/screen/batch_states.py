@@ -10,7 +10,7 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
-from paygw_batch.report.metrics import JournalFigures
+from paygw_batch.report.metrics import JournalTotals
 from paygw_batch.report.summary import Summary, of_states
 
 
@@ -47,7 +47,7 @@ def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str
     return {state: counts[state] for state in STATES if counts[state]}
 
 
-def figures_of(journal: JournalReader, minor_units: Mapping[str, int]) -> JournalFigures:
+def figures_of(journal: JournalReader, minor_units: Mapping[str, int]) -> JournalTotals:
     """Return what a journal holds over all batches, each row once."""
     tallies: list[StateTally] = []
     known: list[StateTally] = []
@@ -63,7 +63,7 @@ def figures_of(journal: JournalReader, minor_units: Mapping[str, int]) -> Journa
     once = counted_once(tallies, known)
     for tally in once:
         counts[shown_state(tally.state)] += tally.count
-    return JournalFigures(
+    return JournalTotals(
         {state: counts[state] for state in STATES},
         totals_of(once, minor_units),
         datetime.fromisoformat(min(oldest)) if oldest else None,

@@ -1,4 +1,4 @@
-"""Makes signatures during a run, in two threads or processes beside the event loop.
+"""Makes signatures during a run, in threads or processes beside the event loop.
 
 A signature is most of what a payout costs. In threads the signers share one interpreter with the event loop and the
 journal, and on a long run all of them wait for each other; processes of their own share nothing, but take a moment to
@@ -20,13 +20,24 @@ from paygw_batch.errors import SigningFailed
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.processes import child_environment, python_command
 
-SIGNERS = 2
-"""More than two would take the processor from what has to be quick."""
+FEWEST_SIGNERS = 2
+MOST_SIGNERS = 8
+"""Each has two groups of the texts that are signed ahead; and one event loop uses up what two or three sign."""
 LONG_RUN_PAYOUTS = 2_000
 """From here on processes are worth their start: while they start, two threads sign about as many."""
 _STARTING_TIMEOUT_S = 60.0
 _CLOSING_TIMEOUT_S = 5.0
 _TRIAL = "trial"
+
+
+def signers_on(cores: int) -> int:
+    """Return how many sign on a machine of so many cores: all but one, which the event loop needs."""
+    return max(FEWEST_SIGNERS, min(cores - 1, MOST_SIGNERS))
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use; where the system does not say, how many the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Signers(Protocol):
@@ -67,7 +78,7 @@ class SigningThreads:
 
     def __init__(self, key: PrivateKey) -> None:
         self._key = key
-        self._threads = ThreadPoolExecutor(SIGNERS, thread_name_prefix="sign")
+        self._threads = ThreadPoolExecutor(signers_on(usable_cores()), thread_name_prefix="sign")
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the signature of each text, in base64."""
@@ -105,7 +116,7 @@ class SigningProcesses:
     async def __aenter__(self) -> Self:
         """Start them all and have each sign once, or start none. Raises `SigningFailed`."""
         try:
-            for _ in range(SIGNERS):
+            for _ in range(signers_on(usable_cores())):
                 self._working.append(await self._started())
             async with asyncio.timeout(_STARTING_TIMEOUT_S):
                 await asyncio.gather(*[one.sign([_TRIAL]) for one in self._working])

@@ -69,10 +69,24 @@ def linked(
     The columns stand on lines of their own, details last; none of the others can hold a line break, so that two
     different facts never have the same bytes.
     """
-    seq = end.seq + 1
+    columns = (end.seq + 1, at, kind, batch, instruction, attempt, contradicts, details)
+    return Line(*columns, link_hash(end.hash, *columns))
+
+
+def link_hash(
+    before: bytes,
+    seq: int,
+    at: str,
+    kind: str,
+    batch: int,
+    instruction: int | None,
+    attempt: int | None,
+    contradicts: str | None,
+    details: str,
+) -> bytes:
+    """Return SHA-256 over the hash before a line and all its other columns, as `linked` says."""
     text = f"{seq}\n{at}\n{kind}\n{batch}\n{instruction}\n{attempt}\n{contradicts}\n{details}"
-    digest = hashlib.sha256(end.hash + text.encode()).digest()
-    return Line(seq, at, kind, batch, instruction, attempt, contradicts, details, digest)
+    return hashlib.sha256(before + text.encode()).digest()
 
 
 def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
@@ -84,7 +98,7 @@ def follow(end: Link, line: Line) -> Link:
     """Return the end of the chain with `line`. Raises `JournalCorrupt` unless the line is what `end` leads to."""
     if line.seq != end.seq + 1:
         raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
-    if linked(end, *line[1:-1]).hash != line.hash:
+    if link_hash(end.hash, *line[:-1]) != line.hash:
         raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
     return Link(line.seq, line.hash, line.at)
 

@@ -16,6 +16,7 @@ from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.codec import BATCH_OPENED
 from paygw_batch.journal.facts.history import HISTORY_KINDS, history_of
 from paygw_batch.journal.facts.progress import amendable
+from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite import states as states_disk
 from paygw_batch.journal.sqlite.backup import write_backup
@@ -23,6 +24,7 @@ from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
+from paygw_batch.journal.sqlite.search import payments_in
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     AttemptReply,
@@ -313,6 +315,11 @@ class SqliteReader:
             for seq, at, kind, details, row, attempt in found
             for entry in history_of(seq, at, kind, details, row=row, attempt=attempt)
         ]
+
+    def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
+        """Return up to `limit` payments of all batches that a search fits, the newest first."""
+        with self._plainly(), self._snapshot():
+            return payments_in(self._connection, search, limit)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""

@@ -87,6 +87,21 @@ CREATE TRIGGER reply_is_never_changed BEFORE UPDATE ON reply
 CREATE TRIGGER reply_is_never_removed BEFORE DELETE ON reply
     BEGIN SELECT RAISE(ABORT, 'replies are never removed'); END;
 
+-- Version 4 of the journal: payments are found by the payee's name and numbers. Derived from the instructions: `verify` makes
+-- it again, and what an earlier version wrote is filled in when the journal is brought up (`search.py`). The fields are those
+-- of the forms: what names a payee ends with one of these words.
+CREATE VIEW payment_text AS
+    SELECT number, batch, (
+        SELECT group_concat(value, ' ') FROM json_each(iif(json_valid(fields), fields, '{}'))
+        WHERE key GLOB '*name' OR key GLOB '*_number' OR key GLOB '*phone' OR key GLOB '*email'
+    ) AS words
+    FROM instruction;
+
+-- Contentless: it holds words, and for each the numbers of instructions.
+CREATE VIRTUAL TABLE payment_words
+    USING fts5 (words, content='', columnsize=0, tokenize="unicode61 remove_diacritics 2");
+CREATE VIRTUAL TABLE payment_word USING fts5vocab (payment_words, instance);
+
 -- `lower` folds the case of ASCII, which is all there is to fold in nearly every order id. Not UNIQUE:
 -- earlier versions let ids differ in their spelling alone.
 CREATE INDEX order_id_in_one_case ON order_id (operation, lower(order_id));

@@ -9,13 +9,13 @@ import apsw
 
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.chain import Identity, Link
-from paygw_batch.journal.sqlite import spellings
+from paygw_batch.journal.sqlite import search, spellings
 from paygw_batch.journal.sqlite.connect import fetch
 
 APPLICATION_ID = 0x70617967
 """`payg`: marks the file as a journal (SQLite's application_id)."""
-_SPELLINGS_SINCE = 4
-"""The first version that has tables of spellings and references."""
+_DERIVED_SINCE = 4
+"""The first version that has the tables of spellings, of references and of payees' words."""
 
 
 @cache
@@ -58,8 +58,9 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
     for number, script in enumerate(migrations()[version:], start=version + 1):
         connection.execute(script)
         connection.execute("INSERT INTO migration VALUES (?, ?)", (number, now))
-    if version < _SPELLINGS_SINCE:
+    if version < _DERIVED_SINCE:
         spellings.fill(connection)
+        search.fill(connection)
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", len(migrations()))
 
@@ -99,7 +100,7 @@ def hash_at(connection: apsw.Connection, seq: int) -> bytes:
 
 def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
     query = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
-    return frozenset(fetch(connection, query))
+    return frozenset((name, sql) for name, sql in fetch(connection, query) if name not in search.TABLES_OF_SQLITE)
 
 
 @cache

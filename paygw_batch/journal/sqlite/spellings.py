@@ -74,6 +74,14 @@ def is_used(connection: apsw.Connection, operation: str, order_id: str) -> bool:
     return bool(fetch(connection, f"{query} LIMIT 1", (operation, spelled_alike(order_id))))
 
 
+def instructions_spelled(connection: apsw.Connection, order_id: str) -> list[int]:
+    """Return the instructions of every operation that go, or went, by an order id in whatever spelling."""
+    query = _SAME_SPELLING.format(operation="?1", spelling="?2")
+    operations = fetch(connection, "SELECT DISTINCT operation FROM batch")
+    spelling = spelled_alike(order_id)
+    return [line[1] for (operation,) in operations for line in fetch(connection, query, (operation, spelling))]
+
+
 def has_order_ids(connection: apsw.Connection, operation: str) -> bool:
     """Whether any order id was used at all."""
     return bool(fetch(connection, "SELECT 1 FROM order_id WHERE operation = ? LIMIT 1", (operation,)))

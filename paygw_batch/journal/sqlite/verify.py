@@ -6,10 +6,9 @@ memory does not grow with the journal.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby, zip_longest
-from operator import itemgetter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from paygw_batch.journal.facts.chain import Line, Link, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
-from paygw_batch.journal.sqlite import messages, replies, spellings
+from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, progress_of
@@ -31,6 +30,10 @@ from paygw_batch.journal.values import Known, NewBatch, NewInstruction
 _TAIL_FACTS = 256
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _LINE = "seq, at, kind, batch, instruction, attempt, contradicts, details, hash"
+_FACTS_BY_INSTRUCTION = """SELECT f.instruction, f.seq, f.at, f.kind, f.attempt, f.contradicts, f.details
+    FROM (SELECT seq FROM fact WHERE instruction IS NOT NULL ORDER BY instruction, seq LIMIT -1) s
+    CROSS JOIN fact f ON f.seq = s.seq"""
+"""By instruction and then in order; only two numbers of each are sorted. (The limit keeps the inner order.)"""
 _LEADS_TO: Mapping[str, str] = {kind.value: state.value for (_, kind), state in TRANSITIONS.items()}
 """Every kind of fact leads to one state, wherever it is legal."""
 
@@ -46,6 +49,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     _check_totals(connection)
     check_about(connection)
     spellings.check(connection)
+    search.check(connection)
     counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
@@ -152,21 +156,21 @@ def _digested(connection: apsw.Connection, number: int, intake: OpeningDigests) 
 class _Groups:
     """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
 
-    def __init__(self, lines: Iterable[tuple[Any, ...]], what: str) -> None:
-        self._groups = groupby(lines, key=itemgetter(0))
-        self._next = next(self._groups, None)
+    def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
+        self._lines = lines
+        self._next = next(lines, None)
         self._what = what
 
     def of(self, number: int) -> list[tuple[Any, ...]]:
         """Return the lines of instruction `number`."""
-        if self._next is None or self._next[0] > number:
-            return []
-        if self._next[0] < number:
-            raise JournalCorrupt(
-                f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have."
-            )
-        group = list(self._next[1])
-        self._next = next(self._groups, None)
+        group = []
+        line = self._next
+        while line is not None and line[0] == number:
+            group.append(line)
+            line = next(self._lines, None)
+        if line is not None and line[0] < number:
+            raise JournalCorrupt(f"{self._what} speaks of instruction {line[0]}, which the journal does not have.")
+        self._next = line
         return group
 
 
@@ -188,10 +192,11 @@ class _Replay:
     batches: Mapping[int, BatchOpened]
     counts: Counter[str]
     handovers: dict[int, _Handover] = field(default_factory=dict)
+    replies: int = 0
 
     def run(self) -> None:
         """Raise `JournalCorrupt` at the first instruction that does not stand where its facts lead."""
-        facts = _Groups(self._facts(), "A fact")
+        facts = _Groups(self.connection.execute(_FACTS_BY_INSTRUCTION), "A fact")
         order_ids = _Groups(
             self.connection.execute("SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3"),
             "An order id",
@@ -211,6 +216,8 @@ class _Replay:
             self.counts["instructions"] += 1
             self.counts["order_ids"] += len(owned)
             self.counts[progress.standing.state.value] += 1
+        if fetch(self.connection, "SELECT count(*) FROM reply") != [(self.replies,)]:
+            raise JournalCorrupt("A reply is kept that no fact names.")
 
     def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
         """Return what an instruction starts with: progress, and the order ids that are its own."""
@@ -230,8 +237,9 @@ class _Replay:
                 fact = decode(kind, details)
             except JournalCorrupt as error:
                 raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
-            if isinstance(fact, Concluded):
+            if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
                 replies.check(self.connection, seq, number, fact)
+                self.replies += 1
             after = advance(progress, fact, attempt, at)
             if isinstance(after, IllegalMove):
                 if contradicts != after.state.value:
@@ -250,12 +258,3 @@ class _Replay:
                 self.handovers[number] = _Handover(progress, moved, fact.batch, fact.row)
             progress = after
         return progress, order_ids
-
-    def _facts(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the facts of instructions, by instruction and then in order; only two numbers of each are sorted."""
-        in_order = self.connection.execute(
-            "SELECT seq FROM fact WHERE instruction IS NOT NULL ORDER BY instruction, seq"
-        )
-        columns = "instruction, seq, at, kind, attempt, contradicts, details"
-        for found in in_order:
-            yield from self.connection.execute(f"SELECT {columns} FROM fact WHERE seq = ?", found)  # noqa: S608 - ours

@@ -1,7 +1,7 @@
 """Writing the journal on disk.
 
 Every write is one transaction, made durable before its call returns, and the witness is told of it before anything may
-be sent on it. The chain is a second guard beside the lock: the next fact has a number, and only one writer can use it.
+be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
 """
 
 import os
@@ -25,7 +25,7 @@ from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
-from paygw_batch.journal.sqlite import messages, replies, spellings
+from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
@@ -234,8 +234,8 @@ class SqliteJournal(SqliteReader):
             (record.operation, number),
         )
         spellings.add_batch(self._connection, record.operation, number)
-        twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
-        if self._run(twice, (number,)):
+        search.add_batch(self._connection, number)
+        if self._run("SELECT 1 FROM instruction JOIN known USING (batch, row) WHERE batch = ? LIMIT 1", (number,)):
             raise InternalError("a row of a batch is both new and known")
 
     def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:

@@ -6,7 +6,7 @@ stands again in the last row, a column that holds something after all), it is go
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -28,6 +28,8 @@ from paygw_batch.sheet.instructions.order_ids import content_digests, derived_id
 from paygw_batch.sheet.model import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
 from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, each
 from paygw_batch.sheet.read.frame import rows_of
+from paygw_batch.sheet.read.headings import fold
+from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
 
 def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
@@ -200,7 +202,20 @@ def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> 
                 needed_by[field.name].append(rule.name)
     if needed_by:
         said = "; ".join(f"{column} (needed for {', '.join(names)})" for column, names in needed_by.items())
-        raise SheetError(f"{source.name} lacks columns: {said}.", hint="Add them, or correct their headings.")
+        raise SheetError(
+            f"{source.name} lacks columns: {said}.",
+            hint=f"Add them, or correct their headings.{_profile_that_has(needed_by, source)}",
+        )
+
+
+def _profile_that_has(missing: Collection[str], source: SheetSource) -> str:
+    """Return a sentence that names a profile by which an unknown heading is a missing column, if there is one."""
+    for profile in profile_names():
+        columns = {fold(heading): column for heading, column in read_profile(profile).items()}
+        for heading in source.unknown:
+            if columns.get(fold(heading)) in missing:
+                return f" {heading!r} is a heading of the profile {profile}: --column-profile {profile}."
+    return ""
 
 
 def _ordered(defects: pl.DataFrame) -> pl.DataFrame:

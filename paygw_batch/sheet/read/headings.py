@@ -2,8 +2,9 @@
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.columns import (
@@ -20,10 +21,15 @@ HEADER_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What headings mean in a sheet of `operation`. `aliases`: a sender's heading -> our column."""
+    """What headings mean in a sheet of `operation`. `aliases`: a sender's heading -> our column.
+
+    `profiles` are all that there are, by name, as aliases: a sheet that is refused for its header is told which one
+    fits. None is taken unasked, because a heading decides what is paid.
+    """
 
     operation: str
     aliases: Mapping[str, str]
+    profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -46,6 +52,18 @@ class Headings:
     ours: frozenset[str]
 
 
+class HeadingError(SheetError):
+    """A file has no header that names the columns that every sheet needs, or one that names a column twice.
+
+    `headings` are those of the row that comes nearest, each with the column it stands for, if any.
+    """
+
+    def __init__(self, message: str, hint: str, headings: Sequence[tuple[str, str | None]]) -> None:
+        super().__init__(message, hint=hint)
+        self.headings = headings
+
+
+@lru_cache(maxsize=4096)
 def fold(heading: str) -> str:
     """Return a heading without case, blanks, invisible characters, hyphens and underscores."""
     text = unicodedata.normalize("NFKC", heading).casefold()
@@ -54,8 +72,21 @@ def fold(heading: str) -> str:
 
 def known_names(cells: Sequence[str], vocabulary: Vocabulary) -> list[str | None]:
     """Return for each heading the known column it stands for, or None."""
-    columns = vocabulary.columns
-    targets = ((heading, _alias_target(heading, column)) for heading, column in vocabulary.aliases.items())
+    return _names(cells, vocabulary.columns, vocabulary.aliases)
+
+
+def _fitting_profiles(cells: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+    """Return the profiles under which a row names the columns that every sheet needs."""
+    every = vocabulary.profiles.items()
+    return [name for name, aliases in every if _has_needed(_names(cells, vocabulary.columns, aliases))]
+
+
+def _has_needed(names: Sequence[str | None]) -> bool:
+    return set(ALWAYS_NEEDED) <= set(names)
+
+
+def _names(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
+    targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
     ours = {fold(name): name for name in columns}
     # A heading can stand for a column of another operation's sheets: here it then means nothing.
     ours |= {fold(heading): column for heading, column in targets if column in columns}
@@ -72,25 +103,46 @@ def _alias_target(heading: str, column: str) -> str:
 
 def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
     """Return whether a row names the columns that every sheet needs."""
-    return set(ALWAYS_NEEDED) <= set(known_names(cells, vocabulary))
+    return _has_needed(known_names(cells, vocabulary))
 
 
-def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> SheetError:
-    """Return the error for a file whose first `rows` hold no header: what is missing, where one almost does."""
-    best = max(rows, key=lambda cells: sum(name is not None for name in known_names(cells, vocabulary)), default=[])
+def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> HeadingError:
+    """Return the error for a file whose first `rows` hold no header: what is missing, where one almost does.
+
+    Names the profiles that fit, where there are some.
+    """
+    best = max(rows, key=lambda cells: _likeness(cells, vocabulary), default=[])
     names = known_names(best, vocabulary)
+    headings = [(" ".join(cell.split()), name) for cell, name in zip(best, names, strict=True) if cell.strip()]
+    how = f"`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means."
+    if fitting := _fitting_profiles(best, vocabulary):
+        return HeadingError(
+            f"{file}, row {list(rows).index(best) + 1}: these are headings of the profile {' and of '.join(fitting)}.",
+            f"Name the profile: --column-profile {fitting[0]}, or column_profile under [sheet] in the configuration.",
+            headings,
+        )
     if not any(names):
-        return SheetError(
+        return HeadingError(
             f"{file} has no header that we know among its first {HEADER_ROWS} rows.",
-            hint=f"The first row must name the columns: {', '.join(vocabulary.columns[:7])}.",
+            f"The first row must name the columns: {', '.join(vocabulary.columns[:7])}. {how}",
+            headings,
         )
     missing = [name for name in ALWAYS_NEEDED if name not in names]
-    close = {name: get_close_matches(name, [cell.strip() for cell in best], n=1) for name in missing}
+    unknown = [heading for heading, name in headings if name is None]
+    close = {name: get_close_matches(name, unknown, n=1) for name in missing}
     said = [f"{name} (is it the column {near[0]!r}?)" if near else name for name, near in close.items()]
-    return SheetError(
+    return HeadingError(
         f"{file}, row {list(rows).index(best) + 1}: the header has no column {' and no column '.join(said)}.",
-        hint="Add the column, or correct its heading.",
+        f"Add the column, or correct its heading. {how}",
+        headings,
     )
+
+
+def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, int]:
+    """Return how much a row is like a header: by a profile, by the columns that it names, by texts without digits."""
+    known = sum(name is not None for name in known_names(cells, vocabulary))
+    texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
+    return bool(_fitting_profiles(cells, vocabulary)), known, len(texts)
 
 
 def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, row: int) -> Headings:
@@ -112,9 +164,10 @@ def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, r
         if name is None and own in reserved_names(vocabulary.operation):
             own = f"{own} (ours)" if is_rejects and own in REJECTS_COLUMNS else f"{own} (sheet)"
         if own in seen:
-            raise SheetError(
+            raise HeadingError(
                 f"{file}, row {row}: the headings {seen[own]!r} and {heading!r} name the same column.",
-                hint="Remove or rename one of the two columns.",
+                "Remove or rename one of the two columns.",
+                [(text, meant) for text, meant in zip(trimmed, known, strict=True) if text],
             )
         seen[own] = heading
         names.append(own)

@@ -1,7 +1,8 @@
-"""Column profiles: ready-made sets of headings under config/columns/, which a configuration chooses by name."""
+"""Column profiles: sets of headings under config/columns/, or in a file of the operator's own."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from paygw_batch.countries.data import nearest
@@ -10,6 +11,8 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.read.headings import fold
 
+OWN_ENDING = ".toml"
+"""By this end a profile is the path of a file, and no name."""
 NOT_OURS = ""
 """What a heading of a profile stands for in the configuration when it is to stand for nothing."""
 
@@ -20,22 +23,47 @@ def profile_names(data: Path | None = None) -> list[str]:
 
 
 def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
-    """Return a profile: a sender's heading -> our column.
+    """Return a profile: a sender's heading -> our column. A name that ends in .toml is the path of a file.
 
     Raises `ConfigurationError` for a name that is none, telling the nearest, and for a file that cannot be used.
     """
     known = profile_names(data)
-    if name not in known:
+    is_own = name.endswith(OWN_ENDING)
+    if name not in known and not is_own:
         raise ConfigurationError(f"sheet.column_profile: no profile is called {name!r}; {nearest(name, known)}")
-    file = (data or config_dir()) / "columns" / f"{name}.toml"
+    file = Path(name) if is_own else (data or config_dir()) / "columns" / f"{name}.toml"
+    told = name if is_own else f"config/columns/{file.name}"
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"config/columns/{file.name} cannot be read: {error}") from error
-    headings = tables.get("columns")
-    if not isinstance(headings, dict) or set(tables) != {"columns"} or not set(headings.values()) <= {*known_columns()}:
-        raise ConfigurationError(f"config/columns/{file.name}: it must have [columns] alone, each one of ours.")
+    except OSError as error:
+        raise ConfigurationError(f"{told} cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{told} is not TOML: {error}.", hint="Mend the named line.") from error
+    headings, columns = tables.get("columns"), {*known_columns(), NOT_OURS}
+    if not isinstance(headings, dict) or set(tables) != {"columns"}:
+        raise ConfigurationError(f"{told}: it must have [columns] alone.")
+    for heading, column in headings.items():
+        if not isinstance(column, str) or column not in columns:
+            near = nearest(str(column), columns - {NOT_OURS})
+            raise ConfigurationError(f"{told}: {heading!r} stands for {column!r}, which is no column; {near}")
     return headings
+
+
+def every_profile(own: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    """Return the headings of all profiles that come with the program, by name, the configuration's before them."""
+    return {name: known_headings(name, own) for name in profile_names()}
+
+
+def suggested(heading: str, columns: Sequence[str]) -> str | None:
+    """Return which of `columns` a heading may stand for: by the profiles, or because it is written almost so."""
+    profiles = [read_profile(name) for name in profile_names()]
+    said = {column for profile in profiles for known, column in profile.items() if fold(known) == fold(heading)}
+    if said:
+        meant = said.intersection(columns)
+        return meant.pop() if len(meant) == 1 else None
+    by_name = {fold(column): column for column in columns}
+    near = get_close_matches(fold(heading), by_name, n=1, cutoff=0.8)
+    return by_name[near[0]] if near else None
 
 
 def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, str]:

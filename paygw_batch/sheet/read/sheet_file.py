@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from paygw_batch.sheet.read import text_stream
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
 from paygw_batch.sheet.read.frame import Table, refuse_control_characters, to_sheet
-from paygw_batch.sheet.read.headings import Vocabulary
+from paygw_batch.sheet.read.headings import HeadingError, Vocabulary
 from paygw_batch.sheet.read.parquet import read_parquet, table_of
 from paygw_batch.sheet.read.text import has_further_controls, to_utf8
 from paygw_batch.sheet.read.text_stream import TextStream
@@ -28,6 +28,8 @@ from paygw_batch.sheet.read.xlsx import read_workbook
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """How sheets are read. `aliases`: a sender's heading -> our column. `sheet_name` names one sheet of a workbook.
+
+    `profiles` are those of the `Vocabulary`.
 
     `operation` is what its rows are for: that says which columns are known.
     `code_page` (`cp1252`) is what a text file is tried in when it has no byte order mark and is not UTF-8.
@@ -39,11 +41,12 @@ class ReadOptions:
     sheet_name: str | None = None
     aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     operation: str = "payout"
+    profiles: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def vocabulary(self) -> Vocabulary:
         """What headings mean."""
-        return Vocabulary(self.operation, self.aliases)
+        return Vocabulary(self.operation, self.aliases, self.profiles)
 
 
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
@@ -96,6 +99,19 @@ def open_sheet(path: Path, options: ReadOptions) -> SheetSource:
     except (OSError, NotPlain):
         pass
     return InMemory(read_sheet(path, options))
+
+
+def headings_in(path: Path, options: ReadOptions) -> Sequence[tuple[str, str | None]]:
+    """Return the headings of a file, each with the column it stands for, also where it has no header that we know.
+
+    Raises `SheetError` for a file that cannot be read for another reason.
+    """
+    try:
+        source = open_sheet(path, options)
+    except HeadingError as error:
+        return error.headings
+    meant = {heading: None if name in source.unknown else name for name, heading in source.headers.items()}
+    return [(heading, name) for heading, name in meant.items() if heading]
 
 
 def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:

@@ -1,0 +1,49 @@
+"""Writes the headings of a sheet to a file in which a person says what each means: a column profile of their own."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from paygw_batch.files import write_whole
+from paygw_batch.sheet.read.headings import fold
+from paygw_batch.sheet.read.profiles import NOT_OURS, suggested
+
+
+def write_heading_map(
+    path: Path, file: str, headings: Sequence[tuple[str, str | None]], columns: Sequence[str]
+) -> None:
+    """Write the headings of `file`, each with its column or a suggestion; one that means nothing to us has none.
+
+    No column is suggested twice. Raises `OutputError`.
+    """
+    certain = {column for _, column in headings if column is not None}
+    taken = {NOT_OURS}
+    lines: dict[str, str] = {}
+    for heading, column in headings:
+        near = column or suggested(heading, columns) or NOT_OURS
+        meant = NOT_OURS if near in taken or (column is None and near in certain) else near
+        taken.add(meant)
+        remark = f"  # {near}, like another one?" if near != meant else ""
+        lines.setdefault(fold(heading), f"{_quoted(heading)} = {_quoted(meant)}{remark}")
+    text = "\n".join(
+        [
+            f"# The headings of {_one_line(file)}, and the column that each stands for. Look at every line, change",
+            f"# what is wrong, and name this file: --column-profile {_one_line(path.name)}",
+            '# "" is a column that is not used; it comes back in the reconciliation. No column may be there twice.',
+            f"# The columns: {', '.join(columns)}.",
+            "",
+            "[columns]",
+            *lines.values(),
+            "",
+        ]
+    )
+    write_whole(path, text.encode())
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a basic string of TOML, which is written as in JSON."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)

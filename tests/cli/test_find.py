@@ -1,0 +1,184 @@
+"""`find`: was this person paid? By name, number or order id, and a remittance advice to hand over."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paygw_batch.compose.find_payments import payment_search
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.number_spellings import spellings_of_number
+from tests.cli.program import Program
+
+HEADING = (
+    "country,client_orderid,amount,currency,account_name,account_number,phone,"
+    "receiver_first_name,receiver_last_name,receiver_phone,receiver_email"
+)
+PEOPLE = [
+    "KE,OCT-1,1500.50,KES,Jane Wanjiku,254712345001,+254712345001,,,,",
+    "KE,OCT-2,9001,KES,José Ñandú,254712345002,+254712345002,,,,",  # the sandbox declines 9001
+    "TZ,OCT-3,700,TZS,,,,Asha,Juma,0712345003,asha@example.com",
+    "KE,OCT-4,800,KES,Jane Wairimu,254712345004,+254712345004,,,,",
+]
+NOVEMBER = ["KE,NOV-1,2000,KES,Jane WANJIKU,0712 345 001,0712345001,,,,"]
+
+
+@pytest.fixture
+def paid(program: Program) -> Program:
+    program.run("submit", program.sheet(PEOPLE, "october.csv", HEADING))
+    program.run("submit", program.sheet(NOVEMBER, "november.csv", HEADING))
+    return program
+
+
+def orders(program: Program, *text: str) -> list[str]:
+    summary = program.json("find", *text)
+    assert summary["exit_code"] == 0
+    return [payment["client_orderid"] for payment in summary["payments"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Jane Wanjiku", ["NOV-1", "OCT-1"]),
+        ("wanjiku jane", ["NOV-1", "OCT-1"]),
+        ("WANJ", ["NOV-1", "OCT-1"]),
+        ("jose nandu", ["OCT-2"]),
+        ("asha", ["OCT-3"]),
+        ("254712345001", ["NOV-1", "OCT-1"]),
+        ("+254 712 345 001", ["NOV-1", "OCT-1"]),
+        ("00254712345001", ["NOV-1", "OCT-1"]),
+        ("0712 345 001", ["NOV-1", "OCT-1"]),
+        ("(0712) 345-001", ["NOV-1", "OCT-1"]),
+        ("+254 (0)712 345 001", ["NOV-1", "OCT-1"]),
+        ("712345001", ["NOV-1", "OCT-1"]),
+        ("0712345003", ["OCT-3"]),
+        ("+255712345003", ["OCT-3"]),
+        ("asha@example.com", ["OCT-3"]),
+        ("OCT-4", ["OCT-4"]),
+        ("oct-4", ["OCT-4"]),
+        ("wanjiku 0712345001", ["NOV-1", "OCT-1"]),
+        ("wanjiku 0712345004", []),
+        ("712345", []),
+        ("nobody", []),
+        ("%", []),
+        ("jane OR asha", []),
+    ],
+)
+def test_a_payment_is_found_by_name_number_or_order_id_over_all_batches(
+    paid: Program, text: str, wanted: list[str]
+) -> None:
+    assert orders(paid, text) == wanted
+
+
+def test_words_need_no_quotes(paid: Program) -> None:
+    assert orders(paid, "Jane", "Wairimu") == ["OCT-4"]
+
+
+def test_the_object_has_state_times_amount_reference_batch_and_row(paid: Program) -> None:
+    summary = paid.json("find", "OCT-1")
+    (payment,) = summary["payments"]
+    assert (payment["state"], payment["currency"], payment["amount"]) == ("paid", "KES", "1500.50")
+    assert (payment["row"], payment["sheet"]) == (2, "october.csv")
+    assert payment["first_sent_at"] <= payment["updated_at"]
+    (record,) = [line for line in paid.record() if line["client_orderid"] == "OCT-1"]
+    assert payment["gateway_reference"] in record.values()
+    batches = {batch["sheet"]: batch["batch"] for batch in paid.json("status")["batches"]}
+    assert payment["batch"] == batches["october.csv"]
+    assert (summary["rows"], summary["states"], summary["has_more"]) == (1, {"paid": 1}, False)
+
+
+def test_a_row_that_is_not_paid_says_so(paid: Program) -> None:
+    shown = paid.run("find", "José").stdout
+    assert shown.startswith("rejected: KES 9001 to José Ñandú")
+    assert "1 payment fits 'José': 1 rejected." in shown
+
+
+def test_the_screen_shows_names_and_the_end_of_numbers(paid: Program) -> None:
+    result = paid.run("find", "254712345001")
+    assert "2 payments fit '254712345001': 2 paid." in result.stdout
+    listed = result.stdout.partition("2 payments fit")[0]
+    assert "Jane Wanjiku (...001)" in listed
+    assert "712345001" not in listed
+    assert "712345001" not in json.dumps(paid.json("find", "Jane")["payments"])
+
+
+def test_nothing_found_is_a_plain_sentence(paid: Program) -> None:
+    result = paid.run("find", "nobody at all")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("No payment of this journal fits 'nobody at all'.")
+
+
+def test_what_a_hostile_sheet_says_does_not_reach_the_terminal(program: Program) -> None:
+    row = "KE,EVIL-1,100,KES,Jane\u202eWanjiku,254712345001,+254712345001,,,,"
+    program.run("submit", program.sheet([row], "evil.csv", HEADING), "--skip-invalid")
+    assert "\u202e" not in program.run("find", "EVIL-1").stdout
+
+
+def test_without_a_journal_find_ends_as_every_command_that_needs_one(program: Program) -> None:
+    assert program.run("find", "jane").exit_code == 7
+
+
+def advice(program: Program, *words: str | Path) -> dict[str, Any]:
+    return program.json("find", *words, "--advice", program.home / "advice.html")
+
+
+def test_the_advice_has_what_was_paid_to_one_person_and_is_private(paid: Program) -> None:
+    summary = advice(paid, "Jane Wanjiku")
+    path = paid.home / "advice.html"
+    assert summary["advice"] == str(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    page = path.read_text()
+    assert page.startswith("<!doctype html>")
+    for said in ("254712345001", "OCT-1", "NOV-1", "1,500.50", "KES 3,500.50 in all", "2 payments"):
+        assert said in page
+    assert "OCT-4" not in page
+    assert "october.csv" not in page
+    assert advice(paid, "OCT-1")["advice"] == str(path)  # one of ours is written again
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("Jane", "fits 2 people"), ("José", "is paid: no advice"), ("nobody", "is paid: no advice")],
+)
+def test_no_advice_shows_one_what_another_got_or_what_nobody_got(paid: Program, text: str, sentence: str) -> None:
+    result = paid.run("find", text, "--advice", paid.home / "advice.html")
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert not (paid.home / "advice.html").exists()
+
+
+def test_the_advice_replaces_only_one_of_its_kind(paid: Program) -> None:
+    path = paid.home / "advice.html"
+    path.write_text("<!doctype html><title>mine</title>")
+    assert paid.run("find", "OCT-1", "--advice", path).exit_code == 2
+    assert "mine" in path.read_text()
+    assert paid.run("find", "OCT-1", "--advice", path, "--force").exit_code == 0
+    assert paid.run("find", "OCT-1", "--advice", paid.journal, "--force").exit_code == 2
+
+
+def test_names_cannot_write_into_the_page(program: Program) -> None:
+    row = "KE,EVIL-1,100,KES,<script>alert(1)</script>,254712345001,+254712345001,,,,"
+    program.run("submit", program.sheet([row], "evil.csv", HEADING))
+    assert advice(program, "EVIL-1")["exit_code"] == 0
+    assert "<script" not in (program.home / "advice.html").read_text()
+
+
+@pytest.mark.parametrize("typed", ["0123456789", "+225 01 23 45 67 89", "225 0123456789"])
+def test_a_leading_zero_that_belongs_to_the_number_is_kept(typed: str) -> None:
+    numbers = [rule.numbers for rule in load_rules("payout", {}).values()]
+    assert "2250123456789" in spellings_of_number(typed, numbers)
+
+
+def test_every_country_s_example_is_found_by_its_national_and_its_international_spelling() -> None:
+    every = [rule.numbers for rule in load_rules("payout", {}).values()]
+    for numbers in every:
+        abroad, inside = f"{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
+        for typed in (f"+{abroad}", abroad, f"00{abroad}", inside):
+            assert {abroad, inside} <= set(spellings_of_number(typed, every)), typed
+
+
+def test_a_search_is_words_and_the_order_id_as_typed() -> None:
+    search = payment_search("  Jo Wanjiku - ", [])
+    assert (search.words, search.order_id) == ((("Jo",), ("Wanjiku*",)), "Jo Wanjiku -")

@@ -1,0 +1,168 @@
+"""The sheet's first contact: the profile that knows its headings is named, and a person can say what others mean."""
+
+import tomllib
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from tests.cli.program import Program, kenyan_rows, read_csv
+from tests.cli.test_worksheets import workbook
+
+ENGLISH = "Country Code,Payment Ref,Net Pay,Currency,Employee Name,Account No,Mobile"
+OWN = "Land,Zahlung,Betrag,Währung,Name,Konto,Telefon"
+
+
+def test_the_profile_that_fits_is_named_and_used_when_it_is_asked_for(program: Program) -> None:
+    sheet = program.sheet(["Pay of November,,,,,,", ENGLISH, *kenyan_rows(2)], "pay.csv", "Muster GmbH,,,,,,")
+    for command in ("validate", "submit"):
+        refused = program.run(command, sheet)
+        assert refused.exit_code == 3
+        assert "row 3: these are headings of the profile payroll-english." in refused.stderr.replace("\n", " ")
+        assert "--column-profile payroll-english" in refused.stderr
+    assert program.record() == []
+    assert program.json("submit", sheet, "--column-profile", "payroll-english")["states"] == {"paid": 2}
+
+
+def test_a_flag_goes_before_the_configured_profile(program: Program) -> None:
+    program.config.write_text(program.config.read_text() + '\n[sheet]\ncolumn_profile = "payroll-french"\n')
+    sheet = program.sheet(kenyan_rows(1), "pay.csv", ENGLISH)
+    assert "the profile payroll-english" in program.run("submit", sheet).stderr
+    assert program.json("submit", sheet, "--column-profile", "payroll-english")["states"] == {"paid": 1}
+
+
+def test_rejects_of_a_profile_keep_the_senders_headings(program: Program) -> None:
+    rows = [*kenyan_rows(1), "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"]
+    rejects = program.home / "rejects.csv"
+    options: list[str | Path] = ["--column-profile", "payroll-english", "--rejects", rejects]
+    result = program.json("validate", program.sheet(rows, "pay.csv", ENGLISH), *options)
+    assert (result["exit_code"], result["defects"]) == (3, 1)
+    assert read_csv(rejects)[0]["Net Pay"] == "1e3"
+
+
+def test_a_worksheet_with_the_headings_of_a_profile_is_named_too(program: Program) -> None:
+    book = workbook(program.home / "pay.xlsx", Pay=[])
+    changed = openpyxl.load_workbook(book)
+    assert changed.active is not None
+    changed.active.delete_rows(1)
+    for row in (ENGLISH, *kenyan_rows(1)):
+        changed.active.append(row.split(","))
+    changed.save(book)
+    assert "the profile payroll-english" in program.run("validate", book).stderr
+    assert program.json("validate", book, "--column-profile", "payroll-english")["exit_code"] == 0
+
+
+def test_our_own_headings_are_read_as_ever(program: Program) -> None:
+    """A further column that a profile knows keeps meaning nothing: the sheet is the same batch as before."""
+    heading = "country,client_orderid,amount,currency,account_name,account_number,phone,Narration"
+    sheet = program.sheet([f"{row},Salary" for row in kenyan_rows(1)], "pay.csv", heading)
+    result = program.run("validate", sheet)
+    assert result.exit_code == 0
+    assert "profile" not in result.stdout
+
+
+def test_a_missing_column_names_the_profile_that_knows_it(program: Program) -> None:
+    heading = "country,client_orderid,amount,currency,Employee Name,account_number,phone"
+    result = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
+    assert result.exit_code == 3
+    assert "lacks columns: account_name" in result.stderr
+    said = result.stderr.replace("\n", " ")
+    assert "'Employee Name' is a heading of the profile payroll-english: --column-profile payroll-english." in said
+    taken = program.json("validate", program.home / "pay.csv", "--column-profile", "payroll-english")
+    assert taken["exit_code"] == 0
+
+
+@pytest.mark.parametrize("command", ["validate", "submit", "plan"])
+def test_an_unknown_profile_is_refused_with_the_nearest(program: Program, command: str) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    options = ["--out", "p.plan.json", "--key", "k.pem"] if command == "plan" else []
+    result = program.run(command, sheet, "--column-profile", "payroll-englisch", *options)
+    assert result.exit_code != 0
+    if command != "plan":  # which looks at its key first
+        assert (result.exit_code, "did you mean payroll-english?" in result.stderr) == (2, True)
+
+
+def test_a_far_fetched_column_is_not_proposed(program: Program) -> None:
+    heading = "Country,client_orderid,Salary,currency,account_name,account_number,phone"
+    refused = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
+    assert "the header has no column amount." in refused.stderr.replace("\n", " ")
+    assert "is it the column 'Country'" not in refused.stderr
+
+
+# The list of headings that a person edits
+
+
+def test_headings_that_nobody_knows_are_written_edited_and_passed(program: Program) -> None:
+    sheet = program.sheet(["Pay of November,,,,,,", *kenyan_rows(2)], "pay.csv", "Muster GmbH,,,,,,")
+    lines = sheet.read_text().splitlines()
+    sheet.write_text("\n".join([*lines[:2], OWN, *lines[2:]]) + "\n")
+    file = program.home / "own.toml"
+    result = program.run("validate", sheet, "--map", file)
+    assert result.exit_code == 3
+    assert "--map FILE.toml" in result.stderr.replace("\n", " ")
+    text = file.read_text()
+    assert tomllib.loads(text)["columns"] == dict.fromkeys(OWN.split(","), "")
+    for heading, column in zip(
+        OWN.split(","),
+        ("country", "client_orderid", "amount", "currency", "account_name", "account_number", "phone"),
+        strict=True,
+    ):
+        text = text.replace(f'"{heading}" = ""', f'"{heading}" = "{column}"')
+    file.write_text(text)
+    assert program.json("validate", sheet, "--column-profile", file)["exit_code"] == 0
+    assert program.json("submit", sheet, "--column-profile", file)["states"] == {"paid": 2}
+
+
+def test_a_list_has_what_is_known_and_what_is_likely(program: Program) -> None:
+    heading = "country,client_orderid,Net Pay,Curency,Employee Name,account_number,Mobile,Dept,Mobile No"
+    rows = [f"{row},HR,1" for row in kenyan_rows(1)]
+    file = program.home / "own.toml"
+    program.run("validate", program.sheet(rows, "pay.csv", heading), "--map", file)
+    assert tomllib.loads(file.read_text())["columns"] == {
+        "country": "country",
+        "client_orderid": "client_orderid",
+        "Net Pay": "amount",
+        "Curency": "currency",
+        "Employee Name": "account_name",
+        "account_number": "account_number",
+        "Mobile": "phone",
+        "Dept": "",
+        "Mobile No": "",
+    }
+    assert program.json("validate", program.home / "pay.csv", "--column-profile", file)["exit_code"] == 0
+
+
+def test_a_list_in_the_configuration_is_taken_from_beside_it(program: Program) -> None:
+    (program.home / "own.toml").write_text('[columns]\n"Zahl" = "amount"\n')
+    program.config.write_text(program.config.read_text() + '\n[sheet]\ncolumn_profile = "own.toml"\n')
+    heading = "country,client_orderid,Zahl,currency,account_name,account_number,phone"
+    assert program.json("submit", program.sheet(kenyan_rows(1), "pay.csv", heading))["states"] == {"paid": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[columns]\n"Zahl" = "amout"\n', "'Zahl' stands for 'amout', which is no column; did you mean amount?"),
+        ('[columns]\n"Zahl" = 7\n', "which is no column"),
+        ('[column]\n"Zahl" = "amount"\n', "must have [columns] alone"),
+        ("nonsense", "is not TOML"),
+    ],
+)
+def test_a_wrong_list_is_refused_in_a_sentence(program: Program, text: str, said: str) -> None:
+    (program.home / "own.toml").write_text(text)
+    result = program.run("validate", program.sheet(kenyan_rows(1)), "--column-profile", program.home / "own.toml")
+    assert result.exit_code == 2
+    assert said in result.stderr.replace("\n", " ")
+
+
+def test_a_list_never_takes_the_place_of_another_file(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    other = program.home / "notes.toml"
+    other.write_text("mine\n")
+    assert program.run("validate", sheet, "--map", other).exit_code == 2
+    assert other.read_text() == "mine\n"
+    assert program.run("validate", sheet, "--map", program.config).exit_code == 2
+    assert program.run("validate", sheet, "--map", "headings.txt").exit_code == 2
+    fresh = Path(program.home / "own.toml")
+    for _ in range(2):  # one of ours is replaced
+        assert program.run("validate", sheet, "--map", fresh).exit_code == 0

@@ -1,0 +1,160 @@
+"""Payments are found by words of the payee and by order id, over all batches, by the index that opening writes."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
+from paygw_batch.journal.port import Journal
+from paygw_batch.journal.sqlite.search import payments_in
+from paygw_batch.journal.values import Amendment, Known, NewInstruction
+from tests.journal.journal_rows import (
+    AT,
+    all_due,
+    intent,
+    new_instruction,
+    open_sheet,
+    outcome_of,
+    send,
+)
+from tests.journal.test_journal_evidence import brought_up, of_version
+
+
+def named(row: int, name: str, order_id: str | None = None, **more: str) -> NewInstruction:
+    new = new_instruction(row, order_id)
+    fields = {"account_name": name, "account_number": new.payee, "phone": f"+{new.payee}", "purpose": "WALLET", **more}
+    return new._replace(fields=json.dumps(fields, ensure_ascii=False))
+
+
+def found(journal: Journal, *words: str, order_id: str = "", limit: int = 100) -> list[FoundPayment]:
+    return list(journal.find_payments(PaymentSearch(tuple((word,) for word in words), order_id), limit=limit))
+
+
+def order_ids(payments: list[FoundPayment]) -> list[str]:
+    return [payment.client_orderid for payment in payments]
+
+
+@pytest.fixture
+def people(journal: Journal) -> Journal:
+    """Two batches with four people."""
+    open_sheet(journal, "b1", [named(2, "Jane Wanjiku"), named(3, "José Ñandú"), named(4, "O'Brien, Jane")])
+    open_sheet(journal, "b2", [named(2, "Wanjiku JANE", "ORD-9"), named(3, "عمر الشريف", "ORD-10")])
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("jane", "wanjiku"), ["ORD-9", "ORD-2"]),
+        (("WANJIKU",), ["ORD-9", "ORD-2"]),
+        (("wanj*",), ["ORD-9", "ORD-2"]),
+        (("wanj",), []),
+        (("jose", "nandu"), ["ORD-3"]),
+        (("o'brien",), ["ORD-4"]),
+        (("عمر",), ["ORD-10"]),
+        (("254700000003",), ["ORD-10", "ORD-3"]),
+        (("wallet",), []),
+        (("jane", "nandu"), []),
+        (('"',), []),
+        (("NEAR(jane wanjiku)",), []),
+    ],
+)
+def test_payments_are_found_by_words_in_any_order_case_and_accent_the_newest_first(
+    people: Journal, words: tuple[str, ...], wanted: list[str]
+) -> None:
+    assert order_ids(found(people, *words)) == wanted
+
+
+def test_one_of_several_spellings_is_enough(people: Journal) -> None:
+    search = PaymentSearch((("0700000003", "254700000003"), ("عمر",)), "")
+    assert order_ids(list(people.find_payments(search, limit=10))) == ["ORD-10"]
+
+
+def test_no_more_than_the_limit_is_found_and_they_are_the_newest(people: Journal) -> None:
+    assert order_ids(found(people, "jane", limit=2)) == ["ORD-9", "ORD-4"]
+
+
+def test_a_payment_is_found_with_its_state_times_and_reference(journal: Journal) -> None:
+    open_sheet(journal, "b1", [named(2, "Jane Wanjiku")], sheet_name="october.csv")
+    (before,) = found(journal, "jane")
+    assert (before.state, before.attempts, before.first_sent_at) == (State.READY, 0, None)
+    send(journal, 1, OutcomeKind.PAID, gateway_reference="REF-1")
+    (paid,) = found(journal, "jane")
+    assert (paid.state, paid.attempts, paid.gateway_reference) == (State.PAID, 1, "REF-1")
+    assert (paid.batch, paid.row, paid.sheet_name) == ("b1", 2, "october.csv")
+    assert (paid.first_sent_at, paid.updated_at, paid.amount, paid.currency) == (AT, AT, "1500.50", "KES")
+    assert paid.fields["account_name"] == "Jane Wanjiku"
+
+
+def test_a_row_in_flight_says_when_it_left(journal: Journal) -> None:
+    open_sheet(journal, "b1", 1)
+    journal.append([intent(due) for due in all_due(journal, 1)])
+    (payment,) = found(journal, "wanjiku")
+    assert (payment.state, payment.first_sent_at) == (State.IN_FLIGHT, AT)
+
+
+def test_an_order_id_is_found_in_any_spelling_and_of_any_attempt(journal: Journal) -> None:
+    open_sheet(journal, "b1", [new_instruction(2, "PAY-Ä-1"), new_instruction(3)])
+    journal.append([intent(due) for due in all_due(journal, 1)])
+    journal.append([outcome_of(1, 1, OutcomeKind.REJECTED), outcome_of(2, 1, OutcomeKind.PAID)])
+    journal.release(1, None, suffix=True, by="amina", at=AT)
+    for typed in ("PAY-Ä-1", "pay-ä-1", "PAY-Ä-1-R2"):
+        assert order_ids(found(journal, order_id=typed)) == ["PAY-Ä-1"]
+    assert order_ids(found(journal, order_id="ord-3")) == ["ORD-3"]
+    assert found(journal, order_id="PAY-Ä") == []
+
+
+def test_a_row_that_two_batches_cover_is_found_once_and_a_replaced_one_stays(journal: Journal) -> None:
+    open_sheet(journal, "b1", [named(2, "Jane Wanjiku"), named(3, "Jane Wairimu")])
+    mended = named(3, "Jane Wairimu")._replace(amount="7.00", minor=700)
+    open_sheet(journal, "b2", [mended], known=[Known(2, 1, State.READY)], amendments=[Amendment(3, 2)])
+    states = [(payment.batch, payment.row, payment.state) for payment in found(journal, "jane")]
+    assert states == [("b2", 3, State.READY), ("b1", 3, State.REPLACED), ("b1", 2, State.READY)]
+
+
+def test_people_are_found_in_both_operations(journal: Journal) -> None:
+    open_sheet(journal, "b1", [named(2, "Jane Wanjiku")])
+    open_sheet(journal, "b2", [named(2, "Jane Wanjiku", "ORD-2")], operation="payin")
+    assert [payment.operation for payment in found(journal, "jane")] == ["payin", "payout"]
+    assert [payment.operation for payment in found(journal, order_id="ORD-2")] == ["payin", "payout"]
+
+
+def test_the_index_is_sound_and_verify_holds_it_to_the_instructions(people: Journal) -> None:
+    people.verify()
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_journal_of_an_earlier_version_is_filled_in_when_it_is_brought_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    with closing(of_version(version, place, monkeypatch)) as old:
+        open_sheet(old, "b1", [named(2, "Jane Wanjiku"), named(3, "José Ñandú")])
+    with closing(brought_up(place, monkeypatch)) as journal:
+        assert order_ids(found(journal, "nandu")) == ["ORD-3"]
+        assert journal.verify()["ready"] == 2
+
+
+def test_a_search_reads_an_index_and_not_the_instructions(people: Journal) -> None:
+    connection = people._connection  # type: ignore[attr-defined]  # what a store really does
+    plans: list[str] = []
+
+    def explained(_cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
+        if statement.lstrip().startswith("SELECT"):
+            cursor_of_its_own = connection.cursor()
+            cursor_of_its_own.exec_trace = None
+            plans.extend(line[3] for line in cursor_of_its_own.execute(f"EXPLAIN QUERY PLAN {statement}", bindings))
+        return True
+
+    connection.exec_trace = explained
+    try:
+        payments_in(connection, PaymentSearch((("jane*",),), "ORD-2"), 10)
+    finally:
+        connection.exec_trace = None
+    assert any("payment_words VIRTUAL TABLE INDEX" in plan for plan in plans)
+    scanned = [plan for plan in plans if plan.startswith("SCAN") and not plan.startswith("SCAN batch")]
+    assert all("VIRTUAL TABLE" in plan for plan in scanned), scanned
