@@ -8,8 +8,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from paygw_batch.clock import timestamp
-from paygw_batch.compose.parts import open_to_write, rules_of, utc_now, validated_sheet
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.compose.journal import open_to_write
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import config_dir

@@ -21,7 +21,6 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.engine.engine import Engine, Pace
 from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.ports import Silent, World
-from paygw_batch.engine.threads import JournalThread
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, TransportSettings
 from paygw_batch.gateway.classify import classify
@@ -29,9 +28,9 @@ from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.prepare import Preparer
 from paygw_batch.gateway.signing.signers import signers_for
 from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import open_journal
 from paygw_batch.journal.port import Journal
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +87,15 @@ def journal_on_disk(directory: Path) -> Iterator[Journal]:
 async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
     signer = merchant.signer(trial.base_url)
-    with gc_paused(), JournalThread() as away:
+    with gc_paused(), journal.for_engine() as given:
         async with signers_for(signer.key, trial.rows) as signers, PayoutTransport(reached) as transport:
             engine = Engine(
-                journal=journal,
+                journal=given,
                 gateway=transport,
                 prepare=Preparer(merchant.rules, signer, signers),
                 judge=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
                 pace=Pace(trial.concurrency),
                 world=World(lambda: datetime.now(UTC), partial(secrets.token_hex, 16), random.random),
-                away=away,
                 progress=Silent(),
             )
             started_s, cpu_s = time.perf_counter(), time.process_time()

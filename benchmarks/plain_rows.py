@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
-from paygw_batch.sheet.amounts import sound_amount
+from paygw_batch.sheet.amounts import with_decimals
 
 _NUMBERS = frozenset({FieldKind.WALLET, FieldKind.INTERNATIONAL_PHONE, FieldKind.LOCAL_PHONE})
 
@@ -21,7 +21,7 @@ class _Country:
     def __init__(self, rule: CountryRule) -> None:
         n = rule.numbers
         self.currency = rule.currency
-        self.amount = re.compile(sound_amount(rule.minor_units, above_zero=True))
+        self.amount = re.compile(f"(?=.*[1-9]){with_decimals(rule.minor_units)}")
         number = re.compile(rf"(?:(?:\+|00)?{n.dialling_code}|{n.trunk_prefix})?{n.pattern}")
         fields = [f for f in rule.form.fields if f.from_sheet and f.name in rule.required] if rule.form else []
         self.numbers = [(field.name, number) for field in fields if field.kind in _NUMBERS]

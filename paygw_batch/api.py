@@ -1,4 +1,4 @@
-"""Payouts from a Python program: submit a frame or a sheet, take its outcomes as they come, reconcile to a frame.
+"""Pays from a Python program: submit a frame or a sheet, take its outcomes as they come, reconcile to a frame.
 
 The same journal, lock, checks and states as the commands have, composed from the same parts. Only what this module
 names in `__all__` is public. docs/python-api.md shows how it is used.
@@ -6,34 +6,27 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import polars as pl
 
-from paygw_batch.compose.approvals import default_plan, require_approval
-from paygw_batch.compose.background_run import BackgroundRun, RowOutcome, RunHandle
-from paygw_batch.compose.gateway import GatewayAccess, gateway_of
+from paygw_batch.compose.actions.background_run import BackgroundRun, RowOutcome, RunHandle
+from paygw_batch.compose.actions.continue_batch import continued_batch
+from paygw_batch.compose.actions.send import Standings, Task, send, standings
+from paygw_batch.compose.actions.submit_sheet import RefusedSheet, Submission, Surface, submit_sheet
+from paygw_batch.compose.approvals import default_plan
+from paygw_batch.compose.gateway import gateway_of
+from paygw_batch.compose.journal import find_batch, journal_to_read
+from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.parts import (
-    PAYOUT,
-    Tell,
-    find_batch,
-    journal_to_read,
-    require_complete,
-    rules_of,
-    run_journal,
-    utc_now,
-    validated_frame,
-    validated_sheet,
-)
-from paygw_batch.compose.planning import planned_submission
-from paygw_batch.compose.send import Standings, Task, send, standings
-from paygw_batch.core.batch import ControlTotals, differences
+from paygw_batch.compose.run_journal import run_journal
+from paygw_batch.compose.sheet import require_as_stated, validated_frame, validated_sheet
+from paygw_batch.core.batch import PAYOUT, ControlTotals
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import (
@@ -47,10 +40,9 @@ from paygw_batch.errors import (
     SheetError,
     UsageError,
 )
-from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.processes import forbid_core_dumps
-from paygw_batch.report.summary import ExitCode
-from paygw_batch.run.submit import Plan, open_planned_batch
+from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.model import Validated, no_defects
 
@@ -78,11 +70,11 @@ __all__ = [
 ]
 
 _HOLDER = "a Python program"
-"""What another run is told of who holds the journal."""
+"""The holder of the journal, as another run names it."""
 
 
 class Conclusion(StrEnum):
-    """What a batch has come to, the most serious first; each is one exit code of the commands."""
+    """The result of a batch, the most serious first. Each is one exit code of the commands, under its name."""
 
     PERSON_NEEDED = "person_needed"
     """At least one row is in doubt, or the journal holds contradicting evidence. Never submit such a row otherwise."""
@@ -94,15 +86,6 @@ class Conclusion(StrEnum):
     """Finished, but some rows are rejected, returned, or invalid and left out."""
     DONE = "done"
     """Every row is accepted or paid."""
-
-
-_CONCLUSIONS: Mapping[ExitCode, Conclusion] = {
-    ExitCode.PERSON_NEEDED: Conclusion.PERSON_NEEDED,
-    ExitCode.STOPPED_EARLY: Conclusion.STOPPED_EARLY,
-    ExitCode.INTERRUPTED: Conclusion.INTERRUPTED,
-    ExitCode.SOME_REJECTED: Conclusion.SOME_REJECTED,
-    ExitCode.DONE: Conclusion.DONE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +102,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A batch, and where every row of it stands.
+    """A batch, and the state of each of its rows.
 
     - `message`: what it came to in words, and what a person should do next.
     - `states`: how many rows stand in each state; `totals`: currency -> state -> exact sum as text.
@@ -142,7 +125,7 @@ class Finished:
 
 
 Result: TypeAlias = Refused | Finished
-"""What submitting comes to. What made it impossible to go on is an exception: a `PaygwError`."""
+"""The result of a run. What makes it impossible to go on is an exception: a `PaygwError`."""
 
 Run: TypeAlias = BackgroundRun[Result]
 """A run under way; `with` it, or `async with` it."""
@@ -206,31 +189,22 @@ class Payouts:
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            validated = self._read(sheet, path, reference, expected)
+            validated = self._read(sheet, path, reference)
             for note in validated.sheet.notes:
                 parts.note(note)
-            with self._opened(parts.note) as (connection, journal):
-                planned = self._planned(validated, journal, amend=amend, strict=strict)
-                if planned.validated.defects.height and not skip_invalid:
-                    return _refused_for_defects(planned)
-                file = default_plan(path) if plan is None else Path(plan)
-                approved = require_approval(self._settings, self._rules, planned, file, journal, utc_now)
-                if planned.repeat is not None and not (repeats_meant or planned.is_meant(approved.repeats_meant)):
-                    return Refused(planned.repeat.refusal().message, planned.validated.defects, planned.warnings)
-                batch = open_planned_batch(
-                    planned,
-                    journal,
-                    self._rules,
-                    operation=PAYOUT,
-                    sheet_path=path,
-                    now=utc_now,
-                    by=decider,
-                    approvals=approved.sentences,
-                    plan_sha256=approved.plan_sha256,
-                    repeats_meant=True,
-                )
-                task = Task(self._settings, self._rules, connection, journal, batch, planned.known_rows)
-                return self._sent(task, parts, planned.warnings)
+            require_as_stated(self._settings, self._rules, validated, expected)
+            file = default_plan(path) if plan is None else Path(plan)
+            asked = Submission(validated, path, file, decider, skip_invalid, amend, strict, repeats_meant)
+
+            def send_planned(task: Task, plan: Plan) -> Finished:
+                return _sent(task, parts, plan.warnings)
+
+            with (
+                gateway_of(self._settings, self._rules, self._environ) as gateway,
+                run_journal(self._settings, _HOLDER, parts.note) as journal,
+            ):
+                result = submit_sheet(asked, self._settings, self._rules, gateway, journal, Surface(), send_planned)
+            return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
 
@@ -239,15 +213,14 @@ class Payouts:
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            with self._opened(parts.note) as (connection, journal):
-                record = self._found(journal, batch)
-                task = Task(self._settings, self._rules, connection, journal, record)
-                return self._sent(task, parts, no_defects())
+            find = partial(self._found, batch=batch)
+            with continued_batch(self._settings, _HOLDER, find, self._environ, parts.note) as task:
+                return _sent(task, parts, no_defects())
 
         return BackgroundRun(work, stop_on=stop_on)
 
     def reconcile(self, batch: str) -> Finished:
-        """Return where every row of a batch stands now, also while a run is on. Sends and writes nothing."""
+        """Return the state of every row of a batch, also while a run is on. Sends and writes nothing."""
         with journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
             found = standings(journal, self._found(journal, batch), self._rules, end)
@@ -264,39 +237,22 @@ class Payouts:
             raise UsageError(f"Batch {record.batch} is a batch of another operation ({record.operation}).")
         return record
 
-    def _read(
-        self, sheet: pl.DataFrame | Path | str, path: Path, reference: str | None, expected: ControlTotals | None
-    ) -> Validated:
+    def _read(self, sheet: pl.DataFrame | Path | str, path: Path, reference: str | None) -> Validated:
         if isinstance(sheet, pl.DataFrame):
-            validated = validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
-        else:
-            validated = validated_sheet(self._settings, self._rules, path, reference=reference)
-        if expected is not None and (wrong := differences(expected, validated.totals)):
-            raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-        require_complete(self._settings, self._rules, set(validated.instructions["country"].unique()))
-        return validated
+            return validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
+        return validated_sheet(self._settings, self._rules, path, reference=reference)
 
-    def _planned(self, validated: Validated, journal: JournalReader, *, amend: bool, strict: bool) -> Plan:
-        return planned_submission(self._settings, validated, journal, operation=PAYOUT, amend=amend, strict=strict)
 
-    @contextmanager
-    def _opened(self, tell: Tell) -> Iterator[tuple[GatewayAccess, Journal]]:
-        with (
-            gateway_of(self._settings, self._rules, self._environ) as connection,
-            run_journal(self._settings, _HOLDER, tell) as journal,
-        ):
-            yield connection, journal
-
-    def _sent(self, task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
-        end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
-        found = standings(task.journal, task.batch, task.rules, end, known=task.known)
-        return _finished(found, warnings, parts.notes())
+def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
+    end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
+    found = standings(task.journal, task.batch, task.rules, end, known=task.known)
+    return _finished(found, warnings, parts.notes())
 
 
 def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
     summary = found.summary
     return Finished(
-        conclusion=_CONCLUSIONS[summary.exit_code],
+        conclusion=Conclusion[summary.exit_code.name],
         message=summary.message,
         batch=summary.batch or "",
         states=summary.states,
@@ -309,14 +265,16 @@ def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) 
     )
 
 
-def _refused_for_defects(planned: Plan) -> Refused:
-    defects = planned.validated.defects
-    message = f"{defects['row'].n_unique():,} of {planned.validated.height:,} rows have defects: nothing was sent."
-    return Refused(message, defects, planned.warnings)
+def _refused(refused: RefusedSheet) -> Refused:
+    defects, warnings = refused.plan.validated.defects, refused.plan.warnings
+    if refused.repeat is not None:
+        return Refused(refused.repeat.message, defects, warnings)
+    rows = f"{defects['row'].n_unique():,} of {refused.plan.validated.height:,} rows"
+    return Refused(f"{rows} have defects: nothing was sent.", defects, warnings)
 
 
 def _path_of(sheet: pl.DataFrame | Path | str, name: str | None) -> Path:
-    """Return where a sheet stands; a frame stands nowhere, and counts as a file of its name in this directory."""
+    """Return the path of a sheet; a frame has none, and counts as a file of its name in this directory."""
     if not isinstance(sheet, pl.DataFrame):
         if name is not None:
             raise UsageError("A file has its own name: leave name out.")

@@ -1,4 +1,4 @@
-"""Formats times, and types the clock that others pass in."""
+"""Reads the wall clock, and formats times. What decides takes the clock as an argument (`Now`)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,3 +11,8 @@ def timestamp(now: datetime) -> str:
     """Return a time as facts and files show it: UTC, ISO 8601, milliseconds, `Z`."""
     in_utc = now if now.tzinfo is UTC else now.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def utc_now() -> datetime:
+    """Return the wall clock's time."""
+    return datetime.now(UTC)

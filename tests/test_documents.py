@@ -22,7 +22,7 @@ from paygw_batch.settings.tables import (
     SheetSection,
     SubmissionSection,
 )
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").glob("*.md")])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
-from paygw_batch.compose.parts import rules_of
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.countries.load import load_rules, operation_names
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.settings.configuration import load_settings

@@ -53,7 +53,7 @@ def look(frame, event, arg):
     path.reverse()
     starts = [at for at, one in enumerate(path) if one.split(":")[0].split("/")[-1] in STARTS]
     if starts:
-        found[tuple(path[starts[0]:])] += 1
+        found[tuple(path[starts[-1] + 1:])] += 1
 threading.setprofile(look)
 sys.setprofile(look)
 sys.argv = ["paygw-batch", *json.loads(sys.argv[1])]
@@ -282,7 +282,7 @@ def loaded_figures(home: Path, options: Sequence[str]) -> dict[str, Any]:
 def hops(home: Path, options: Sequence[str]) -> dict[str, Any]:
     """Return the ways that a run takes from the engine to SQL: the longest one, and the one taken most often.
 
-    A fact is handed to the task of the group commit, and a way begins there: the calls that hand it over come before.
+    A way begins with what the engine, or the task of its group commit, calls, and ends with what calls SQLite.
     """
     sheet = ROOT / "samples/payroll-mixed.csv"
     arguments = json.dumps([*options, "-q", "submit", str(sheet), "--out", str(home / "out.csv")])

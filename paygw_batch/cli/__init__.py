@@ -1,1 +1,1 @@
-"""The command line: one thin command a file, and the one place where everything is put together."""
+"""The command line: one thin module for each command."""

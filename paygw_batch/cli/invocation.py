@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What stands before the command: the options that all commands share."""
+    """The options before the command, which all commands share."""
 
     config: Path | None
     journal: Path | None

@@ -1,5 +1,6 @@
-"""The command group. Nothing heavy is imported here: a command's module is loaded when it is called."""
+"""The command group. It imports nothing heavy: a command's module is loaded when it is called."""
 
+import difflib
 import importlib
 import os
 import sys
@@ -9,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
+from paygw_batch.cli.help_texts import with_exit_codes
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
@@ -42,12 +44,13 @@ COMMANDS = {
     "backup": "Copy the journal, also while a run is on.",
     "sandbox": "Run the built-in gateway on loopback.",
     "sign": "Show how a row is signed, step by step.",
+    "completion": "Complete commands, batches and countries in a shell.",
     "doctor": "Check configuration, key, clock, journal and reachability.",
 }
 
 
 class _CommandGroup(click.Group):
-    """Loads a command's module only when it is called, and turns what went wrong into words and an exit code."""
+    """Loads a command's module when it is called, and turns errors into a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         return list(COMMANDS)
@@ -57,11 +60,20 @@ class _CommandGroup(click.Group):
             return None
         module = importlib.import_module(f"paygw_batch.cli.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
-        return command
+        return with_exit_codes(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        if name not in COMMANDS and near and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
@@ -147,15 +159,12 @@ def cli(
     Running the same command again is always safe.
     """
     os.umask(0o077)
-    ctx.obj = Invocation(config or _own_configuration(), journal, as_json, quiet, verbose)
+    from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not for `--help`)
+
+    ctx.obj = Invocation(config or own_configuration(), journal, as_json, quiet, verbose)
 
 
-def _own_configuration() -> Path | None:
-    """Return the configuration that this user's `init` wrote, where there is one."""
-    from paygw_batch.settings.user_directories import default_configuration  # noqa: PLC0415 (not for `--help`)
-
-    path = default_configuration()
-    return path if path.exists() else None
+with_exit_codes(cli)
 
 
 def run() -> None:

@@ -1,4 +1,4 @@
-"""Options that commands share, and what they come to."""
+"""Defines the options that commands share, and builds settings from them."""
 
 import os
 from collections.abc import Mapping
@@ -8,8 +8,7 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.compose.outputs import OutputGuard
-from paygw_batch.compose.parts import PAYIN, PAYOUT
-from paygw_batch.core.batch import ControlTotals
+from paygw_batch.core.batch import PAYIN, PAYOUT, ControlTotals
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.settings.configuration import Settings, load_settings
@@ -59,7 +58,7 @@ def settings_of(
 
 
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
-    """Return what keeps the outputs of this invocation off everything that they must not replace."""
+    """Return the guard that keeps the outputs of this invocation off files that they must not replace."""
     return OutputGuard(settings, invocation.config, force)
 
 

@@ -14,7 +14,7 @@ AGAIN = "Run the same command again to continue."
 
 
 class Interruption:
-    """Whether this process was told to stop, and what it had done by then."""
+    """Whether a signal came, and whether rows may have been sent by then."""
 
     def __init__(self) -> None:
         self.came = False
@@ -28,7 +28,7 @@ class Interruption:
         self.heed_again()
 
     def heed_again(self) -> None:
-        """Take the signals back from a run that had handlers of its own."""
+        """Take the signals back after a run, which had other handlers."""
         if self._is_heeded:
             for each in HEEDED:
                 if signal.getsignal(each) is not signal.SIG_IGN:
@@ -45,7 +45,7 @@ class Interruption:
                     signal.signal(each, self._keep)
 
     def ignore(self) -> None:
-        """Hear no signal any more: the command has ended, and says so."""
+        """Ignore signals from now on: the command has ended."""
         if self._is_heeded:
             for each in HEEDED:
                 signal.signal(each, signal.SIG_IGN)
@@ -68,7 +68,7 @@ interruption = Interruption()
 
 
 def leave(sentence: str, hint: str) -> NoReturn:
-    """Say that the process ends now, as an interrupted command says it, and end it."""
+    """Print the end of an interrupted command, and end the process."""
     interruption.ignore()
     os.write(2, f"Error: {sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:

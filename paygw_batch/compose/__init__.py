@@ -1,1 +1,1 @@
-"""The composition root: settings become the parts of a run. What the commands and the Python API have in common."""
+"""Builds from settings the parts of a run, for the commands and the Python API."""

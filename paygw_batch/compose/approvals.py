@@ -1,15 +1,16 @@
-"""Two pairs of eyes: what the configuration asks for, and whether a submission or a settlement has it."""
+"""Checks that a second person approved what the configuration wants approved."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from paygw_batch.clock import Now
-from paygw_batch.compose.parts import minor_units_of
+from paygw_batch.compose.operations import minor_units_of
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ApprovalError
+from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval, read_plan
-from paygw_batch.run.people import people_of
+from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.people import Person, people_of
 from paygw_batch.run.resolve import Settlement, needs_second_person, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, check_reachable
 from paygw_batch.run.submit import Plan
@@ -17,7 +18,7 @@ from paygw_batch.settings.configuration import Settings
 
 
 def policy_of(settings: Settings) -> ApprovalPolicy | None:
-    """Return who may approve and what needs it, or None where the configuration asks for no second pair of eyes.
+    """Return who may approve and what needs approval, or None where the configuration asks for none.
 
     Raises `ConfigurationError` when the people are not told apart, or nothing could ever be approved.
     """
@@ -30,10 +31,28 @@ def policy_of(settings: Settings) -> ApprovalPolicy | None:
     return policy
 
 
+def required_policy(settings: Settings) -> ApprovalPolicy:
+    """Return the policy. Raises `ConfigurationError` where the configuration has none."""
+    policy = policy_of(settings)
+    if policy is None:
+        raise ConfigurationError(
+            "The configuration has no [approval].", hint="It names who may prepare and who may approve, by their keys."
+        )
+    return policy
+
+
+def known_maker(key: ApprovalKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
+    """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
+    maker = policy.people.maker_with(key.public)
+    if maker is None:
+        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint=nothing_made)
+    return maker
+
+
 def needs_order(
     settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
-    """Return the rows that no person may settle so alone: where approvals are asked for, whatever the sum."""
+    """Return the rows that no person may settle so alone. Where approvals are asked for, the sum does not matter."""
     if policy_of(settings) is None:
         return []
     standings = standings_of(journal, batch, {one.row for one in settlements})
@@ -60,7 +79,7 @@ def require_approval(
     content = content_of(
         planned,
         endpoint=settings.endpoint(),
-        journal_id=journal.journal_id,
+        journal_id=journal.head().journal_id,
         operation=planned.validated.sheet.operation,
         minor_units=minor_units_of(rules),
     )
@@ -72,4 +91,5 @@ def require_approval(
             hint="Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves.",
         )
     document = read_plan(file)
-    return check_plan(document, content, policy, now(), used=journal.opened_by_plan(document.digest()))
+    opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
+    return check_plan(document, content, policy, now(), used=opened)

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paygw_batch.compose.gateway import key_path
+from paygw_batch.compose.journal import make_journal
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
-from paygw_batch.compose.parts import PAYOUT, make_journal, rules_of
 from paygw_batch.compose.secrets import passphrase
+from paygw_batch.compose.signing import key_path
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.files import create_once, write_whole

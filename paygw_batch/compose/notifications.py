@@ -1,4 +1,4 @@
-"""What the configuration says of notifications, with its secrets, and the parts that are made of it."""
+"""Reads the configuration of notifications with its secrets, and builds the check of their authenticity."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return where the gateway is told to send notifications, the secret token in its place."""
+    """Return the callback address for the gateway, with the secret token in its place."""
     url = settings.gateway.server_callback_url
     return url.replace(TOKEN, listener_token(settings, environ)) if url is not None and TOKEN in url else url
 
@@ -62,7 +62,7 @@ def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def field_names(settings: Settings, operation: Operation) -> NotificationFields:
-    """Return under which names a notification tells what it is about: the configured ones, or the request's own."""
+    """Return the names of a notification's fields: the configured ones, or the request's own."""
     names = settings.notifications.fields
     return NotificationFields(
         order_id=names.order_id or operation.reply.order_id[0],

@@ -1,4 +1,4 @@
-"""Who is at the keyboard: what the journal notes beside a person's word."""
+"""Names the operator: the identity that the journal records with each manual decision."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""The files that a command writes for a person: which of them may be written, and how an older one of ours is known."""
+"""Guards the files that a command writes: they may replace an older output of the same kind, and nothing else."""
 
 import re
 import zipfile
@@ -11,13 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.files import Kept, Output, check_outputs, head_of
-from paygw_batch.report.questions import QUESTION_SCHEMA
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
 from paygw_batch.settings.user_directories import state_directory
-from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
-from paygw_batch.sheet.write.table import check_format
+from paygw_batch.sheet.columns import PROBLEMS_TITLE, QUESTION_COLUMNS, RECONCILIATION_COLUMNS, REJECTS_COLUMNS
+from paygw_batch.sheet.write.file_ending import table_ending
 
 _HEAD_BYTES = 64 * 1024
 _MOST_STRINGS_BYTES = 64 * 1024 * 1024
@@ -28,7 +26,7 @@ _FOOTER_BYTES = 8
 
 
 class OutputKind(StrEnum):
-    """What a command writes, in words. A file is replaced unasked only by another one of its kind."""
+    """The kinds of files that a command writes. Without --force, a file is replaced only by one of its kind."""
 
     RECONCILIATION = "reconciliation"
     REJECTS = "rejects"
@@ -44,20 +42,20 @@ class OutputKind(StrEnum):
     CONFIGURATION = "configuration"
     """It takes the place of a file that is there only with force, also of one that this program wrote."""
     NEW = "new file"
-    """It never takes the place of a file that is there, whatever that is."""
+    """It never replaces a file that is there, of any kind."""
 
 
 NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
 _NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
-"""What a run goes on without: docs/decisions/0044."""
+"""The outputs that a run goes on without: docs/decisions/0044."""
 _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
         OutputKind.REJECTS: REJECTS_COLUMNS,
-        OutputKind.QUESTIONS: tuple(QUESTION_SCHEMA),
+        OutputKind.QUESTIONS: QUESTION_COLUMNS,
     }
 )
-"""What the tables that this program writes start with: also those that earlier versions wrote."""
+"""The first columns of the tables that this program writes, in earlier versions too."""
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
         OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
@@ -108,7 +106,7 @@ class OutputGuard:
         for one in every:
             if one.path is not None:
                 if one.kind in _COLUMNS:
-                    check_format(one.path)
+                    table_ending(one.path)
                 needed = one.kind not in _NOT_NEEDED
                 outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
         read = [Kept(what, path) for what, path in inputs.items() if path is not None]
@@ -203,7 +201,7 @@ def _has_strings(path: Path, texts: Sequence[str]) -> bool:
 
 
 def _chunks(archive: zipfile.ZipFile) -> Iterator[tuple[bytes, bytes]]:
-    """Yield what holds the texts of a workbook, with the end of the chunk before: up to a limit."""
+    """Yield chunks of the texts of a workbook, up to a limit, each with the end of the chunk before."""
     left = _MOST_STRINGS_BYTES
     for name in sorted(archive.namelist()):  # the table of shared texts comes before the worksheets
         if name != "xl/sharedStrings.xml" and not name.startswith("xl/worksheets/sheet"):

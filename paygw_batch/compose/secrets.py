@@ -1,4 +1,4 @@
-"""Secrets: from where the configuration says they are, and never quoted."""
+"""Reads secrets from the places that the configuration names. It never quotes them."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+PAYOUT = "payout"
+PAYIN = "payin"
+"""The operations. Each batch is of one: `submit` opens batches of payouts, `collect` of payins."""
 REPEAT_DAYS = 5
 """How many days back a sheet that repeats a batch under other order ids is asked about, unless configured otherwise."""
 LOOK_ALIKE_DAYS = 7

@@ -1,12 +1,12 @@
 """Exact amounts. Money enters as text, is held as `Decimal` or as whole minor units, and is never a float."""
 
 import re
-from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
 
 from paygw_batch.errors import InternalError
 
-AMOUNT_PATTERN = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?"
+WHOLE_PATTERN = "(?:0|[1-9][0-9]{0,14})"
+AMOUNT_PATTERN = rf"{WHOLE_PATTERN}(?:\.[0-9]{{1,4}})?"
 """An amount as text: plain digits, no sign, exponent, grouping or leading zero; at most 15 digits before the point."""
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)
@@ -40,11 +40,3 @@ def with_two_decimals(text: str) -> str:
     if len(decimals) > 2:  # noqa: PLR2004 (two decimals)
         raise InternalError("an amount has more than two decimals where two are to be written")
     return f"{whole}.{decimals:0<2}"
-
-
-def add_up(sums: Iterable[tuple[str, Decimal]]) -> Mapping[str, Decimal]:
-    """Return the exact sum per currency of (currency, amount) pairs."""
-    totals: dict[str, Decimal] = {}
-    for currency, amount in sums:
-        totals[currency] = _EXACT.add(totals.get(currency, Decimal(0)), amount)
-    return totals

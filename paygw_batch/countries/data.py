@@ -30,7 +30,7 @@ _Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
 _COUNTRY_CODE = re.compile(r"[A-Z]{2}")
 _DATA_HINT = "The file is part of the program: install it again, or undo what was changed in the file."
 _NOT_PORTABLE = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
-"""What Python reads and polars does not (look-around, back-references, atomic groups), and the classes that let the
+"""Syntax that Python reads and polars does not (look-around, back-references, atomic groups), and classes that let the
 digits of other scripts pass."""
 
 
@@ -98,7 +98,7 @@ class ReplyData(_Data):
 
 
 class OperationData(_Data):
-    """A file of config/operations/. `operator_supplies`: what no country can do without, where its form has it.
+    """A file of config/operations/. `operator_supplies`: fields that each country needs where its form has them.
 
     `one_purpose`: currencies all of whose countries have the same purpose.
     """
@@ -121,7 +121,7 @@ class EnquiryData(_Data):
 
 
 class CountryOperationData(_Data):
-    """`[operations.NAME]` of a country: only what differs from the operation's default form, all fields required.
+    """`[operations.NAME]` of a country: the differences from the operation's default form with all fields required.
 
     `required` names fields that the interface itself states as required: they can be neither omitted nor relaxed.
     `further` names those fields of the form that are not sent everywhere, and are sent here.
@@ -185,7 +185,7 @@ class OperatorsData(RootModel[dict[str, list[_Digits]]]):
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return what is wrong with a regular expression that Python and polars must read alike, or the empty text."""
+    """Return the mistake in a regular expression that Python and polars must read alike, or the empty text."""
     if found := _NOT_PORTABLE.search(pattern):
         return f"{found[0]!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])"
     try:
@@ -258,7 +258,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def reason_of(problem: ErrorDetails) -> str:
-    """Return what is wrong with a value, as the check said it that refused it: pydantic puts a heading before that."""
+    """Return the reason of a check that refused a value, without the heading that pydantic puts before it."""
     error = problem.get("ctx", {}).get("error")
     return str(error) if isinstance(error, ValueError) else problem["msg"]
 

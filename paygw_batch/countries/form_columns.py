@@ -17,14 +17,14 @@ OF_EVERY_SHEET: Mapping[str, FieldKind] = MappingProxyType(
     {COUNTRY_COLUMN: FieldKind.COUNTRY}
     | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
 )
-"""The columns that every operation's sheets may have, whatever its forms, and their kinds."""
+"""The columns that the sheets of all operations may have, and their kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheetColumns:
     """The columns of the data files.
 
-    `of_operation`: operation -> what its sheets may have, in the order in which a row's defects are told: first those
+    `of_operation`: operation -> what its sheets may have, in the order in which a row's defects are listed: first those
     that the operation's file lists, then the fields of its forms that it does not list.
     `cleanings`: every known column -> how it is cleaned, in the order of all operations together.
     `codes`: the columns of the kind `country` beside the country of the row, which must not contradict it.

@@ -13,7 +13,7 @@ from paygw_batch.countries.rules import FieldKind
 
 
 class Cleaning(Enum):
-    """What is done to a column's values before they are checked."""
+    """Names how a column's values are cleaned before they are checked."""
 
     TRIMMED = auto()
     """Blanks and invisible characters at either end are removed."""
@@ -25,8 +25,6 @@ class Cleaning(Enum):
     """Trimmed; two or three letters are written in capitals."""
     AMOUNT = auto()
     """Trimmed and unwrapped of `'` and `="..."`."""
-    ORDER_ID = auto()
-    """Trimmed."""
 
 
 class Checking(Enum):
@@ -38,14 +36,14 @@ class Checking(Enum):
     NUMBER = auto()
     """A phone or an account as the country writes it."""
     OF_THE_ROW = auto()
-    """Every row has it, whatever its form: the row's own checks judge it."""
+    """Every row has it, in each form: the row's own checks decide."""
     NEVER_IN_A_SHEET = auto()
     """Only the configuration knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindEntry:
-    """What a kind of field means. `words` and `example` are for a person who fills a sheet in.
+    """Describes a kind of field. `words` and `example` are for a person who fills a sheet in.
 
     `pattern` is a regular expression over a whole value, `what` ends the sentence that says a value does not match it.
     `is_filled`: the rules or the configuration know the value where the sheet says nothing.
@@ -88,7 +86,7 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
             width=28,
         ),
         FieldKind.ORDER_ID: KindEntry(
-            Cleaning.ORDER_ID,
+            Cleaning.TRIMMED,
             Checking.OF_THE_ROW,
             words=(
                 f"Your own id of this payment, never used before: at most {ORDER_ID_CHARACTERS} printable characters."
@@ -142,4 +140,4 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
 """Every kind of field. A test makes a field of each by data alone, and pays with it."""
 
 NUMBER_KINDS = frozenset(kind for kind, entry in KINDS.items() if entry.checking is Checking.NUMBER)
-"""Phones and accounts: what a country's numbers decide about."""
+"""Phones and accounts: a country's numbers decide about them."""

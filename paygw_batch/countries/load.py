@@ -37,7 +37,7 @@ _NEVER_OPTIONAL = frozenset(
         FieldKind.LOCAL_PHONE,
     }
 )
-"""What says whom is paid, how much, and under which id."""
+"""Fields that name the payee, the amount and the order id."""
 
 
 def config_dir() -> Path:
@@ -89,7 +89,7 @@ def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
 
 
 def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path | None = None) -> Rules:
-    """Return what every country asks of `operation`, with the operator's `terms` (by country code) merged in.
+    """Return each country's rule for `operation`, with the operator's `terms` (by country code) merged in.
 
     A country whose terms are incomplete is in the result all the same: `missing_terms` names the absent keys, and
     `unusable` speaks where the interface shows nothing to go by. Raises `ConfigurationError` for terms that cannot be
@@ -124,7 +124,7 @@ def _unknown_country(code: str, countries: Mapping[str, files.CountryData]) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One country, one operation and the operator's terms: what a rule is made from."""
+    """Holds one country, one operation and the operator's terms: a rule is made from them."""
 
     code: str
     country: files.CountryData

@@ -11,7 +11,7 @@ _ABROAD = "00"
 
 
 def is_number(typed: str) -> bool:
-    """Return whether a text is a number, and not a word: digits, with what people write between them."""
+    """Return whether a text is a number, and not a word: digits, with separators between them."""
     return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _SHORTEST_NUMBER
 
 

@@ -1,4 +1,4 @@
-"""Tells whom a payment is to, from the fields of its form."""
+"""Finds the payee of a payment in the fields of its form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Payee:
 
     @property
     def person(self) -> tuple[str, str]:
-        """What two payments to one person have in common: the number, and the name without regard to case."""
+        """The key of one person's payments: the number, and the name without regard to case."""
         return self.number, " ".join(self.name.casefold().split())
 
 

@@ -51,7 +51,7 @@ class FormField:
     name: str
     kind: FieldKind
     from_sheet: bool
-    """False for what only the configuration supplies (`server_callback_url`)."""
+    """False for a field that only the configuration supplies (`server_callback_url`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AmountUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplyNames:
-    """Under which names a reply may say what. Each name is a path with dots; the first one present counts.
+    """Names the fields of a reply. Each name is a path with dots; the first one present counts.
 
     `minor_units` says how many decimals each currency has; it is needed where `amount_unit` is `minor`.
     """
@@ -97,12 +97,12 @@ class ReplyNames:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of the gateway: where it is sent, and which fields of its reply carry what.
+    """Describes one operation of the gateway: its path, and the names of its reply's fields.
 
     `path` follows the base address and has one place to fill, `{endpoint_id}` (section 4 of the gateway's interface).
     The interface shows no field of a reply but `status`: `reply` has the names that may occur beside it. `command` is
     the one that runs a sheet of it, `verb` what is done to a row of it, in sentences for a person, `columns` what such
-    a sheet may have, in the order in which a row's defects are told. `amount_forms` are those that the interface shows:
+    a sheet may have, in the order of a row's defects. `amount_forms` are those that the interface shows:
     where there are several, the operator's configuration names one.
     """
 
@@ -160,7 +160,7 @@ class OperatorTerms:
     also: tuple[str, ...] = ()
     """Fields that are sent although the interface's example lacks them."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What is sent in a field where the sheet says nothing."""
+    """The values of fields where the sheet says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
@@ -20,10 +19,9 @@ from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.engine.pacing import TRIES, Breaker, GroupLimit, RejectionBreaker, Rhythm, Window, wait_before_try
 from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
 from paygw_batch.engine.raw_reply import kept_reply
-from paygw_batch.engine.threads import Away
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply
+from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
 
 PAGE_ROWS = 64
 """How many due instructions are read from the journal at a time: no more than commits can wait for."""
@@ -102,7 +100,6 @@ class Engine:
         judge: Judge,
         pace: Pace,
         world: World,
-        away: Away,
         progress: Progress,
     ) -> None:
         self._journal = journal
@@ -110,7 +107,6 @@ class Engine:
         self._prepare = prepare
         self._judge = judge
         self._world = world
-        self._away = away
         self._progress = progress
         self._window = Window(pace.concurrency)
         self._breaker = Breaker(pace.stop_after_in_doubt)
@@ -119,7 +115,6 @@ class Engine:
         self._group_limit = GroupLimit(pace.concurrency)
         self._first = pace.first
         self._tally = _RunTally()
-        self._batch = 0
         self._signed: deque[_Row] = deque()
         self._all_signed = False
         self._room = asyncio.Event()
@@ -128,7 +123,7 @@ class Engine:
         self._next_launch: asyncio.TimerHandle | None = None
         self._senders: set[asyncio.Task[None]] = set()
         self._committer = GroupCommit(
-            partial(away.append, journal),
+            journal.append,
             on_failure=self._give_up,
             is_pressed=lambda: bool(self._signed),
             most_facts_under_pressure=lambda: self._group_limit.most_facts,
@@ -136,7 +131,6 @@ class Engine:
 
     async def run(self, batch: int) -> RunEnd:
         """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
-        self._batch = batch
         feeding = asyncio.create_task(self._feed(batch))
         try:
             await self._all_launched.wait()
@@ -158,13 +152,9 @@ class Engine:
     async def _feed(self, batch: int) -> None:
         signing: set[asyncio.Task[None]] = set()
         try:
-            after_row, left = 0, self._first
-            while left != 0 and (
-                page := await self._away.journal(
-                    partial(self._journal.due, batch, after_row=after_row, limit=_page_rows(left))
-                )
-            ):
-                after_row, left = page[-1].row, None if left is None else left - len(page)
+            left = self._first
+            while left != 0 and (page := await self._journal.due(batch, limit=_page_rows(left))):
+                left = None if left is None else left - len(page)
                 for start in range(0, len(page), SIGN_AT_ONCE):
                     await self._wait_for_room(signing)
                     signing.add(asyncio.create_task(self._sign(page[start : start + SIGN_AT_ONCE])))
@@ -260,10 +250,11 @@ class Engine:
         intent = Intended(due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
         loop = asyncio.get_running_loop()
         noted_s = loop.time()
-        if not await self._record(due, attempt, intent):
-            if due.row in await self._away.journal(partial(self._journal.holds, self._batch)):
-                # Evidence came in after the row was read as due: nothing of it leaves, and it waits for a person.
-                return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
+        recorded = await self._record(due, attempt, intent)
+        if recorded is MoveResult.HELD:
+            # Evidence came in after the row was read as due: nothing of it leaves, and it waits for a person.
+            return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
+        if recorded is not MoveResult.MOVED:
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
             kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
@@ -305,7 +296,7 @@ class Engine:
             case GoOn() | TryAgain():
                 pass
 
-    def _record(self, due: Due, attempt: int, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[bool]:
+    def _record(self, due: Due, attempt: int, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
         """Hand a fact to the next commit; the future is done when it is durable."""
         return self._committer.submit(Entry(due.number, attempt, fact, timestamp(self._world.now()), reply))
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from paygw_batch.journal import Entry
+from paygw_batch.journal import Entry, MoveResult
 
-AppendAway = Callable[[Sequence[Entry]], Awaitable[Sequence[bool]]]
-"""Appends to the journal off the event loop, one call at a time."""
+Append = Callable[[Sequence[Entry]], Awaitable[Sequence[MoveResult]]]
+"""`EngineJournal.append`."""
 
 
 LONGEST_REST_S = 0.002
@@ -25,23 +25,23 @@ class GroupCommit:
 
     def __init__(
         self,
-        append_away: AppendAway,
+        append: Append,
         on_failure: Callable[[Exception], None],
         is_pressed: Callable[[], bool] = lambda: False,
         most_facts_under_pressure: Callable[[], int] = lambda: 16,
     ) -> None:
-        self._append_away = append_away
+        self._append = append
         self._on_failure = on_failure
         self._is_pressed = is_pressed
         self._most_facts_under_pressure = most_facts_under_pressure
-        self._waiting: list[tuple[Entry, asyncio.Future[bool]]] = []
+        self._waiting: list[tuple[Entry, asyncio.Future[MoveResult]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
 
-    def submit(self, entry: Entry) -> asyncio.Future[bool]:
-        """Put one fact into the next commit; the future says, once it is durable, whether it moved its instruction."""
+    def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
+        """Put one fact into the next commit; the future has its effect once it is durable."""
         loop = asyncio.get_running_loop()
-        durable: asyncio.Future[bool] = loop.create_future()
+        durable: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
             durable.set_exception(self._failure)
             return durable
@@ -49,10 +49,6 @@ class GroupCommit:
         if self._commit is None:
             self._commit = loop.create_task(self._commit_all())
         return durable
-
-    async def append(self, entry: Entry) -> bool:
-        """Make one fact durable and return whether it moved its instruction."""
-        return await self.submit(entry)
 
     async def _commit_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -67,10 +63,10 @@ class GroupCommit:
         finally:
             self._commit = None
 
-    async def _commit_group(self, group: list[tuple[Entry, asyncio.Future[bool]]]) -> None:
+    async def _commit_group(self, group: list[tuple[Entry, asyncio.Future[MoveResult]]]) -> None:
         if self._failure is None:
             try:
-                moved = await self._append_away([entry for entry, _ in group])
+                results = await self._append([entry for entry, _ in group])
             except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
                 self._failure = error
                 self._on_failure(error)
@@ -79,6 +75,6 @@ class GroupCommit:
                 if not durable.done():
                     durable.set_exception(self._failure)
             return
-        for (_, durable), did_move in zip(group, moved, strict=True):
+        for (_, durable), result in zip(group, results, strict=True):
             if not durable.done():
-                durable.set_result(did_move)
+                durable.set_result(result)

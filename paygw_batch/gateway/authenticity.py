@@ -49,7 +49,7 @@ class HeaderEncoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SharedSecretHash:
-    """A hash over named fields and a secret that gateway and merchant share, in a field of its own, in hex.
+    """A hash over named fields and a secret that gateway and merchant share, in hex, in a separate field.
 
     `fields` are names in order, `SECRET` is the place of the secret; `hash_field` carries the hash.
     """

@@ -16,6 +16,7 @@ from paygw_batch.journal.values import (
     CarriedOut,
     Clash,
     ClockSeen,
+    Contradiction,
     Due,
     Entry,
     HistoryEntry,
@@ -24,11 +25,14 @@ from paygw_batch.journal.values import (
     KeptReply,
     Known,
     LookAlike,
+    Messages,
+    MoveResult,
     NewBatch,
     NewInstruction,
     RepeatedBatch,
     RowStanding,
     StateTally,
+    TallyKind,
     UsedSpelling,
     WaitingEvidence,
 )
@@ -37,8 +41,8 @@ if TYPE_CHECKING:
     from paygw_batch.journal.guards.location import make_directory
     from paygw_batch.journal.opening.adopt import Adoption
     from paygw_batch.journal.opening.create import new_journal
+    from paygw_batch.journal.opening.in_memory import in_memory_journal
     from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
-    from paygw_batch.journal.sqlite.in_memory import in_memory_journal
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 
 __all__ = [
@@ -50,6 +54,7 @@ __all__ = [
     "CarriedOut",
     "Clash",
     "ClockSeen",
+    "Contradiction",
     "Due",
     "EngineJournal",
     "Entry",
@@ -65,6 +70,8 @@ __all__ = [
     "KeptReply",
     "Known",
     "LookAlike",
+    "Messages",
+    "MoveResult",
     "NewBatch",
     "NewInstruction",
     "Notification",
@@ -74,6 +81,7 @@ __all__ = [
     "SqliteJournal",
     "SqliteReader",
     "StateTally",
+    "TallyKind",
     "UsedSpelling",
     "WaitingEvidence",
     "canonical",
@@ -95,7 +103,7 @@ _ON_DEMAND = {
     "SqliteReader": "paygw_batch.journal.opening.open",
     "open_journal": "paygw_batch.journal.opening.open",
     "read_journal": "paygw_batch.journal.opening.open",
-    "in_memory_journal": "paygw_batch.journal.sqlite.in_memory",
+    "in_memory_journal": "paygw_batch.journal.opening.in_memory",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
     "inbox_path": "paygw_batch.journal.sqlite.inbox",

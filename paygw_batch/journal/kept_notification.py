@@ -1,4 +1,4 @@
-"""A notification as it is kept: as it came, byte for byte, and what was read out of it when it came.
+"""Encodes a notification as it is kept: byte for byte as it came, and the claim that was read from it.
 
 The answer to an enquiry that a notification led to is kept in the same way, under a source of its own.
 """
@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paygw_batch.core.evidence import Claim, EvidenceSource, Proof, Span, StatedTimes
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Span, StatedTimes
 from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.journal.facts.inbox_chain import InboxEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,12 @@ def decode_notification(text: str) -> Notification:
         return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InboxDamaged("A notification in the inbox does not read as one.") from None
+
+
+def evidence_of(entry: InboxEntry) -> Evidence:
+    """Return a notification of the inbox as evidence. Raises `InboxDamaged` when it does not read as one."""
+    kept = decode_notification(entry.content)
+    return Evidence(kept.source, kept.claim, entry.content, entry.number, entry.hash)
 
 
 def _times(stated: Mapping[str, Any]) -> StatedTimes:

@@ -3,20 +3,19 @@
 `EngineJournal` is what a run needs to send a batch, `JournalReader` what is asked without writing, and `Journal` adds
 what people and commands write.
 
-One store keeps this promise, `writer.SqliteJournal`, on disk (`store.open_journal`) and in memory
-(`in_memory.in_memory_journal`); one set of conformance tests holds both to it. A journal has one writer, and is called
-from one thread at a time.
+One store implements them, `SqliteJournal`, on disk (`open_journal`) and in memory (`in_memory_journal`); one set of
+conformance tests holds both to it. A journal has one writer, and is called from one thread at a time.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from paygw_batch.core.evidence import Evidence, Finding
+from paygw_batch.core.evidence import Candidate, Evidence, Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.evidence_port import EvidenceReader
 from paygw_batch.journal.payment_port import PaymentReader
-from paygw_batch.journal.spelling_port import SpellingReader
 from paygw_batch.journal.values import (
     Amendment,
     AttemptReply,
@@ -28,67 +27,52 @@ from paygw_batch.journal.values import (
     Entry,
     Head,
     HistoryEntry,
-    Hold,
     Known,
     LookAlike,
+    Messages,
+    MoveResult,
     NewBatch,
     NewInstruction,
+    RepeatedBatch,
     RowStanding,
     StateTally,
+    TallyKind,
+    UsedSpelling,
 )
 
 
 class EngineJournal(Protocol):
-    """The journal as a run uses it to send a batch: rows that may leave, and facts made durable."""
+    """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made in turn."""
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+        """Return the next READY instructions of a batch, `limit` at the most, in the sheet's order; none at its end.
 
-        One that evidence contradicts is held, and left out, until a person settles it: a row that was released, and
-        that the gateway or a statement then says is paid.
+        Each is given once. One that evidence contradicts is held, and left out, until a person settles it: a row that
+        was released, and that the gateway or a statement then says is paid.
         """
         ...
 
-    def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return what holds rows of a batch that are ready, by row: no run sends them."""
-        ...
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one transaction, and move their instructions; return the effect of each.
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable in one transaction, and move their instructions.
-
-        Returns for each whether it moved its instruction; a fact that did not is kept as a contradiction. An intent for
-        a row that is held moves nothing either, and is not kept. On return, everything is on stable storage. Raises
-        `JournalUnwritable`, and from then on for every further call.
+        On return, everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
         """
         ...
 
-    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
-        """Do all of `append` but what waits for the disk, and return the call that does the rest, and returns the same.
-
-        Nothing of it holds before that call has returned; until then no other call may be made. Either may raise what
-        `append` raises. The two may be made from different threads.
-        """
+    async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Take in the notifications that wait, as `Journal.take_in_waiting` does."""
         ...
 
 
-class JournalReader(EvidenceReader, SpellingReader, PaymentReader, Protocol):
+class JournalReader(PaymentReader, Protocol):
     """The journal of one endpoint, opened for reading: one snapshot of it."""
 
-    @property
-    def journal_id(self) -> str:
-        """Which journal this is: the 32 hex digits it was given when it was made."""
-        ...
-
     def head(self) -> Head:
-        """Return the end of the chain."""
+        """Return which journal it is, and how far it has come."""
         ...
 
-    def batches(self) -> Sequence[BatchRecord]:
-        """Return all batches, oldest first."""
-        ...
-
-    def opened_by_plan(self, plan_sha256: str) -> BatchRecord | None:
-        """Return the batch that the plan with this digest opened, if it has opened one."""
+    def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
+        """Return all batches, or the one that the plan with this digest opened, oldest first."""
         ...
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
@@ -99,6 +83,22 @@ class JournalReader(EvidenceReader, SpellingReader, PaymentReader, Protocol):
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
     ) -> Sequence[LookAlike]:
         """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`."""
+        ...
+
+    def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
+        """Find (row, client_orderid, the id in one spelling) whose id was used in another spelling, and never as it is.
+
+        The third is `core.spelling.spelled_alike` of the second. The newest such id is named.
+        """
+        ...
+
+    def repeated_batches(
+        self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
+    ) -> Sequence[RepeatedBatch]:
+        """Count (client_orderid, payee, currency, minor) paid under other ids, by batch opened after `since`.
+
+        A row is counted once for each batch that pays the same payee the same amount. Newest batch first.
+        """
         ...
 
     def rows(
@@ -134,19 +134,21 @@ class JournalReader(EvidenceReader, SpellingReader, PaymentReader, Protocol):
         """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
         ...
 
-    def tallies(self, batch: int, *, accepted_until: str | None = None) -> Sequence[StateTally]:
+    def tallies(
+        self, batch: int, *, kind: TallyKind = TallyKind.ALL, accepted_until: str | None = None
+    ) -> Sequence[StateTally]:
         """Return counts and sums of a batch, ordered by country, currency and state.
 
         With `accepted_until`, of the accepted rows only those whose latest intent is not after that time.
         """
         ...
 
-    def known_tallies(self, batch: int) -> Sequence[StateTally]:
-        """Return counts and sums of those rows of a batch that an earlier batch brought: `tallies` has them as well."""
+    def messages(self, batch: int | None = None) -> Messages:
+        """Return the messages of the gateway about the rows of one batch, or of all."""
         ...
 
-    def due_counts(self, batch: int) -> Mapping[str, int]:
-        """Return how many rows of each country `due` has for a batch; countries without one are left out."""
+    def orders(self, order_id: str) -> Sequence[Candidate]:
+        """Return the instructions of every operation that go, or went, by an order id."""
         ...
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
@@ -158,7 +160,10 @@ class JournalReader(EvidenceReader, SpellingReader, PaymentReader, Protocol):
         ...
 
     def verify(self) -> Mapping[str, int]:
-        """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""
+        """Replay the whole journal, and check its inbox; return what was counted.
+
+        Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
+        """
         ...
 
     def close(self) -> None:
@@ -166,7 +171,7 @@ class JournalReader(EvidenceReader, SpellingReader, PaymentReader, Protocol):
         ...
 
 
-class Journal(JournalReader, EngineJournal, Protocol):
+class Journal(JournalReader, Protocol):
     """The journal of one endpoint, held for writing: what people and commands do to it."""
 
     def open_batch(
@@ -187,7 +192,7 @@ class Journal(JournalReader, EngineJournal, Protocol):
         """
         ...
 
-    def interrupt(self, at: str) -> int:
+    def conclude_dead(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
         ...
 
@@ -199,16 +204,26 @@ class Journal(JournalReader, EngineJournal, Protocol):
         """
         ...
 
-    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
-        """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
+    def take_in_waiting(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
+        """Take in the notifications that wait in the inbox (all, or about so many), each once; count what came of them.
 
-        `carried_out` is the statement that they come from: that it was carried out is kept in the same transaction.
-        Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
+        Ends before the first about a row in flight. Raises `InboxDamaged`; what was taken in by then is in the journal.
         """
         ...
 
-    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
-        """Keep how far our clock is from the gateway's."""
+    def for_engine(self) -> AbstractContextManager[EngineJournal]:
+        """Give the journal to an engine: until the block ends, only the engine uses it."""
+        ...
+
+    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
+        """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
+
+        `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
+        is from the gateway's.
+        Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
+        """
         ...
 
     def release(

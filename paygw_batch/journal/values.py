@@ -1,7 +1,9 @@
 """Defines the values that cross the journal's port."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from paygw_batch.core.evidence import EvidenceSource, Finding
@@ -10,11 +12,35 @@ from paygw_batch.core.lifecycle import Fact, Standing, State
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """The end of the chain of facts: number of the last fact (0: none) and its hash, in hex."""
+class ClockSeen:
+    """Our clock beside the `Date` of a reply: `ahead_s` is how far ours was ahead, below zero where it was behind."""
 
+    our_time: str
+    gateway_date: str
+    ahead_s: int
+
+
+class InboxEnd(NamedTuple):
+    """A place in the inbox: the number of the last notification up to there (0: none), and the hash of its group."""
+
+    number: int = 0
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The journal and how far it has come: number of its last fact (0: none) and its hash, in hex."""
+
+    journal_id: str
+    """32 hex digits, given to the journal when it was made."""
     seq: int
     hash: str
+    newest_time: str
+    """No fact and no evidence is later."""
+    inbox: InboxEnd
+    """How far the notifications of the inbox were taken in."""
+    clock: ClockSeen | None
+    """How far our clock was from the gateway's when that was last noted; None: no reply had a `Date`."""
 
 
 class NewInstruction(NamedTuple):
@@ -60,7 +86,7 @@ class NewBatch:
     rows: int
     defects: int
     sheet_path: str = ""
-    """Where the sheet was when its batch was opened; its reconciliation stands beside it."""
+    """The path of the sheet when its batch was opened; its reconciliation is beside it."""
     by: str = ""
     """Who opened it."""
     approvals: tuple[str, ...] = ()
@@ -82,6 +108,8 @@ class BatchRecord:
     defects: int
     opened_at: str
     sheet_path: str = ""
+    reference: str = ""
+    """The reference that its order ids were derived from; empty where they were in the sheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +200,16 @@ class Entry:
     """The raw reply that led to the fact, where it is kept."""
 
 
+class MoveResult(Enum):
+    """The effect of one appended fact."""
+
+    MOVED = "moved"
+    NOT_MOVED = "not_moved"
+    """The instruction is elsewhere; the fact is kept as a contradiction."""
+    HELD = "held"
+    """It was an intent for a row that evidence holds; nothing is kept of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowStanding:
     """One row of a batch with its state and its latest attempt, as people read them. None: there is nothing to say.
@@ -225,7 +263,7 @@ LINE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What a person did to a batch or to one of its rows: opened, approved, resolved, released, returned.
+    """An act of a person on a batch or on one of its rows: opened, approved, resolved, released, returned.
 
     `row` and `attempt` are None for what concerns the whole batch; `by` is empty where nobody was noted.
     """
@@ -241,13 +279,23 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateTally:
-    """How many instructions of a batch stand in `state`, and what they sum to, per country and currency."""
+    """The count and sum of the instructions of a batch in `state`, of one country and currency."""
 
     country: str
     currency: str
     state: State
     count: int
     minor: int
+
+
+class TallyKind(Enum):
+    """The rows of a batch that are counted."""
+
+    ALL = "all"
+    KNOWN = "known"
+    """Those that an earlier batch brought."""
+    DUE = "due"
+    """Those that may be sent: ready, and not held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,15 +307,6 @@ class UsedSpelling:
 
     row: int
     order_id: str
-    batch: str
-    opened_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class UsedReference:
-    """A reference that the order ids of a batch were derived from, as it was written then."""
-
-    reference: str
     batch: str
     opened_at: str
 
@@ -316,7 +355,7 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a row that is ready is sent by no run: evidence number `number`, taken in at `taken_at`, speaks against it.
+    """The reason why no run sends a ready row: evidence number `number`, taken in at `taken_at`, speaks against it.
 
     `said` is what the evidence's word means: paid or accepted.
     """
@@ -342,25 +381,16 @@ class CarriedOut:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockSeen:
-    """Our clock beside the `Date` of a reply: `ahead_s` is how far ours was ahead, below zero where it was behind."""
+class Messages:
+    """The messages of the gateway about the rows of one batch, or of all."""
 
-    our_time: str
-    gateway_date: str
-    ahead_s: int
-
-
-class InboxEnd(NamedTuple):
-    """A place in the inbox: the number of the last notification up to there (0: none), and the hash of its group."""
-
-    number: int = 0
-    hash: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class InboxEntry:
-    """One notification in the inbox, as it was appended."""
-
-    number: int
-    hash: str
-    content: str
+    contradictions: Sequence[Contradiction]
+    """The facts that changed nothing, except those that a person has answered since."""
+    waiting: Sequence[WaitingEvidence]
+    """The evidence that waits for a person."""
+    counts: Mapping[str, int]
+    """The number of messages of each finding."""
+    holds: Mapping[int, Hold]
+    """Of one batch, the evidence that holds ready rows, by row: no run sends them."""
+    carried_out: Sequence[CarriedOut]
+    """Of one batch, the statements that were carried out for it, oldest first."""

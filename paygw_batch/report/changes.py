@@ -1,4 +1,4 @@
-"""What differs from the last run: changed accounts, amounts off, new people, people missing; most dangerous first."""
+"""Compares a sheet with the last run: changed accounts, amounts off, people new or missing; most dangerous first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Payee:
-    """What a payee gets in one currency, in this sheet (`now`) and in the last run (`before`)."""
+    """The sums of a payee in one currency, in this sheet (`now`) and in the last run (`before`)."""
 
     row: int
     name: str
@@ -111,7 +111,7 @@ def _sums(paid: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _medians(sums: pl.DataFrame, name: str) -> Mapping[str, float]:
-    """Return what a payee gets usually, for each currency."""
+    """Return the usual (median) sum of a payee, for each currency."""
     found = sums.group_by("currency").agg(pl.col(name).cast(pl.Float64).median())
     return dict(found.iter_rows())
 

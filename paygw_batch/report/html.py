@@ -52,7 +52,7 @@ def report_html(
 ) -> str:
     """Return the page of a batch, from its reconciliation frame and its totals."""
     history = journal.history(batch.number)
-    held = list(journal.holds(batch.number))
+    held = list(journal.messages(batch.number).holds)
     shown = frame.with_columns(
         state=pl.when(pl.col("row").is_in(held) & (pl.col("state") == "ready"))
         .then(pl.lit(HELD))

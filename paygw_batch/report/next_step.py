@@ -1,17 +1,21 @@
-"""Advises a person on the next step for a row, in plain words."""
+"""Finds the next step for a person, about a row or a batch: as data, and in the words of the command line.
+
+Another surface has words of its own for the same steps.
+"""
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import assert_never
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
 from paygw_batch.countries.rules import Operation
 from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowStanding
-from paygw_batch.report.reconcile import held_sentence
 from paygw_batch.run.resolve import open_from
 
 LONG_ACCEPTED_H = 24
@@ -20,50 +24,77 @@ NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.
 """The states in which a row may wait for someone to find something out or to decide; accepted ones when it is long."""
 
 
+class RowStep(StrEnum):
+    """The next step about a row."""
+
+    RESOLVE_HELD = "resolve_held"
+    RESOLVE_DOUBT = "resolve_doubt"
+    RESOLVE_ACCEPTED = "resolve_accepted"
+    WAIT_FOR_RUN = "wait_for_run"
+    RETRY_AFTER_PERSON = "retry_after_person"
+    """A person's word alone says that it is rejected."""
+    RETRY = "retry"
+    SEND = "send"
+    PAY_ANEW = "pay_anew"
+
+
+class BatchStep(StrEnum):
+    """The next step about a batch."""
+
+    RESOLVE_DOUBT = "resolve_doubt"
+    LOOK_AT_CONTRADICTIONS = "look_at_contradictions"
+    LOOK_AT_MESSAGES = "look_at_messages"
+    RUN_AGAIN = "run_again"
+    RESUME = "resume"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What a person should do about `row` of a batch (its id, shortened or not).
+
+    `verb` is that of the batch's operation, `hold` what holds the row. What the person decides counts from `not_before`
+    on; empty: from now on.
+    """
+
+    step: RowStep
+    batch: str
+    row: RowStanding
+    verb: str
+    not_before: str = ""
+    hold: Hold | None = None
+
+
 def next_step(
     row: RowStanding, *, batch: str, verb: str, quarantine_h: float, now: datetime, hold: Hold | None = None
-) -> str | None:
-    """Return what a person should do about a row of `batch` (its id, shortened or not), or None: nothing.
+) -> NextStep | None:
+    """Return what a person should do about a row, or None: nothing."""
+    step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
+    if step is None:
+        return None
+    opens = open_from(row, quarantine_h)
+    return NextStep(step, batch, row, verb, "" if opens is None or now >= opens else timestamp(opens), hold)
 
-    `verb` is that of the batch's operation; `hold` is what holds the row, where it is ready and something does.
-    """
-    if hold is not None:
-        return _about_hold(row, hold, batch, verb, quarantine_h, now)
+
+def _step_of(row: RowStanding, now: datetime) -> RowStep | None:
     match row.state:
         case State.IN_DOUBT:
-            return _about_doubt(row, batch, verb, quarantine_h, now)
+            return RowStep.RESOLVE_DOUBT
         case State.IN_FLIGHT:
-            return f"A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
+            return RowStep.WAIT_FOR_RUN
         case State.ACCEPTED:
-            return _about_accepted(row, batch, now)
-        case State.REJECTED if row.is_rejected_by_person:
-            return (
-                "A person's word alone says that it is rejected: it may have been paid all the same. Make sure at the "
-                f"gateway; then `paygw-batch retry {batch} --row {row.row}`, or correct the row and submit the sheet "
-                f"with --amend{_later(row, quarantine_h, now)}."
-            )
+            is_long = row.intended_at is not None and row.intended_at <= long_accepted_until(now)
+            return RowStep.RESOLVE_ACCEPTED if is_long else None
         case State.REJECTED:
-            return (
-                f"The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} "
-                f"--row {row.row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
-            )
+            return RowStep.RETRY_AFTER_PERSON if row.is_rejected_by_person else RowStep.RETRY
         case State.READY:
-            marked = row.possible_duplicate_of
-            again = f" It is a possible duplicate of attempt {marked}: be sure." if marked is not None else ""
-            return f"`paygw-batch resume {batch}` sends it.{again}"
+            return RowStep.SEND
         case State.RETURNED:
-            return f"The money was returned: find out why, and {verb} it under another order id in a new sheet."
+            return RowStep.PAY_ANEW
         case State.PAID | State.REPLACED:
             return None
         case _:
             assert_never(row.state)
-
-
-def is_long_accepted(row: RowStanding, now: datetime) -> bool:
-    """Whether the gateway took a row long ago and has not said what became of it."""
-    if row.state is not State.ACCEPTED or row.intended_at is None:
-        return False
-    return row.intended_at <= long_accepted_until(now)
 
 
 def long_accepted_until(now: datetime) -> str:
@@ -71,36 +102,96 @@ def long_accepted_until(now: datetime) -> str:
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
-def _about_hold(row: RowStanding, hold: Hold, batch: str, verb: str, quarantine_h: float, now: datetime) -> str:
-    return (
-        f"{held_sentence(hold)} Do not {verb} it by other means. Ask the gateway what became of order "
-        f"{row.sent_orderid or row.client_orderid}; then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT "
-        f"--as` paid, rejected (`retry` may then send it once more), or, if they never had it, "
-        f"not-received{_later(row, quarantine_h, now)}."
+def batch_steps(
+    states: Mapping[str, int], *, contradictions: int, waiting: int, interrupted: bool
+) -> Iterator[tuple[BatchStep, int]]:
+    """Yield what a person should do about a batch, and how many rows or messages each step is about."""
+    ready = states.get(State.READY, 0)
+    steps = (
+        (BatchStep.RESOLVE_DOUBT, states.get(State.IN_DOUBT, 0)),
+        (BatchStep.LOOK_AT_CONTRADICTIONS, contradictions),
+        (BatchStep.LOOK_AT_MESSAGES, waiting),
+        (BatchStep.RUN_AGAIN, 1) if interrupted else (BatchStep.RESUME, ready),
+        (BatchStep.RETRY, states.get(State.REJECTED, 0)),
     )
+    yield from (one for one in steps if one[1])
 
 
-def _later(row: RowStanding, quarantine_h: float, now: datetime) -> str:
-    opens = open_from(row, quarantine_h)
-    return "" if opens is None or now >= opens else f" (not before {timestamp(opens)})"
+def held_sentence(hold: Hold) -> str:
+    """Return why a row is held, in plain words."""
+    said = "is paid" if hold.said == OutcomeKind.PAID else "is with the gateway"
+    return f"Held: by {hold.source.value} of {hold.taken_at} it {said} (evidence {hold.number}), and no run sends it."
 
 
-def _about_doubt(row: RowStanding, batch: str, verb: str, quarantine_h: float, now: datetime) -> str:
-    later = _later(row, quarantine_h, now)
-    return (
-        f"Do not {verb} it by other means. Ask the gateway what became of order {row.sent_orderid}, sent at "
-        f"{row.intended_at}; then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as` paid, rejected, "
-        f"or, if they never had it, not-received{later}."
-    )
+def in_command_words(step: NextStep) -> str:
+    """Return a step about a row as the command line says it."""
+    row, batch = step.row, step.batch
+    later = f" (not before {step.not_before})" if step.not_before else ""
+    resolve = f"then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as`"
+    match step.step:
+        case RowStep.RESOLVE_HELD:
+            held = "" if step.hold is None else f"{held_sentence(step.hold)} "
+            return (
+                f"{held}Do not {step.verb} it by other means. Ask the gateway what became of order "
+                f"{row.sent_orderid or row.client_orderid}; {resolve} paid, rejected (`retry` may then send it once "
+                f"more), or, if they never had it, not-received{later}."
+            )
+        case RowStep.RESOLVE_DOUBT:
+            return (
+                f"Do not {step.verb} it by other means. Ask the gateway what became of order {row.sent_orderid}, sent "
+                f"at {row.intended_at}; {resolve} paid, rejected, or, if they never had it, not-received{later}."
+            )
+        case RowStep.RESOLVE_ACCEPTED:
+            return (
+                f"The gateway took it at {row.intended_at} and has not said since: ask after order {row.sent_orderid}; "
+                f"{resolve} paid or rejected."
+            )
+        case RowStep.WAIT_FOR_RUN:
+            return f"A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
+        case RowStep.RETRY_AFTER_PERSON:
+            return (
+                "A person's word alone says that it is rejected: it may have been paid all the same. Make sure at the "
+                f"gateway; then `paygw-batch retry {batch} --row {row.row}`, or correct the row and submit the sheet "
+                f"with --amend{later}."
+            )
+        case RowStep.RETRY:
+            return (
+                f"The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} "
+                f"--row {row.row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
+            )
+        case RowStep.SEND:
+            marked = row.possible_duplicate_of
+            again = f" It is a possible duplicate of attempt {marked}: be sure." if marked is not None else ""
+            return f"`paygw-batch resume {batch}` sends it.{again}"
+        case RowStep.PAY_ANEW:
+            return f"The money was returned: find out why, and {step.verb} it under another order id in a new sheet."
+        case _:
+            assert_never(step.step)
 
 
-def _about_accepted(row: RowStanding, batch: str, now: datetime) -> str | None:
-    if not is_long_accepted(row, now):
-        return None
-    return (
-        f"The gateway took it at {row.intended_at} and has not said since: ask after order {row.sent_orderid}; then "
-        f"`paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as` paid or rejected."
-    )
+def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
+    """Return a step about a batch as the command line says it."""
+    match step:
+        case BatchStep.RESOLVE_DOUBT:
+            return (
+                "Rows in doubt may have been paid and are never sent again by themselves: "
+                f"`paygw-batch status {batch}` says what to do about each."
+            )
+        case BatchStep.LOOK_AT_CONTRADICTIONS:
+            return (
+                f"The journal holds {count} contradicting messages: `paygw-batch status` shows them, and which rows "
+                "they hold."
+            )
+        case BatchStep.LOOK_AT_MESSAGES:
+            return f"{count:,} messages of the gateway wait for a person: `paygw-batch status {batch}` shows them."
+        case BatchStep.RUN_AGAIN:
+            return "Interrupted: run the same command again to continue."
+        case BatchStep.RESUME:
+            return f"`paygw-batch resume {batch}` sends the rows that are ready."
+        case BatchStep.RETRY:
+            return f"`paygw-batch retry {batch}` gives rejected rows another attempt."
+        case _:
+            assert_never(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +249,7 @@ def next_steps(
     As of the time at which the batch was opened: a quarantine is named whether it is over or not, and what is written
     twice is the same twice.
     """
-    holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
+    holds, opened = journal.messages(batch.number).holds, datetime.fromisoformat(batch.opened_at)
     steps = {}
     for row in journal.rows(batch.number, numbers=rows):
         hold = holds.get(row.row)
@@ -166,5 +257,5 @@ def next_steps(
             continue
         step = next_step(row, batch=batch.batch, verb=verb, quarantine_h=quarantine_h, now=opened, hold=hold)
         if step is not None:
-            steps[row.row] = step
+            steps[row.row] = in_command_words(step)
     return steps

@@ -71,14 +71,14 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Return a sentence as HTML; what stands in backticks is a command that one click selects."""
+    """Return a sentence as HTML; text in backticks is a command that one click selects."""
     pieces = escape(text).split("`")
     marked = "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
     return f'<p class="{kind}">{marked}</p>' if kind else f"<p>{marked}</p>"
 
 
 def commands(lines: Iterable[str]) -> str:
-    """Return commands to copy, each in a box of its own that one click selects."""
+    """Return commands to copy, each in a separate box that one click selects."""
     return "".join(f"<pre><code>{escape(line)}</code></pre>" for line in lines)
 
 

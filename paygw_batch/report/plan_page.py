@@ -1,4 +1,4 @@
-"""What an approver reads of a plan: differences from the last run first, then warnings by kind. As lines and as a page.
+"""Shows a plan to an approver: differences from the last run first, then warnings by kind. As lines and as a page.
 
 The page names payees, so it is for the same eyes as the sheet.
 """

@@ -7,21 +7,15 @@ import polars as pl
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.sheet.columns import QUESTION_COLUMNS
 
-QUESTION_SCHEMA: Mapping[str, pl.DataType] = {
-    "order_id": pl.String(),
-    "amount": pl.String(),
-    "currency": pl.String(),
-    "country": pl.String(),
-    "sent_at": pl.String(),
-    "http_status": pl.Int64(),
-    "what_we_saw": pl.String(),
-    "answer": pl.String(),
+_SCHEMA: Mapping[str, type[pl.DataType]] = {
+    name: pl.Int64 if name == "http_status" else pl.String for name in QUESTION_COLUMNS
 }
 
 
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
-    """Return one line (`QUESTION_SCHEMA`) for every row of the batch that is in doubt, in the sheet's order.
+    """Return one line (`QUESTION_COLUMNS`) for every row of the batch that is in doubt, in the sheet's order.
 
     It names orders and no people: the gateway knows its payees. `answer` is empty, for support to fill in with paid,
     rejected or not-received; `resolve --from` reads the list back.
@@ -39,4 +33,4 @@ def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[s
         )
         for row in journal.rows(batch.number, states=SHOWN_IN_DOUBT)
     ]
-    return pl.DataFrame(lines, schema=QUESTION_SCHEMA, orient="row")
+    return pl.DataFrame(lines, schema=_SCHEMA, orient="row")

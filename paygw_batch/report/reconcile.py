@@ -6,17 +6,17 @@ from decimal import Decimal
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, shown_state
 from paygw_batch.errors import InternalError
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
+from paygw_batch.report.next_step import held_sentence
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
 from paygw_batch.sheet.instructions.pages import from_pages
 
 
 def _ours(name: str) -> str:
-    """Return what a column of the journal's is called beside those of a sheet: no sheet has such a name."""
+    """Return the name of a journal's column beside those of a sheet: no sheet has such a name."""
     return name if name == "row" else f"\0{name}"
 
 
@@ -33,19 +33,13 @@ _AS_SHOWN = pl.Series([str(shown_state(state)) for state in State])
 _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 
 
-def held_sentence(hold: Hold) -> str:
-    """Return why a row is held, in plain words."""
-    said = "is paid" if hold.said == OutcomeKind.PAID else "is with the gateway"
-    return f"Held: by {hold.source.value} of {hold.taken_at} it {said} (evidence {hold.number}), and no run sends it."
-
-
 def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
     """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
 
     `minor_units` says how many decimals each currency has. Raises `InternalError` when rows or amounts do not tie with
     the journal's own: such a file is not written.
     """
-    holds = journal.holds(batch.number)
+    holds = journal.messages(batch.number).holds
     columns = RECONCILED_OF[batch.operation]
     frame = _with_holds(pl.concat(_pieces(journal, batch, minor_units)), holds)
     _check_rows(batch, frame)
@@ -123,7 +117,7 @@ def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
 
 
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
-    """Hold two invariants, in one look at the rows.
+    """Check two invariants, in one look at the rows.
 
     The journal pays the rows that were found valid, and no others. Every amount shown is the amount the journal pays,
     and with that every sum.

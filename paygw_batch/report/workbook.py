@@ -14,7 +14,7 @@ from paygw_batch.errors import OutputError
 from paygw_batch.journal import BatchRecord
 from paygw_batch.report.colours import STATE_COLOURS
 from paygw_batch.report.totals import BatchTotals, CurrencyTotals, by_currency
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from paygw_batch.sheet.write.table import workbook_options
 
 EXACT_DIGITS = 15
@@ -236,7 +236,7 @@ class _Pen:
             sheet.set_row(at, _LINE_POINTS * min(lines, _MOST_LINES))
 
     def state(self, sheet: Any, at: int, place: int, state: str) -> None:
-        """Write a state in its colours; the empty one stands for all states."""
+        """Write a state in its colours; the empty one means all states."""
         sheet.write_string(at, place, state.replace("_", " ") or "all", self._states[state])
 
     def money(
@@ -252,7 +252,7 @@ class _Pen:
 
 
 def _write_text(sheet: Any, at: int, place: int, text: str, style: Any) -> None:
-    """Write a text as text, whatever it looks like."""
+    """Write a text as text, even if it looks like a number or a formula."""
     if text:
         sheet.write_string(at, place, text, style)
     else:

@@ -1,1 +1,1 @@
-"""Use cases over ports: submit a sheet, resume a batch, reconcile it. The engine that sends stands here too."""
+"""Decides what a person or a timer asks for: submit, release, resolve, refresh, approval. Knows no screen."""

@@ -1,4 +1,4 @@
-"""Maker and checker: a plan says exactly what is to be paid, its maker signs it, others approve it, submit checks.
+"""Checks plans: a plan says exactly what is to be paid, its maker signs it, others approve it.
 
 A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. It opens
 one batch, once. How it is signed and approved, and by whom: `signed_document.py`.
@@ -33,7 +33,7 @@ _ROWS_AT_ONCE = 100_000
 
 
 class Content(SignedPart):
-    """Exactly what would be paid. `totals`: currency -> sum of the valid rows; `instructions_sha256` covers each."""
+    """The payments of a plan. `totals`: currency -> sum of the valid rows; `instructions_sha256` covers each."""
 
     endpoint: str
     journal: str
@@ -81,7 +81,7 @@ class PlanDocument(SignedDocument):
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """What the journal notes of a plan that opens a batch: its digest, and a sentence for each person.
+    """The journal's note of a plan that opens a batch: its digest, and a sentence for each person.
 
     `repeats_meant` is the batch that the sheet is meant to repeat, as its maker said and the others approved.
     """
@@ -92,7 +92,7 @@ class Approved:
 
 
 NOT_ASKED_FOR = Approved("", ())
-"""What it notes where no approval is asked for."""
+"""The note where no approval is asked for."""
 
 
 def content_of(

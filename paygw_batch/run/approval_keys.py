@@ -1,4 +1,4 @@
-"""The keys people approve with: Ed25519 (RFC 8032), as PEM files and as one line of text.
+"""Reads the keys that people approve with: Ed25519 (RFC 8032), as PEM files and as one line of text.
 
 Beside the gateway's signatures this is the only place of the program that does cryptography: approvals are between
 people of one company and have nothing to do with how the gateway is spoken to.

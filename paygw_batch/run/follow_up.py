@@ -5,7 +5,6 @@ inbox like a notification, because a run may hold the journal: whoever has the j
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -82,7 +81,6 @@ class FollowUp:
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
-        self.counts: Counter[str] = Counter()
         self._look = look
         self._ask = ask
         self._keep = keep
@@ -112,7 +110,7 @@ class FollowUp:
         if order_id is None or order_id in self._waiting:
             return
         if len(self._waiting) >= MAX_WAITING:
-            self.counts["not_asked"] += 1
+            self._tell_once("Too many unproven notifications wait: the gateway is not asked about all of them.")
             return
         self._waiting.add(order_id)
         self._queue.put_nowait(doubt)
@@ -128,8 +126,9 @@ class FollowUp:
             again: _Doubt | None = replace(doubt, asked=doubt.asked + 1)
             try:
                 again = await self._follow(doubt)
-            except PaygwError as error:
-                self._tell_once(f"The gateway cannot be asked about an unproven notification: {error.message}")
+            except Exception as error:  # noqa: BLE001 (one order must not end the asking about all others)
+                why = error.message if isinstance(error, PaygwError) else f"unexpected error ({type(error).__name__})."
+                self._tell_once(f"The gateway cannot be asked about an unproven notification: {why}")
             if again is not None and again.asked < MAX_ASKED:
                 group.create_task(self._put_later(again))
 
@@ -151,7 +150,6 @@ class FollowUp:
         self._rhythm.start(self._clock.monotonic_s())
         await self._clock.sleep(wait_s)
         at = timestamp(self._clock.now())
-        self.counts["asked"] += 1
         answer = await self._ask(Expected(order_id, Decimal(candidate.amount), candidate.currency))
         self._heed(answer)
         claim = answer.claim

@@ -1,4 +1,4 @@
-"""Which attempt a line of a statement speaks of: by its time, or because there is but one."""
+"""Finds the attempt that a line of a statement is about: by its time, or because there is only one."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Holding a statement against a batch: what it settles, where it agrees, and every line that does not fit.
+"""Compares a statement with a batch: the rows it settles, the lines that agree, and every line that does not fit.
 
 A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
 those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
@@ -74,7 +74,7 @@ class StatementDifference:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What a statement comes to for one batch.
+    """The result of comparing a statement with one batch.
 
     `settlements` may be made as they are; `agreeing` lines say what the journal knows; `elsewhere` lines speak of
     orders of other batches; `waiting` rows are still being worked on, by the gateway's own word. `silent` are rows in
@@ -209,7 +209,7 @@ class StatementReader:
         meaning = self._meaning(line)
         if meaning is None:
             return False
-        ruling = rule(self._claim(line), self._journal.candidates(line.order_id), {_word(line): meaning}, note="")
+        ruling = rule(self._claim(line), self._journal.orders(line.order_id), {_word(line): meaning}, note="")
         return isinstance(ruling, Ruling) and ruling.finding in HOLDING
 
     def _meaning(self, line: StatementLine) -> OutcomeKind | None:
@@ -230,7 +230,7 @@ class StatementReader:
         return frozenset(found)
 
     def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
-        return fitting(self._claim(line), self._journal.candidates(line.order_id))
+        return fitting(self._claim(line), self._journal.orders(line.order_id))
 
     def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowStanding], Sequence[RowStanding]]:
         """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
@@ -333,7 +333,7 @@ class StatementReader:
             return said
         if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
             return _Agrees()
-        if not any(one.sent_order_id for one in self._journal.candidates(line.order_id)):
+        if not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
             sentence = f"Row {clash.sheet_row} was never sent from here; the statement says otherwise. {_DO_NOT_SEND}"
             return StatementDifference(line.line, line.order_id, sentence)
         sentence = (
@@ -343,7 +343,7 @@ class StatementReader:
         return StatementDifference(line.line, line.order_id, sentence)
 
     def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
-        """Return what a line says became of its order; None: it is still being worked on."""
+        """Return the resolution that a line states for its order; None: the gateway has not decided."""
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:

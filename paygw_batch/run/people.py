@@ -1,4 +1,4 @@
-"""Who may prepare and who may approve: people, each with one key or several.
+"""Lists who may prepare and who may approve: people, each with one key or several.
 
 A person is a name and every key under it. Names that look the same are one name, and two names cannot share a key.
 """
@@ -38,12 +38,12 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """All whom the configuration names."""
+    """The people that the configuration names."""
 
     listed: tuple[Person, ...]
 
     def owner_of(self, key: PublicKey) -> Person | None:
-        """Return whose key this is."""
+        """Return the person that a key belongs to."""
         return next((person for person in self.listed if key in person.keys), None)
 
     def maker_with(self, key: PublicKey) -> Person | None:

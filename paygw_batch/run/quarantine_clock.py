@@ -1,4 +1,4 @@
-"""Our clock: whether the quarantine may be counted by it.
+"""Checks our clock, because the quarantine is counted by it.
 
 It is held against two others: the newest time in the journal, which it cannot be behind unless it was set back, and the
 `Date` of the gateway's replies. What the quarantine guards is stopped while one of them speaks against it.
@@ -40,14 +40,14 @@ class DateWatch:
         """Keep the difference in the journal, where none was kept yet or it has changed."""
         if self.seen is None:
             return
-        known = journal.clock_seen()
+        known = journal.head().clock
         if known is None or abs(self.seen.ahead_s - known.ahead_s) > NOTED_FROM_S:
-            journal.note_clock(self.seen, at=self.seen.our_time)
+            journal.settle([], note=self.seen)
 
 
 def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float = 0) -> str | None:
     """Return why our clock is wrong by the journal's newest time, or None. `at_most_s` is how far it may be behind."""
-    newest = journal.newest_time()
+    newest = journal.head().newest_time
     if timestamp(now + timedelta(seconds=at_most_s)) >= newest:
         return None
     return f"The clock says {timestamp(now)}, and the newest time in the journal is {newest}: the clock was set back."
@@ -55,7 +55,7 @@ def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float =
 
 def ahead_sentence(journal: JournalReader) -> str | None:
     """Return why our clock is wrong by the gateway's, as it was last noted, or None."""
-    seen = journal.clock_seen()
+    seen = journal.head().clock
     if seen is None or seen.ahead_s <= AHEAD_AT_MOST_S:
         return None
     return (
@@ -65,7 +65,7 @@ def ahead_sentence(journal: JournalReader) -> str | None:
 
 
 def clock_sentences(journal: JournalReader, now: datetime) -> list[str]:
-    """Return all that speaks against our clock."""
+    """Return a sentence for each sign that our clock is wrong."""
     return [one for one in (behind_sentence(journal, now), ahead_sentence(journal)) if one is not None]
 
 

@@ -1,4 +1,4 @@
-"""Refreshing: asking the gateway, at a polite rhythm, what became of the rows that are accepted or in doubt.
+"""Asks the gateway, at a polite rhythm, for the state of the rows that are accepted or in doubt.
 
 An answer is evidence like a notification, and goes through the same ruling and the same table. What is no sound answer
 changes nothing, and is asked again.
@@ -51,12 +51,12 @@ class Politeness:
 
 @dataclass(slots=True)
 class Refreshed:
-    """How a refresh ended. `findings` counts what came of the answers that were worth keeping."""
+    """The result of a refresh. `findings` counts the effects of the answers that were kept."""
 
     asked: int = 0
     findings: Counter[Finding] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
-    """Why an answer was none."""
+    """Why there was no usable answer, and how often."""
     stop_reason: str | None = None
     interrupted: bool = False
 
@@ -191,7 +191,7 @@ class Refresh:
         self._stopping.set()
 
     async def _wait(self, wait_s: float) -> None:
-        """Wait, or until it is to stop."""
+        """Wait so long, or until `drain`."""
         if wait_s <= 0:
             return
         waiting = asyncio.ensure_future(self._clock.sleep(wait_s))

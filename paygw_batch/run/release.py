@@ -1,4 +1,4 @@
-"""Releasing: which rows a person may send once more."""
+"""Checks which rejected rows a person may release for another attempt."""
 
 from collections.abc import Collection, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""A sheet that pays again what a batch paid lately, under other order ids: October's list sent as November's."""
+"""Finds a sheet that repeats a batch of the last days under other order ids: October's list sent as November's."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import LookAlike, RepeatedBatch
-from paygw_batch.sheet.model import DEFECT_SCHEMA
+from paygw_batch.sheet.model import as_defects
 
 WHOLE_SHEET = 0
 """The row number of a finding about the sheet as a whole."""
@@ -28,7 +28,7 @@ class SheetRepeat:
 
     @property
     def message(self) -> str:
-        """Say what is repeated."""
+        """The sentence that says what is repeated."""
         return (
             f"{self.rows:,} of {self.of_rows:,} rows have the same account and amount as rows of batch {self.batch} "
             f"({self.sheet_name}, {self.opened_at[:10]}), under other order ids."
@@ -36,13 +36,12 @@ class SheetRepeat:
 
     @property
     def question(self) -> str:
-        """Ask a person whether that is meant."""
+        """The question whether that is meant."""
         return f"Is this sheet meant to repeat batch {self.batch} of {self.opened_at[:10]}?"
 
     def as_warning(self) -> pl.DataFrame:
         """Return it as a frame of warnings (`DEFECT_SCHEMA`) has it, at row 0: the sheet as a whole."""
-        line = (WHOLE_SHEET, "client_orderid", self.batch, SheetRepeatsBatch.code, self.message)
-        return pl.DataFrame([line], schema=dict(DEFECT_SCHEMA), orient="row")
+        return as_defects([(WHOLE_SHEET, "client_orderid", self.batch, SheetRepeatsBatch.code, self.message)])
 
     def refusal(self) -> SheetRepeatsBatch:
         """Return the error for a sheet about which nobody gave an answer, or a person said no."""
@@ -85,4 +84,4 @@ def once_a_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
             f"({alike[0].opened_at[:10]}), under other order ids: make sure that all are meant (rows {named}{more})."
         )
         lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
-    return pl.DataFrame(lines, schema=dict(DEFECT_SCHEMA), orient="row")
+    return as_defects(lines)

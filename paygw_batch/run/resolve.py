@@ -1,4 +1,4 @@
-"""Resolving: a person settles rows that are in doubt, accepted and never answered, or held, with evidence."""
+"""Settles rows by a person's decision, with evidence: rows in doubt, held, or accepted and never answered."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from paygw_batch.run.quarantine_clock import require_sound_clock
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One row about to be settled: as what, on what evidence, and on whose word."""
+    """A decision about one row: its resolution, the evidence, and on whose word."""
 
     row: int
     resolution: Resolution
@@ -73,7 +73,7 @@ def check_settlements(
     """Raise `UsageError`, with a sentence for each, when one of `settlements` may not be made."""
     require_sound_clock(journal, now())
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
-    wrong, held = [], journal.holds(batch.number)
+    wrong, held = [], journal.messages(batch.number).holds
     for settlement in settlements:
         standing = standings.get(settlement.row)
         if standing is None:
@@ -93,7 +93,7 @@ def check_settlements(
 
 
 def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowStanding]:
-    """Return where the given rows of a batch stand."""
+    """Return the standings of the given rows of a batch."""
     return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
 
 
@@ -122,4 +122,4 @@ def settle(
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
         fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
         entries.append(Entry(standing.instruction, standing.attempt, fact, at))
-    journal.settle(entries, carried_out=None if carried_out is None else replace(carried_out, at=at))
+    journal.settle(entries, note=None if carried_out is None else replace(carried_out, at=at))

@@ -1,4 +1,4 @@
-"""An order to settle rows, for two people: one writes down what becomes of each row, another approves, once.
+"""Makes and checks settlement orders: one person writes the resolution of each row, another approves; it counts once.
 
 An order names endpoint, journal and batch, and for each row its latest attempt and its state. It holds as long as all
 of that is so, and carrying it out ends that: it cannot be used again.
@@ -44,7 +44,7 @@ class OrderedRow(SignedPart):
 
 
 class OrderContent(SignedPart):
-    """Exactly what would be settled.
+    """The rows that would be settled, and the journal and batch they are in.
 
     `statement` and `statement_sha256` name the file that it was read from and are empty where a person said it.
     """
@@ -101,7 +101,7 @@ def order_content(
 ) -> OrderContent:
     """Return what settling rows of a batch now would be, by a person's word or by a `statement`."""
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
-    holds = journal.holds(batch.number)
+    holds = journal.messages(batch.number).holds
     rows = []
     for settlement in settlements:
         if (standing := standings.get(settlement.row)) is None:
@@ -124,7 +124,7 @@ def order_content(
         )
     return OrderContent(
         endpoint=endpoint,
-        journal=journal.journal_id,
+        journal=journal.head().journal_id,
         operation=batch.operation,
         batch=batch.batch,
         sheet=batch.sheet_name,
@@ -186,10 +186,10 @@ def _batch_of(content: OrderContent, journal: JournalReader, endpoint: str) -> B
         raise ApprovalError(
             f"The settlement order is for {content.endpoint}, and this is {endpoint}.", hint="Nothing was settled."
         )
-    if content.journal != journal.journal_id:
+    if content.journal != journal.head().journal_id:
         raise ApprovalError(
             f"The settlement order is for the journal {content.journal[:8]}, and this is the journal "
-            f"{journal.journal_id[:8]}.",
+            f"{journal.head().journal_id[:8]}.",
             hint="Nothing was settled.",
         )
     named = (content.operation, content.batch)

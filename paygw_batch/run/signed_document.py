@@ -29,7 +29,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPolicy:
-    """Who may prepare and approve, and what needs it.
+    """The people who may prepare and approve, and the sums that need approval.
 
     A batch needs approval when its sum in any currency reaches `from_amount`; a currency that is not listed always
     does. A settlement that lets a row be paid again always does.
@@ -48,7 +48,7 @@ class SignedPart(BaseModel):
 
 
 class Approval(SignedPart):
-    """One person's yes, as signed."""
+    """The signed approval of one person."""
 
     key: str
     approved_at: str
@@ -59,13 +59,13 @@ class SignedDocument(SignedPart):
     """A document as it is in its file. `document` names the kind and the version of its format."""
 
     noun: ClassVar[str]
-    """How a sentence calls the document."""
+    """The name of the document in a sentence."""
     placeholder: ClassVar[str]
-    """How a command line calls its file."""
+    """The name of its file in a command line."""
     nothing_done: ClassVar[str]
-    """What a refusal says first."""
+    """The first sentence of a refusal."""
     make_another: ClassVar[str]
-    """How its maker makes another one."""
+    """The hint how its maker makes another one."""
 
     document: str
     content: Any
@@ -255,7 +255,7 @@ def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocum
 
 
 class _Label(BaseModel):
-    """What a file says of itself, whatever else it holds."""
+    """The kind that a file says it is; its other content is not looked at."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 

@@ -1,4 +1,4 @@
-"""Submitting: first a plan, made by looking; then the plan carried out."""
+"""Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,12 +33,12 @@ from paygw_batch.sheet.check.contract import hold_to_contract
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE, in_one_spelling
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
 from paygw_batch.sheet.instructions.pages import to_pages
-from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.model import Validated, as_defects
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What submitting a sheet to a journal would mean. Nothing has been written yet.
+    """The effect that submitting a sheet to a journal would have. Nothing has been written yet.
 
     `existing` is the batch, when the journal has it already: then only what is due in it is sent. `known` rows are
     covered by other batches of the journal; `amendments` replace a payment that was rejected or never sent.
@@ -88,7 +88,7 @@ def plan_submission(
     repeat_days: int = REPEAT_DAYS,
     look_alike_days: int = LOOK_ALIKE_DAYS,
 ) -> Plan:
-    """Hold a validated sheet against the journal.
+    """Compare a validated sheet with the journal.
 
     A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
     paid (where a person's word alone says so, after `quarantine_h`); so does one whose id was used in another spelling.
@@ -149,7 +149,7 @@ def open_planned_batch(
     plan_sha256: str = "",
     repeats_meant: bool = False,
 ) -> BatchRecord:
-    """Make the planned batch durable, whole, or return it when the journal has it already.
+    """Store the planned batch, whole, or return it when the journal has it already.
 
     Every row of a new batch is held to its country's contract once more: it is written down whole, or not at all.
 
@@ -191,7 +191,7 @@ def open_planned_batch(
 
 
 def _held(instructions: Iterable[NewInstruction], contract: Future[None]) -> Iterator[NewInstruction]:
-    """Yield instructions, and before they end hear whether all of them hold to the contract.
+    """Yield instructions; before the end, check that all of them pass the contract.
 
     It is asked beside the journal's work, which takes as long. What it raises, it raises inside the journal's
     transaction, and nothing of the batch is kept.
@@ -223,7 +223,9 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
     reference = reference_of(rows["client_orderid"][0], rows["content"][0]) if rows.height else None
     if reference is None:
         return
-    used = [one for one in journal.references(operation) if spelled_alike(one.reference) == spelled_alike(reference)]
+    spelled = spelled_alike(reference)
+    opened = (one for one in journal.batches() if one.operation == operation and one.reference)
+    used = [one for one in opened if spelled_alike(one.reference) == spelled]
     if not used or any(one.reference == reference for one in used):
         return
     newest = used[-1]
@@ -251,7 +253,7 @@ def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, opera
             "that differs in more than case, width or hyphens."
         )
         lines.append((found.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
-    return _defect_frame(lines)
+    return as_defects(lines)
 
 
 def _paid_before(new: pl.DataFrame, journal: JournalReader, operation: str, *, since: str) -> Sequence[LookAlike]:
@@ -290,7 +292,7 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) ->
             f"({found.opened_at[:10]}): make sure that both are meant."
         )
         lines.append((found.row, "client_orderid", own_id, "row.look_alike", sentence))
-    return _defect_frame(lines)
+    return as_defects(lines)
 
 
 def _is_over(clash: Clash, until: str) -> bool:
@@ -312,9 +314,4 @@ def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine_h: floa
                 f"be paid: --amend may replace it {quarantine_h:g} hours after that."
             )
         lines.append((clash.row, "client_orderid", clash.client_orderid, "client_orderid.conflict", sentence + mend))
-    return _defect_frame(lines)
-
-
-def _defect_frame(lines: Sequence[tuple[int, str, str, str, str]]) -> pl.DataFrame:
-    schema = {"row": pl.UInt32, "column": pl.String, "value": pl.String, "code": pl.String, "message": pl.String}
-    return pl.DataFrame(lines, schema=schema, orient="row")
+    return as_defects(lines)

@@ -11,7 +11,7 @@ from paygw_batch.core.money import parse_amount
 
 
 class Section(BaseModel):
-    """A table of the file: frozen, strict, and deaf to keys it does not know."""
+    """A table of the file: frozen and strict; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -110,7 +110,7 @@ ReplyPaths = Annotated[list[ReplyPath], Field(min_length=1)]
 
 
 class ReplySection(Section):
-    """`[reply]`: under which names the gateway's replies say what; without a key, the names of config/operations/.
+    """`[reply]`: the names of a reply's fields; without a key, the names of config/operations/.
 
     `amount_unit`: whether it repeats an amount as it was sent, in the currency's smallest unit, or another amount.
     """

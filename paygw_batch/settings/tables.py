@@ -100,7 +100,7 @@ Keys = str | Annotated[list[str], Field(min_length=1)]
 
 
 class ApprovalSection(Section):
-    """`[approval]`: what needs a second pair of eyes, and whose. A name maps to an Ed25519 public key, or to several.
+    """`[approval]`: what needs approval, and by whom. A name maps to an Ed25519 public key, or to several.
 
     Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
     """
@@ -120,7 +120,7 @@ class ApprovalSection(Section):
 
 
 class ReportingSection(Section):
-    """`[reporting]`: what a run reports to: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
+    """`[reporting]`: where a run reports: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
 
     `hook` is a command without a shell; it gets the summary on its standard input.
     """

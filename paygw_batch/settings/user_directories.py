@@ -16,3 +16,9 @@ def default_configuration() -> Path:
     Never one of the current directory: whoever can write there would decide where money goes.
     """
     return Path(platformdirs.user_config_dir("paygw-batch", appauthor=False)) / "paygw.toml"
+
+
+def own_configuration() -> Path | None:
+    """Return the configuration that this user's `init` wrote, where there is one."""
+    path = default_configuration()
+    return path if path.exists() else None

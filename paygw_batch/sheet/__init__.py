@@ -1,4 +1,4 @@
-"""Files and rows: reading sheets as exact text, validating them against the rules, writing what they came to.
+"""Reads sheets as exact text, validates them against the rules, and writes their rows to files.
 
 - `read.read_sheet(path: Path, options: ReadOptions) -> Sheet`. `ReadOptions(max_rows=1_000_000, max_sheet_bytes=2**30,
   code_page=None, sheet_name=None, aliases={})`. Raises `SheetError`.
@@ -16,6 +16,6 @@
 - `amounts.readable_amount(column) -> Expr`: the exact value of a text that can be read as an amount, Decimal(38, 4), as
   `Validated.totals` counts it.
 
-The shapes are told in `result` (`Sheet`, `Validated`). A country whose rule has `missing_terms` validates like any
+`model` describes the shapes (`Sheet`, `Validated`). A country whose rule has `missing_terms` validates like any
 other: whether something may be sent to it is the run's question.
 """

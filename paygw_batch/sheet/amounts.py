@@ -1,42 +1,40 @@
-"""Amounts: exact text, its value as whole minor units, and what to write instead of an amount that cannot be read."""
+"""Reads amounts as exact text, computes whole minor units, and suggests a mended text."""
 
 import polars as pl
 
-PLAIN = r"^(?:0|[1-9][0-9]{0,14})(?:\.[0-9]+)?$"
-"""An amount as text: plain digits with a point, no sign, exponent, grouping or leading zero (`core.money`)."""
+from paygw_batch.core.money import WHOLE_PATTERN
+
+PLAIN = rf"^{WHOLE_PATTERN}(?:\.[0-9]+)?$"
+"""An amount with any number of decimals (`core.money`)."""
 EXPONENT = r"^[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+$"
 
 _READABLE = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 
 
-def sound_amount(minor_units: int, *, above_zero: bool = False) -> str:
-    """Return the pattern of an amount with at most `minor_units` decimals, and with `above_zero` of no others."""
-    decimals = rf"(?:\.[0-9]{{1,{minor_units}}})?" if minor_units else ""
-    if not above_zero:
-        return rf"^(?:0|[1-9][0-9]{{0,14}}){decimals}$"
-    small = [rf"0\.0{{{zeros}}}[1-9][0-9]{{0,{minor_units - zeros - 1}}}" for zeros in range(minor_units)]
-    return f"^(?:{'|'.join([f'[1-9][0-9]{{0,14}}{decimals}', *small])})$"
+def with_decimals(minor_units: int) -> str:
+    """Return the pattern of an amount with at most `minor_units` decimals."""
+    return rf"^{WHOLE_PATTERN}(?:\.[0-9]{{1,{minor_units}}})?$" if minor_units else f"^{WHOLE_PATTERN}$"
 
 
 def amount_value(column: str, minor_units: int) -> pl.Expr:
-    """Return the exact value of a sound amount, as Decimal. Elsewhere it means nothing."""
+    """Return the exact value of a right amount, as Decimal. Elsewhere it means nothing."""
     return pl.col(column).cast(pl.Decimal(38, minor_units), strict=False)
 
 
 def minor_value(column: str, minor_units: int) -> pl.Expr:
-    """Return a sound amount in whole minor units, Int64 and exact."""
+    """Return a right amount in whole minor units, Int64 and exact."""
     factor: int = 10**minor_units
     return (amount_value(column, minor_units) * factor).cast(pl.Int64)
 
 
 def readable_amount(column: str) -> pl.Expr:
-    """Return the exact value (four decimals) of whatever can be read as an amount, for totals; null elsewhere."""
+    """Return the exact value (four decimals) of each text that reads as an amount, for totals; null elsewhere."""
     text = pl.col(column)
     return pl.when(text.str.contains(_READABLE)).then(text).cast(pl.Decimal(38, 4))
 
 
 def amount_advice(column: str) -> pl.Expr:
-    """Return what is wrong with an amount that is not plain digits, and what to write: the rest of its sentence."""
+    """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
     text = pl.col(column)
     # Currency words, blanks, quotes and "/=" around and between the digits say nothing about the value.
     core = text.str.replace_all(r"(?i)[a-z]+\.?|/[=-]|[\s'\p{Z}\p{Sc}]", "")

@@ -1,4 +1,4 @@
-"""Texts made comparable: trimmed, unwrapped, numbers without what people write between digits. Nothing is guessed.
+"""Makes texts comparable: trims and unwraps them, and removes separators from numbers. Nothing is guessed.
 
 Every function works on whole columns and touches only the values that need it: most sheets are clean, and a clean
 column comes back as the very same series.
@@ -13,18 +13,9 @@ from paygw_batch.countries.kinds import Cleaning
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
-_CLEAN_TEXT = '^[!"$-~](?:[ -~]*[!-~])?$'
-CLEAN_DECIMALS = 2
-"""The most decimals that a clean amount has."""
-_CLEAN = {
-    Cleaning.CODE: "^[A-Z]+$",
-    Cleaning.AMOUNT: rf"^[1-9][0-9]{{0,14}}(?:\.[0-9]{{1,{CLEAN_DECIMALS}}})?$",
-    Cleaning.ORDER_ID: "^[A-Za-z0-9](?:[A-Za-z0-9_/: -]*[A-Za-z0-9_/:-])?$",
-}
-"""Patterns of values that need nothing done to them; `_CLEAN_TEXT` for all others but
-numbers. They leave out some more, so
-that the checks need not ask further: no text is a spreadsheet's error mark, no order id a number that was cut, and an
-amount is above zero."""
+_CLEAN_TEXT = "^[!-~](?:[ -~]*[!-~])?$"
+_CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: "^[0-9.]+$"}
+"""Patterns of values that cleaning leaves as they are; `_CLEAN_TEXT` for all others but numbers."""
 _TRIM_START, _TRIM_END = r"^[\p{C}\p{Z}]+", r"[\p{C}\p{Z}]+$"
 _TRIM = f"{_TRIM_START}|{_TRIM_END}"
 _WRAPPED = r'^="([^"]*)"$'
@@ -32,7 +23,7 @@ _IN_GROUPS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
 """How most numbers with separators look: nothing but blanks and hyphens between digits."""
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
 _NOT_SEPARATED = r"^[\p{Pd}\x{2212}]|\.[0-9]?(?:[^0-9]|$)"
-"""A sign, or a dot that a decimal fraction could follow: what stands there is no separator between groups of digits."""
+"""A sign, or a dot before a possible decimal fraction: neither separates groups of digits."""
 _SEPARATORS = r"[\p{C}\p{Z}\p{Pd}\x{2212}().\[\]]"
 _TRUNK_ZERO_IN_BRACKETS = r"^((?:\+|00)[0-9][0-9 ]{0,5})\(0\)"
 
@@ -45,40 +36,32 @@ def bare(column: str) -> str:
     return f"{column}:bare"
 
 
-def is_clean(column: str) -> str:
-    """Return the name of the column that says which values of a column matched its clean pattern."""
-    return f"{column}:clean"
-
-
 def prepared(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
     """Return `row` and every known column, cleaned as its kind says; String throughout.
 
     Null where the sheet has none, and where the column is not one of `columns` (None: all), those of its operation.
-    `bare(column)` of a number column has no separators left. `is_clean(column)` (Boolean) is true where a value was
-    clean from the start.
+    `bare(column)` of a number column has no separators left.
     """
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
-    never = pl.Series([False]).new_from_index(0, frame.height)
     made: dict[str, pl.Series] = {}
     for name, cleaning in sheet_columns().cleanings.items():
         is_given = name in frame.columns and (columns is None or name in columns)
         text = frame[name] if is_given else nothing.alias(name)
-        clean = _is_clean(text, cleaning) if is_given else never
-        unclean = text.is_not_null() & ~clean if is_given else never
-        made[name] = changed(text, unclean, _CLEANERS[cleaning])
-        made[is_clean(name)] = clean.alias(is_clean(name))
-        if cleaning is Cleaning.NUMBER:  # what is clean of a number has no separators either
-            made[bare(name)] = changed(text, unclean, _bare_of_unclean).alias(bare(name))
+        unclean = text.is_not_null() & ~is_clean(text, cleaning) if is_given else None
+        made[name] = text if unclean is None else changed(text, unclean, CLEANERS[cleaning])
+        if cleaning is Cleaning.NUMBER:  # a clean number has no separators
+            digits = text if unclean is None else changed(text, unclean, _bare_of_unclean)
+            made[bare(name)] = digits.alias(bare(name))
     return pl.DataFrame([frame["row"], *made.values()])
 
 
 def cleaned_codes(text: pl.Series) -> pl.Series:
     """Return a column of codes (countries, currencies) as `prepared` does."""
-    return changed(text, text.is_not_null() & ~_is_clean(text, Cleaning.CODE), _cleaned_code)
+    return changed(text, text.is_not_null() & ~is_clean(text, Cleaning.CODE), _cleaned_code)
 
 
-def _is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
-    """Return which values match their clean pattern; never null, and not all of a number of 20 digits."""
+def is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
+    """Return which values need no cleaning; never null, and not all of them: a number of 20 digits is missing."""
     if cleaning is Cleaning.NUMBER:
         # What can be read as a whole number is digits with at most a plus before them, and read faster than matched.
         return text.cast(pl.UInt64, strict=False).is_not_null()
@@ -130,7 +113,7 @@ def bare_number(text: pl.Series) -> pl.Series:
     """Return phone and account numbers without separators: `+254 (712) 345-678` becomes `+254712345678`.
 
     Scientific notation is written out where every digit is there (`2.54712345678E+11`); where the spreadsheet has cut
-    the number it stays as it is. So does whatever could be a sign or a decimal fraction.
+    the number it stays as it is. So does a text that could be signed or a decimal fraction.
     """
     return changed(text, ~text.str.contains(_CLEAN_NUMBER), _bare)
 
@@ -162,11 +145,10 @@ def _bare(text: pl.Series) -> pl.Series:
     )
 
 
-_CLEANERS: Mapping[Cleaning, Callable[[pl.Series], pl.Series]] = {
+CLEANERS: Mapping[Cleaning, Callable[[pl.Series], pl.Series]] = {
     Cleaning.TRIMMED: trimmed,
     Cleaning.TEXT: _cleaned_text,
     Cleaning.NUMBER: _cleaned_number,
     Cleaning.CODE: _cleaned_code,
     Cleaning.AMOUNT: _cleaned_amount,
-    Cleaning.ORDER_ID: trimmed,
 }

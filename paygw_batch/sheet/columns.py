@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
 
 
 def known_columns() -> tuple[str, ...]:
-    """Return every column that means something to us, in the order in which a row's defects are told."""
+    """Return every column that has a meaning here, in the order in which a row's defects are listed."""
     return tuple(sheet_columns().cleanings)
 
 
@@ -27,8 +26,43 @@ def reconciled_columns(operation: str) -> tuple[str, ...]:
     return tuple(name for name in sheet_columns().reconciled[operation] if name not in RECONCILED_OF[operation])
 
 
+RECONCILIATION_COLUMNS = (
+    "row",
+    "client_orderid",
+    "country",
+    "currency",
+    "amount",
+    "account_name",
+    "account_number",
+    "phone",
+    "purpose",
+    "state",
+    "attempts",
+    "sent_orderid",
+    "gateway_status",
+    "gateway_reference",
+    "http_status",
+    "error_code",
+    "message",
+    "first_sent_at",
+    "updated_at",
+)
+"""The columns every reconciliation file starts with; the sheet's unknown columns follow."""
+
 ALWAYS_NEEDED = ("country", "amount")
 """The columns without which no row of any country can be understood."""
+
+QUESTION_COLUMNS = (
+    "order_id",
+    "amount",
+    "currency",
+    "country",
+    "sent_at",
+    "http_status",
+    "what_we_saw",
+    "answer",
+)
+"""The columns of the questions to the gateway's support."""
 
 REJECTS_COLUMNS = ("row", "problems")
 """The two columns that a rejects file has beside the sender's own. A sheet that has both is a mended rejects file."""
@@ -36,7 +70,7 @@ REJECTS_COLUMNS = ("row", "problems")
 HELP_TITLE = "How this sheet is filled in"
 PROBLEMS_TITLE = "What is to be mended in this workbook"
 OUR_WORKSHEETS = (HELP_TITLE, PROBLEMS_TITLE)
-"""What the first cell of a worksheet says that is ours: it is never taken for a sheet of payees, whatever it quotes."""
+"""The first cells of our own worksheets: such a worksheet is never taken for a sheet of payees."""
 
 CUSTOMER_URL = "customer_url"
 """Where the customer of a collection goes to pay: a column of its reconciliation."""

@@ -1,6 +1,6 @@
-"""What reading and validating a sheet comes to. Frames throughout: no Python object per row."""
+"""Holds the results of reading and validating a sheet as frames: no Python object per row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -8,29 +8,6 @@ from typing import Protocol
 import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
-
-RECONCILIATION_COLUMNS = (
-    "row",
-    "client_orderid",
-    "country",
-    "currency",
-    "amount",
-    "account_name",
-    "account_number",
-    "phone",
-    "purpose",
-    "state",
-    "attempts",
-    "sent_orderid",
-    "gateway_status",
-    "gateway_reference",
-    "http_status",
-    "error_code",
-    "message",
-    "first_sent_at",
-    "updated_at",
-)
-"""The columns every reconciliation file starts with; the sheet's unknown columns follow."""
 
 LINE_COLUMNS = (
     "row",
@@ -44,7 +21,7 @@ LINE_COLUMNS = (
     "phone",
     "purpose",
 )
-"""What the reconciliation shows of a row's own."""
+"""A row's own columns in the reconciliation."""
 
 COUNT_KEYS = ("country", "currency", "valid")
 
@@ -58,9 +35,39 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
 """The columns of every frame of defects or warnings."""
 
 
+SHOWN_CHARACTERS = 60
+"""Values are cut to so many characters where they are shown."""
+
+
 def no_defects() -> pl.DataFrame:
     """Return a frame of defects without a row."""
     return pl.DataFrame(schema=DEFECT_SCHEMA)
+
+
+def as_defects(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
+    """Return a frame of defects or warnings from lines in the order of `DEFECT_SCHEMA`."""
+    return pl.DataFrame(list(lines), schema=dict(DEFECT_SCHEMA), orient="row")
+
+
+def defects_of(
+    rows: pl.DataFrame, column: str, code: str, message: pl.Expr, value: pl.Expr | None = None
+) -> pl.DataFrame:
+    """Return one defect or warning for each of `rows`; its value is that of the column, unless `value` is another."""
+    if not rows.height:
+        return no_defects()
+    text = shown(column) if value is None else value
+    found = rows.select("row", column=pl.lit(column), value=text, code=pl.lit(code), message=message)
+    return found.match_to_schema(DEFECT_SCHEMA)
+
+
+def shown(column: str) -> pl.Expr:
+    """Return a column's values as a sentence may show them."""
+    text = pl.col(column)
+    return (
+        pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
+        .then(pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
+        .otherwise(text)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +75,10 @@ class Sheet:
     """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
 
     The frame of a large file is made when it is first asked for, from the same bytes, or `SheetError` is raised.
-    `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read stands
-    behind it: `pay.xlsx [October]`. Known columns carry their canonical names; `headers` maps each back to the sender's
-    own heading. `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of
-    exactly the parsed bytes.
+    `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read follows
+    in brackets: `pay.xlsx [October]`. Known columns have our names; `headers` maps each back to the sender's heading.
+    `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the
+    parsed bytes.
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
     (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
     spreadsheet has already cut; `warnings` (`DEFECT_SCHEMA`) are what it shows of rows that may well be good.
@@ -95,7 +102,7 @@ class Sheet:
 
 
 class Headed(Protocol):
-    """What is known of a sheet by its header."""
+    """Describes a sheet by its header."""
 
     @property
     def name(self) -> str:
@@ -111,7 +118,7 @@ class Headed(Protocol):
 
 
 class Deferred:
-    """A frame that is made when it is first asked for: a sheet that is only looked at needs most of them never."""
+    """Builds a frame on first use. `validate` never builds most of them."""
 
     def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
         self._make = make
@@ -170,5 +177,5 @@ class Validated:
 
     @property
     def instructions(self) -> pl.DataFrame:
-        """One line for every valid row: what is sent for it."""
+        """One line for every valid row: its instruction."""
         return self.made.frame

@@ -1,4 +1,4 @@
-"""Phone and wallet numbers: recognised however people write them, and brought to the one form the wire wants."""
+"""Recognises phone and wallet numbers in every way of writing, and writes them in the one form of the wire."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -10,9 +10,9 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, MobileNumbers
 from paygw_batch.sheet.clean import bare
 
 _ACCOUNT_LETTERS = "^[A-Za-z0-9 ./-]+$"
-"""All that a bank account is written with, whatever an operator's pattern would let pass."""
+"""The characters of a bank account; an operator's pattern allows no other."""
 _HIDDEN = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
-"""What other programs write for a digit that is hidden; the wire gets a * for each."""
+"""Characters of other programs for a hidden digit; the wire gets a * for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,12 @@ class PhoneColumn:
     def _digits(self) -> pl.Expr:
         digits = pl.col(bare(self.name))
         return digits.str.replace_all(_HIDDEN, "*") if self.kind is FieldKind.MASKED_PHONE else digits
+
+    @property
+    def _prefix(self) -> str:
+        """The pattern of everything that may precede a national number: the dialling code, or the trunk zero."""
+        trunk = f"|{self.numbers.trunk_prefix}" if self.numbers.trunk_prefix else ""
+        return rf"(?:(?:\+|00)?{self.numbers.dialling_code}{trunk})"
 
     @property
     def _ways(self) -> tuple[pl.Expr, ...]:
@@ -59,36 +65,12 @@ class PhoneColumn:
     def is_valid(self) -> pl.Expr:
         """Whether exactly one valid number, or a bank account, can be meant."""
         n = self.numbers
-        # One expression for all ways at once: most of the time of validation is spent here.
-        prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
-        mobile = self._digits.str.contains(rf"^(?:{prefix})?{n.pattern}$")
+        mobile = self._digits.str.contains(rf"^{self._prefix}?{n.pattern}$")  # all ways at once: one pattern is cheaper
         if n.keeps_zero:
             mobile |= self._zero_lost_inside
         if len(n.national_lengths) > 1:  # else the length alone tells in which way a number is written
             mobile &= reduce(add, (way.cast(pl.UInt8) for way in self._ways)) == 1
         return mobile | self.is_bank_account | self._is_masked
-
-    @property
-    def is_plain(self) -> pl.Expr:
-        """Whether the value is a whole mobile number, in a way of writing that cannot be taken for another one.
-
-        Never null, and true for most valid values.
-        """
-        n = self.numbers
-        if len(n.national_lengths) > 1:
-            plain = self._digits.str.contains(rf"^\+{n.dialling_code}{n.pattern}$")
-        else:
-            prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
-            plain = self._digits.str.contains(rf"^(?:{prefix})?{n.pattern}$")
-        return plain.fill_null(value=False)
-
-    @property
-    def is_long(self) -> pl.Expr:
-        """Whether the value has more digits than a number without its dialling code, or is none: `lost_its_zero` not.
-
-        Never null.
-        """
-        return (self._digits.str.len_bytes() > max(self.numbers.national_lengths)).fill_null(value=True)
 
     @property
     def _is_masked(self) -> pl.Expr:
@@ -102,9 +84,8 @@ class PhoneColumn:
     def _masked(self) -> pl.Expr:
         """The national significant number, in which digits may be hidden; null where the value is nothing like it."""
         n = self.numbers
-        prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
         lengths = "|".join(f"[0-9*]{{{length}}}" for length in n.national_lengths)
-        return self._digits.str.extract(rf"^(?:{prefix})({lengths})$")
+        return self._digits.str.extract(rf"^{self._prefix}({lengths})$")
 
     @property
     def lost_its_zero(self) -> pl.Expr:
@@ -118,7 +99,7 @@ class PhoneColumn:
     def of_another_operator(self, operator: str) -> tuple[pl.Expr, pl.Expr]:
         """Return whether a valid mobile number was first given to another operator, and to which one."""
         operators = self.numbers.operators
-        # Rust takes the first alternative that fits: the longest ones stand first.
+        # Rust takes the first alternative that fits: the longest ones are first.
         starts = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
         start = self._national.str.extract(f"^({starts})")
         owner = start.replace_strict(dict(operators), default=None, return_dtype=pl.String)
@@ -131,42 +112,46 @@ class PhoneColumn:
         if len(n.national_lengths) == 1:
             national = self._digits.str.tail(n.national_lengths[0])
         else:
-            prefix = rf"(?:\+|00)?{n.dialling_code}" + (f"|{n.trunk_prefix}" if n.trunk_prefix else "")
-            national = self._digits.str.replace(rf"^(?:{prefix})?({n.pattern})$", "${1}")
+            national = self._digits.str.replace(rf"^{self._prefix}?({n.pattern})$", "${1}")
         if n.keeps_zero:
             zero = pl.when(self._zero_lost_inside).then(pl.lit("0")).otherwise(pl.lit(""))
             national = pl.concat_str(zero, national)
         return national
 
     @property
-    def wire(self) -> pl.Expr:
-        """The valid number as its field wants it (section 2.2 of the gateway's interface)."""
-        n = self.numbers
+    def _sent_prefix(self) -> str:
+        """The text before the national number on the wire (section 2.2 of the gateway's interface)."""
         match self.kind:
-            case FieldKind.INTERNATIONAL_PHONE:
-                return pl.concat_str(pl.lit("+" + n.dialling_code), self._national)
-            case FieldKind.MASKED_PHONE:
-                start = pl.lit("+" + n.dialling_code)
-                national = pl.when(self._is_masked).then(self._masked).otherwise(self._national)
-                return pl.concat_str(start, national)
             case FieldKind.LOCAL_PHONE:
-                return pl.concat_str(pl.lit(n.trunk_prefix), self._national)
+                return self.numbers.trunk_prefix
+            case FieldKind.WALLET:
+                return self.numbers.dialling_code
             case _:
-                wallet = pl.concat_str(pl.lit(n.dialling_code), self._national)
-                return pl.when(self.is_bank_account).then(pl.col(self.name)).otherwise(wallet)
+                return f"+{self.numbers.dialling_code}"
+
+    @property
+    def wire(self) -> pl.Expr:
+        """The valid number as its field wants it."""
+        national = self._national
+        if self.kind is FieldKind.MASKED_PHONE:
+            national = pl.when(self._is_masked).then(self._masked).otherwise(national)
+        number = pl.concat_str(pl.lit(self._sent_prefix), national)
+        if self.bank_account_pattern is None:
+            return number
+        return pl.when(self.is_bank_account).then(pl.col(self.name)).otherwise(number)
 
     @property
     def is_as_sent(self) -> pl.Expr:
-        """Whether a valid number has the form of the wire already, as far as that is cheap to tell. Never null."""
-        n, digits, never = self.numbers, self._digits, pl.lit(value=False)
-        written = {FieldKind.LOCAL_PHONE: n.trunk_prefix, FieldKind.WALLET: n.dialling_code}.get(self.kind, "")
+        """Whether a valid number surely has the form of the wire already: a cheap question. Never null."""
+        n, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
-        # Of one length in all, and by its length alone told from a number in another way of writing.
+        # Of one length in all, and its length alone differs from a number in another way of writing.
         is_told = len(n.national_lengths) == 1 and len(n.trunk_prefix) != len(n.dialling_code)
-        if not written or not is_told or self.bank_account_pattern is not None:
-            return never
-        return (digits.str.len_bytes() == len(written) + n.national_lengths[0]).fill_null(value=False)
+        sent = self._sent_prefix
+        if not sent or not is_told or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
+            return pl.lit(value=False)
+        return (digits.str.len_bytes() == len(sent) + n.national_lengths[0]).fill_null(value=False)
 
     @property
     def lengths(self) -> list[int]:
@@ -177,22 +162,12 @@ class PhoneColumn:
 
     @property
     def expected(self) -> str:
-        """What a valid number is like, for a sentence."""
-        n = self.numbers
-        if self.kind is FieldKind.LOCAL_PHONE:
-            lengths = " or ".join(str(len(n.trunk_prefix) + length) for length in n.national_lengths)
-            return f"{lengths} and starts with {n.trunk_prefix}" if n.trunk_prefix else lengths
-        lengths = " or ".join(str(len(n.dialling_code) + length) for length in n.national_lengths)
-        return f"{lengths} and starts with {n.dialling_code}"
+        """The digits of a valid number, for a sentence."""
+        start = self._sent_prefix.removeprefix("+")
+        lengths = " or ".join(str(len(start) + length) for length in self.numbers.national_lengths)
+        return f"{lengths} and starts with {start}" if start else lengths
 
     @property
     def example(self) -> str:
         """A valid number in the form of the wire."""
-        n = self.numbers
-        match self.kind:
-            case FieldKind.INTERNATIONAL_PHONE | FieldKind.MASKED_PHONE:
-                return f"+{n.dialling_code}{n.example}"
-            case FieldKind.LOCAL_PHONE:
-                return f"{n.trunk_prefix}{n.example}"
-            case _:
-                return f"{n.dialling_code}{n.example}"
+        return f"{self._sent_prefix}{self.numbers.example}"

@@ -1,4 +1,4 @@
-"""Sheets in pieces: so that memory for what lies between a file and its figures does not grow with the file."""
+"""Reads sheets in pieces, so that memory does not grow with the file."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from paygw_batch.sheet.model import Headed, Sheet
 
 ROWS_AT_ONCE = 250_000
 _CORES_A_PIECE = 2
-"""How many cores polars keeps busy with one piece, more or less: what is worked at beside each other costs memory."""
+"""The number of cores that polars keeps busy with one piece, more or less: pieces in parallel cost memory."""
 _MOST_AT_ONCE = 4
 
 _Made = TypeVar("_Made")
@@ -43,7 +43,7 @@ class SheetSource(Headed, Protocol):
         """Columns without a heading, which count for nothing unless they hold something."""
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
-        """Yield what makes each piece, in order. Yielding and making may raise `NotPlain`."""
+        """Yield functions that make the pieces, in order. Yielding and making may raise `NotPlain`."""
 
     def sheet(self, held: Collection[str]) -> Sheet:
         """Return the sheet, when it has been gone through and these columns were found to hold something."""
@@ -53,7 +53,7 @@ class SheetSource(Headed, Protocol):
 
 
 def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
-    """Yield what `work` makes of each piece of a sheet, in order.
+    """Apply `work` to each piece of a sheet, and yield the results in order.
 
     Some are worked at beside each other (polars lets go of the interpreter's lock); no more are begun than that.
     """

@@ -28,11 +28,11 @@ from paygw_batch.api import (
     SheetError,
     UsageError,
 )
-from paygw_batch.compose import background_run
+from paygw_batch.compose.actions import background_run
 from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.values import Entry
+from paygw_batch.journal.values import Entry, MoveResult
 from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 NAME = "payroll-2026-11"
@@ -224,7 +224,7 @@ def test_a_journal_that_fails_is_raised_with_what_it_could_not_take(
 ) -> None:
     stage, facts = SqliteJournal.stage, 0
 
-    def fail_later(self: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
+    def fail_later(self: SqliteJournal, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
         nonlocal facts
         facts += len(entries)
         if facts > 20:

@@ -149,7 +149,7 @@ def reconciliation_in_place() -> None:
 
 def reconciliation_with_the_time() -> None:
     """Show when the file was written: then it is no longer a function of sheet and journal alone."""
-    from paygw_batch.compose import send  # noqa: PLC0415 (heavy, and only this plant's)
+    from paygw_batch.compose.actions import send  # noqa: PLC0415 (heavy, and only this plant's)
 
     reconciliation = send.reconciliation  # type: ignore[attr-defined]
 

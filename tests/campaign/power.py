@@ -18,7 +18,7 @@ from random import Random
 from threading import Event
 from typing import Self
 
-from paygw_batch.compose.parts import make_journal, open_to_write
+from paygw_batch.compose.journal import make_journal, open_to_write
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards.location import settled
 from paygw_batch.journal.guards.witness import read_witness, witness_path
@@ -370,7 +370,7 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
     except JournalError as error:
         raise Broken(f"{when}: the journal does not open: {error.message}") from None
     try:
-        journal.interrupt("2026-11-21T12:00:00.000Z")
+        journal.conclude_dead("2026-11-21T12:00:00.000Z")
         for order_id, seq in journal._fetch("SELECT details ->> 'order_id', seq FROM fact WHERE kind = 'intended'"):
             if order_id in sent and known < seq:
                 raise Broken(

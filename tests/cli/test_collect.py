@@ -13,7 +13,7 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.gateway import control
 from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import read_record
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from tests.cli.program import SAMPLES, Program, kenyan_rows, kill, read_csv
 
 COUNTRIES = sorted(load_rules("payin", {}))

@@ -13,7 +13,7 @@ from paygw_batch.countries import load
 from paygw_batch.countries.form_columns import OF_EVERY_SHEET, sheet_columns
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.sheet.model import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from tests.cli.program import HEADING, KENYAN, ROOT, Program, read_csv
 from tests.cli.test_template import examples, fill
 

@@ -11,12 +11,13 @@ from itertools import count
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.engine.ports import Silent, World
-from paygw_batch.engine.threads import Away, Inline
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.port import Journal
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
+from tests.engine.inline_journal import InlineJournal
+from tests.journal.tested_journal import Journal
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 AT = "2026-11-20T10:00:00.000Z"
@@ -142,16 +143,20 @@ def a_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
     return journal, open_batch(journal, range(2, rows + 2))
 
 
-def an_engine(journal: Journal, gateway: ScriptedGateway, pace: Pace | None = None, away: Away | None = None) -> Engine:
+def an_engine(
+    journal: SqliteJournal,
+    gateway: ScriptedGateway,
+    pace: Pace | None = None,
+    given: SqliteEngineJournal | None = None,
+) -> Engine:
     nonces = count(1)
     return Engine(
-        journal=journal,
+        journal=given or InlineJournal(journal),
         gateway=gateway,
         prepare=prepare,
         judge=judge,
         pace=pace or Pace(concurrency=4),
         world=World(now=lambda: NOW, nonce=lambda: f"{next(nonces):032x}"),
-        away=away or Inline(),
         progress=Silent(),
     )
 

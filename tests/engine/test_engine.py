@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -15,12 +15,11 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.engine.engine import SIGNED_AHEAD, Pace
 from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.pacing import SMALLEST_GROUP_FACTS, TRIES
-from paygw_batch.engine.threads import Inline
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import EngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, Entry
+from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
+from tests.engine.inline_journal import InlineJournal
 from tests.engine.scripted_world import (
     APPROVED,
     AT,
@@ -81,7 +80,7 @@ def test_the_intent_is_durable_before_anything_leaves() -> None:
     intended: set[str] = set()
     append = journal.append
 
-    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         moved = append(entries)
         intended.update(entry.fact.order_id for entry in entries if isinstance(entry.fact, Intended))
         return moved
@@ -97,7 +96,7 @@ def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
     gateway = ScriptedGateway(latency=0.01)
     append, in_flight = journal.append, []
 
-    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         moved = append(entries)
         in_flight.append(states(journal, batch)[State.IN_FLIGHT])
         return moved
@@ -108,23 +107,19 @@ def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
     assert in_flight[-1] == 0
 
 
-class WaitsForDisk(Inline):
-    """Appends as `Inline` does, after so many seconds of the loop's clock, and keeps how many facts each commit had."""
+class WaitsForDisk(InlineJournal):
+    """Commits in so many seconds of the loop's clock, and keeps how many facts each commit had."""
 
-    def __init__(self, commit_s: float) -> None:
+    def __init__(self, journal: SqliteJournal, commit_s: float) -> None:
+        super().__init__(journal)
         self._commit_s = commit_s
         self.groups: list[int] = []
-        self._turn = asyncio.Lock()
 
-    async def journal(self, call: Callable[[], T]) -> T:
-        async with self._turn:
-            return call()
-
-    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         async with self._turn:
             self.groups.append(len(entries))
             await asyncio.sleep(self._commit_s)
-            return journal.append(entries)
+            return await super().append(entries)
 
 
 @pytest.mark.parametrize(("commit_s", "answer_s", "is_large"), [(60.0, 1.0, True), (1.0, 3600.0, False)])
@@ -134,17 +129,17 @@ def test_commits_are_large_where_rows_wait_for_the_journal_and_small_where_they_
     journal, batch = a_journal(rows=1500)
     append, in_flight = journal.append, []
 
-    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         moved = append(entries)
         in_flight.append(states(journal, batch)[State.IN_FLIGHT])
         return moved
 
     journal.append = watched  # type: ignore[method-assign]
-    away = WaitsForDisk(commit_s)
-    end = run(an_engine(journal, ScriptedGateway(latency=answer_s), Pace(concurrency=64), away), batch)
+    given = WaitsForDisk(journal, commit_s)
+    end = run(an_engine(journal, ScriptedGateway(latency=answer_s), Pace(concurrency=64), given), batch)
     assert end.sent == 1500
     # Towards the end no signed request waits any more, and a commit takes all that does.
-    under_pressure = away.groups[: len(away.groups) // 2]
+    under_pressure = given.groups[: len(given.groups) // 2]
     assert (max(under_pressure) > SMALLEST_GROUP_FACTS) is is_large
     assert max(in_flight) <= 64
 
@@ -153,7 +148,7 @@ def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:
     journal, batch = a_journal(rows=10)
     append, commits = journal.append, []
 
-    def watched(entries: Sequence[Entry]) -> Sequence[bool]:
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         commits.append([type(entry.fact) for entry in entries])
         return append(entries)
 
@@ -285,7 +280,7 @@ def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is
     gateway = ScriptedGateway(latency=0.01)
     append = journal.append
 
-    def failing(entries: Sequence[Entry]) -> Sequence[bool]:
+    def failing(entries: Sequence[Entry]) -> Sequence[MoveResult]:
         if len(gateway.arrived) >= 10:
             raise JournalUnwritable
         return append(entries)
@@ -303,7 +298,7 @@ def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
     journal, batch = a_journal(rows=3)
     (due, *_) = journal.due(batch.number, after_row=0, limit=1)
     journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, "d", None), "2026-11-20T10:00:00.000Z")])
-    journal.interrupt("2026-11-20T11:00:00.000Z")
+    journal.conclude_dead("2026-11-20T11:00:00.000Z")
     gateway = ScriptedGateway()
     run(an_engine(journal, gateway), batch)
     assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
@@ -325,7 +320,7 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
     assert gateway.arrived == [f"PAY-{row}" for row in range(2, 41)]
     assert (end.sent, end.failure, end.stop_reason) == (39, None, None)
     assert states(journal, batch) == {State.PAID: 39, State.READY: 1}
-    assert list(journal.holds(batch.number)) == [41]
+    assert list(journal.messages(batch.number).holds) == [41]
     journal.verify()
 
 

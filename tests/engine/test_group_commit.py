@@ -8,7 +8,9 @@ import pytest
 from paygw_batch.core.lifecycle import Interrupted
 from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.values import Entry
+from paygw_batch.journal.values import Entry, MoveResult
+
+RESULTS = (MoveResult.MOVED, MoveResult.NOT_MOVED)
 
 
 def entry(number: int) -> Entry:
@@ -23,25 +25,25 @@ class SlowJournal:
         self.gate = asyncio.Event()
         self.fails = False
 
-    async def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         self.commits.append([one.instruction for one in entries])
         await self.gate.wait()
         if self.fails:
             raise JournalUnwritable
-        return [one.instruction % 2 == 0 for one in entries]
+        return [RESULTS[one.instruction % 2] for one in entries]
 
 
 def test_what_arrives_during_a_commit_shares_the_next_one() -> None:
     async def story() -> None:
         journal = SlowJournal()
         committer = GroupCommit(journal.append, on_failure=lambda _: None)
-        first = asyncio.create_task(committer.append(entry(1)))
+        first = committer.submit(entry(1))
         await asyncio.sleep(0)
-        later = [asyncio.create_task(committer.append(entry(number))) for number in (2, 3, 4)]
+        later = [committer.submit(entry(number)) for number in (2, 3, 4)]
         await asyncio.sleep(0)
         assert not any(task.done() for task in (first, *later))
         journal.gate.set()
-        assert await asyncio.gather(first, *later) == [False, True, False, True]
+        assert await asyncio.gather(first, *later) == [RESULTS[1], RESULTS[0], RESULTS[1], RESULTS[0]]
         assert journal.commits == [[1], [2, 3, 4]]
 
     asyncio.run(story())
@@ -53,14 +55,14 @@ def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again() -
         journal.fails = True
         told: list[Exception] = []
         committer = GroupCommit(journal.append, on_failure=told.append)
-        waiting = [asyncio.create_task(committer.append(entry(number))) for number in (1, 2, 3)]
+        waiting = [committer.submit(entry(number)) for number in (1, 2, 3)]
         await asyncio.sleep(0)
         journal.gate.set()
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(result, JournalUnwritable) for result in results)
         journal.fails = False
         with pytest.raises(JournalUnwritable):
-            await committer.append(entry(4))
+            await committer.submit(entry(4))
         assert 4 not in {number for commit in journal.commits for number in commit}
         assert len(told) == 1
 
@@ -74,7 +76,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
         committer = GroupCommit(
             journal.append, lambda _: None, is_pressed=lambda: True, most_facts_under_pressure=lambda: 3
         )
-        await asyncio.gather(*(committer.append(entry(number)) for number in range(1, 9)))
+        await asyncio.gather(*(committer.submit(entry(number)) for number in range(1, 9)))
         assert journal.commits == [[1, 2, 3], [4, 5, 6], [7, 8]]
 
     asyncio.run(story())

@@ -27,14 +27,14 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.engine.pacing import TRIES
 from paygw_batch.engine.ports import Silent, World
-from paygw_batch.engine.threads import Inline
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction, RowStanding
 from paygw_batch.report.summary import of_states
+from tests.engine.inline_journal import InlineJournal
 from tests.gateway.gateway_server import (
     PATH,
     JumpingLoop,
@@ -203,13 +203,12 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None, alw
         place = url or server.url.replace("http:", f"{channel.get('speaks', 'http')}:")
         async with PayoutTransport(settings_for(place, ca_bundle=channel.get("ca_bundle"))) as transport:
             engine = Engine(
-                journal=journal,
+                journal=InlineJournal(journal),
                 gateway=transport,
                 prepare=prepare_for(place),
                 judge=partial(classify, words=WORDS, operation=OPERATION),
                 pace=Pace(concurrency=1),
                 world=World(now=_now, nonce=lambda: f"{next(nonces):032x}"),
-                away=Inline(),
                 progress=Silent(),
             )
             jumping = asyncio.create_task(_jump_on())
@@ -217,7 +216,7 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None, alw
             jumping.cancel()
     standings = list(journal.rows(batch))
     states = Counter(shown_state(one.state) for one in standings)
-    code = of_states(states, interrupted=end.interrupted, contradictions=len(journal.contradictions()))
+    code = of_states(states, interrupted=end.interrupted, contradictions=len(journal.messages().contradictions))
     assert max(arrived.values(), default=0) <= 1, "an order arrived twice"
     return Ended(standings[0], int(code), arrived, end)
 

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from paygw_batch.gateway.address import Connections
-from paygw_batch.gateway.http.transport import DeliveryFault, PayoutTransport
+from paygw_batch.gateway.http.httpx_transport import DeliveryFault, GatewayClient, HttpxTransport
+from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.gateway.gateway_cases import head_and_body
 from tests.gateway.gateway_server import (
@@ -244,7 +245,7 @@ def test_a_fault_ends_its_connection(channel: Channel) -> None:
 
 
 async def post(transport: PayoutTransport, url: str, **options: Any) -> httpx.Response:
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with httpx.AsyncClient(transport=HttpxTransport(transport)) as client:
         return await client.post(url, **options)
 
 
@@ -296,6 +297,51 @@ def test_httpx_gets_a_fault_as_a_transport_error_that_carries_it() -> None:
     play(scenario())
 
 
+def test_an_enquiry_gets_the_raw_reply_or_the_fault(channel: Channel) -> None:
+    async def scenario() -> None:
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            heard.append(await peer.answer() if peer.number == 0 else await peer.request())
+
+        async with serving(script, tls=channel["tls"]) as server:
+            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"))
+            enquiry = request_to(server.url)
+            async with GatewayClient(PayoutTransport(settings)) as client:
+                reply, fault = await client.ask(enquiry), await client.ask(enquiry)
+            await server.finished()
+        assert isinstance(reply, RawReply)
+        assert (reply.http_status, reply.body) == (200, BODY)
+        assert isinstance(fault, TransportFault)
+        assert (fault.kind, fault.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
+        first, headers, body = head_and_body(heard[0])
+        assert f"{server.url}{first.split()[1]}" == enquiry.url
+        assert (headers["authorization"], body) == (enquiry.authorization, enquiry.body)
+
+    play(scenario())
+
+
+def test_a_client_says_why_the_gateway_cannot_be_reached_and_sends_nothing(channel: Channel) -> None:
+    async def scenario() -> None:
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            heard.append(await peer.until_closed())
+
+        async with serving(script, tls=channel["tls"]) as server:
+            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"))
+            async with GatewayClient(PayoutTransport(settings)) as client:
+                assert await client.unreachable() is None
+            await server.finished()
+        assert heard == [b""]
+        async with GatewayClient(PayoutTransport(settings)) as client:
+            fault = await client.unreachable()
+        assert fault is not None
+        assert (fault.kind, fault.first_byte_left) == (FaultKind.CONNECT_REFUSED, False)
+
+    play(scenario())
+
+
 def test_httpx_is_refused_another_method_place_or_a_cookie(channel: Channel) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
@@ -305,7 +351,7 @@ def test_httpx_is_refused_another_method_place_or_a_cookie(channel: Channel) -> 
 
         async with serving(script, tls=channel["tls"]) as server:
             settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"))
-            async with httpx.AsyncClient(transport=PayoutTransport(settings)) as client:
+            async with httpx.AsyncClient(transport=HttpxTransport(PayoutTransport(settings))) as client:
                 for method, url in (("GET", server.url), ("POST", "https://elsewhere.example"), ("POST", "http://h")):
                     with pytest.raises(httpx.UnsupportedProtocol):
                         await client.request(method, url)

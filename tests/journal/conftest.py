@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.journal.port import Journal
 from tests.journal.journal_rows import memory, open_at
+from tests.journal.tested_journal import Journal
 
 
 @pytest.fixture

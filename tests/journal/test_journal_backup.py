@@ -13,7 +13,7 @@ from paygw_batch.errors import JournalWentBack, OutputError
 from paygw_batch.journal.opening.open import open_journal, read_journal
 from paygw_batch.journal.sqlite import backup
 from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
-from paygw_batch.journal.values import InboxEnd
+from paygw_batch.journal.values import InboxEnd, MoveResult
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import AT, ENDPOINT, all_due, intent, journal_path, open_at, open_sheet, read_at, send
 
@@ -40,7 +40,7 @@ def test_the_run_itself_can_make_a_copy_and_goes_on(place: Path) -> None:
         open_sheet(journal)
         journal.backup(copy)
         (due, *_) = all_due(journal, 1)
-        assert list(journal.append([intent(due)])) == [True]
+        assert list(journal.append([intent(due)])) == [MoveResult.MOVED]
     with closing(read_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT)) as reader:
         assert {row.state for row in reader.rows(1)} == {State.READY}
 

@@ -22,8 +22,9 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, Link, linked
+from paygw_batch.journal.facts.chain import Line, Link, follow, linked
 from paygw_batch.journal.facts.codec import BatchOpened, canonical, decode, decode_batch, encode, encode_batch
+from paygw_batch.journal.facts.progress import RowProgress, advance
 
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
 NUMBERS = st.integers(0, 2**40)
@@ -113,7 +114,7 @@ def test_what_we_would_not_have_written_is_damage(kind: str, details: str) -> No
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
 def test_an_opening_that_we_would_not_have_written_is_damage(details: str) -> None:
-    with pytest.raises(JournalCorrupt, match="does not read as one"):
+    with pytest.raises(JournalCorrupt, match=r"^The opening of a batch does not read as one\.$"):
         decode_batch(details)
 
 
@@ -137,3 +138,34 @@ def test_two_different_lines_never_have_the_same_hash(
     first: Line = linked(Link(0, start), *one)
     second: Line = linked(Link(0, start), *other)
     assert (first.hash == second.hash) == (one == other)
+
+
+AT = "2026-11-21T08:00:00.000Z"
+
+
+def test_a_chain_ends_with_its_latest_line_and_names_the_fact_that_is_missing_or_changed() -> None:
+    start = Link(0, bytes(32))
+    first = linked(start, AT, "intended", 1, 4, 1, None, "{}")
+    assert follow(start, first) == Link(1, first.hash, AT)
+    second = linked(Link(1, first.hash, AT), AT, "paid", 1, 4, 1, None, "{}")
+    with pytest.raises(JournalCorrupt) as found:
+        follow(start, second)
+    assert found.value.message == "Fact 1 is missing from the journal."
+    for changed in (second._replace(attempt=2), second._replace(hash=bytes(32)), second._replace(details="{ }")):
+        with pytest.raises(JournalCorrupt) as found:
+            follow(Link(1, first.hash, AT), changed)
+        assert found.value.message == "Fact 2 was changed, or the one before it: its hash does not follow."
+
+
+@pytest.mark.parametrize(
+    ("resolution", "word"),
+    [(Resolution.PAID, "paid"), (Resolution.REJECTED, "rejected"), (Resolution.NOT_RECEIVED, "not received")],
+)
+def test_a_row_shows_what_a_person_said_of_it_and_why(resolution: Resolution, word: str) -> None:
+    left = advance(RowProgress("PAY-1"), Intended("PAY-1", "n", 1, "b", None), 1, AT)
+    assert isinstance(left, RowProgress)
+    doubtful = advance(left, Interrupted(), 1, AT)
+    assert isinstance(doubtful, RowProgress)
+    settled = advance(doubtful, Resolved(resolution, "call 17", "amina", Basis.PERSON), 1, AT)
+    assert isinstance(settled, RowProgress)
+    assert settled.message == f"Resolved as {word} by amina: call 17"

@@ -1,12 +1,13 @@
 """What a journal promises: every test here runs against one on disk and one in memory."""
 
+import asyncio
+
 import pytest
 
 from paygw_batch.core.lifecycle import Intended, Released, Replaced, Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.port import Journal
-from paygw_batch.journal.values import Amendment, Clash, Entry, Known, LookAlike, StateTally
+from paygw_batch.journal.values import Amendment, Clash, Entry, Known, LookAlike, MoveResult, StateTally
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -19,6 +20,7 @@ from tests.journal.journal_rows import (
     resolved,
     send,
 )
+from tests.journal.tested_journal import Journal
 
 
 def states(journal: Journal, batch: int) -> list[State]:
@@ -29,7 +31,7 @@ def test_a_new_journal_has_no_facts_and_no_batches(journal: Journal) -> None:
     assert journal.head().seq == 0
     assert len(bytes.fromhex(journal.head().hash)) == 32
     assert list(journal.batches()) == []
-    assert journal.interrupt(AT) == 0
+    assert journal.conclude_dead(AT) == 0
 
 
 def test_an_opened_batch_is_found_again_with_its_pages_and_ready_rows(journal: Journal) -> None:
@@ -57,7 +59,11 @@ def test_due_gives_complete_instructions_in_the_order_of_the_sheet_page_by_page(
 def test_an_intent_takes_a_row_out_of_what_is_due_and_only_once(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = all_due(journal, 1)
-    assert list(journal.append([intent(first), intent(second), intent(first)])) == [True, True, False]
+    assert list(journal.append([intent(first), intent(second), intent(first)])) == [
+        MoveResult.MOVED,
+        MoveResult.MOVED,
+        MoveResult.NOT_MOVED,
+    ]
     assert [due.row for due in all_due(journal, 1)] == [4]
     assert states(journal, 1) == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
 
@@ -65,7 +71,10 @@ def test_an_intent_takes_a_row_out_of_what_is_due_and_only_once(journal: Journal
 def test_an_intent_and_its_outcome_may_ride_in_one_commit(journal: Journal) -> None:
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
-    assert list(journal.append([intent(due), outcome_of(due.number, 1, OutcomeKind.PAID)])) == [True, True]
+    assert list(journal.append([intent(due), outcome_of(due.number, 1, OutcomeKind.PAID)])) == [
+        MoveResult.MOVED,
+        MoveResult.MOVED,
+    ]
     assert states(journal, 1) == [State.PAID]
 
 
@@ -73,9 +82,9 @@ def test_an_intent_under_another_order_id_than_the_one_due_moves_nothing(journal
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, "0" * 64, None), AT)
-    assert list(journal.append([wrong])) == [False]
+    assert list(journal.append([wrong])) == [MoveResult.NOT_MOVED]
     assert len(all_due(journal, 1)) == 1
-    assert len(journal.contradictions()) == 1
+    assert len(journal.messages().contradictions) == 1
 
 
 @pytest.mark.parametrize("attempt", [0, 2, 99])
@@ -83,7 +92,7 @@ def test_an_outcome_of_another_attempt_than_the_one_in_flight_moves_nothing(jour
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     journal.append([intent(due)])
-    assert list(journal.append([outcome_of(due.number, attempt, OutcomeKind.PAID)])) == [False]
+    assert list(journal.append([outcome_of(due.number, attempt, OutcomeKind.PAID)])) == [MoveResult.NOT_MOVED]
     assert states(journal, 1) == [State.IN_FLIGHT]
 
 
@@ -91,12 +100,12 @@ def test_a_late_and_contrary_outcome_is_kept_as_evidence_and_changes_nothing(jou
     open_sheet(journal, new=2)
     due, _ = send(journal, 1, OutcomeKind.PAID, gateway_reference="REF")
     before = list(journal.rows(1))
-    assert list(journal.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, at(9))])) == [False]
+    assert list(journal.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, at(9))])) == [MoveResult.NOT_MOVED]
     assert list(journal.rows(1)) == before
-    (found,) = journal.contradictions(1)
+    (found,) = journal.messages(1).contradictions
     assert (found.batch, found.row, found.client_orderid, found.state) == ("b1", 2, "ORD-2", State.PAID)
     assert (found.kind, found.attempt, found.at, found.seq) == ("rejected", 1, at(9), journal.head().seq)
-    assert list(journal.contradictions()) == [found]
+    assert list(journal.messages().contradictions) == [found]
 
 
 def test_a_fact_about_an_unknown_instruction_is_an_error_and_nothing_of_its_group_is_kept(journal: Journal) -> None:
@@ -107,7 +116,7 @@ def test_a_fact_about_an_unknown_instruction_is_an_error_and_nothing_of_its_grou
         journal.append([intent(due), outcome_of(77, 1, OutcomeKind.PAID)])
     assert journal.head() == head
     assert states(journal, 1) == [State.READY]
-    assert list(journal.append([intent(due)])) == [True]
+    assert list(journal.append([intent(due)])) == [MoveResult.MOVED]
 
 
 @pytest.mark.parametrize("fact", [Released("ORD-2-r2", "amina"), Replaced("b2", 2)])
@@ -165,8 +174,8 @@ def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal)
     open_sheet(journal, new=3)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
-    assert journal.interrupt(at(2)) == 1
-    assert journal.interrupt(at(3)) == 0
+    assert journal.conclude_dead(at(2)) == 1
+    assert journal.conclude_dead(at(3)) == 0
     assert states(journal, 1) == [State.IN_DOUBT, State.PAID, State.READY]
     row = next(journal.rows(1))
     assert (row.error_code, row.first_sent_at, row.updated_at) == ("interrupted", at(1), at(2))
@@ -175,7 +184,7 @@ def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal)
 def test_a_row_called_not_received_keeps_its_order_id_and_is_marked_for_ever(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
-    assert list(journal.append([resolved(1, 1, Resolution.NOT_RECEIVED, at(2))])) == [True]
+    assert list(journal.append([resolved(1, 1, Resolution.NOT_RECEIVED, at(2))])) == [MoveResult.MOVED]
     (due,) = all_due(journal, 1)
     assert (due.order_id, due.standing) == ("ORD-2", Standing(State.READY, 1, 1, 1))
     send(journal, 1, OutcomeKind.REJECTED, message="no such wallet")
@@ -358,8 +367,8 @@ def test_a_batch_also_covers_the_rows_it_knows_from_another(journal: Journal) ->
     assert journal.release(2, [3], suffix=True, by="amina", at=AT) == 1
     assert [due.order_id for due in all_due(journal, 1)] == ["ORD-3", "ORD-4-r2"]
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
-    assert [(found.batch, found.row) for found in journal.contradictions(2)] == [("b2", 4)]
-    assert [(found.batch, found.row) for found in journal.contradictions()] == [("b1", 2)]
+    assert [(found.batch, found.row) for found in journal.messages(2).contradictions] == [("b2", 4)]
+    assert [(found.batch, found.row) for found in journal.messages().contradictions] == [("b1", 2)]
 
 
 def test_an_order_id_that_is_taken_opens_no_batch(journal: Journal) -> None:
@@ -463,3 +472,53 @@ def test_a_content_that_ends_with_its_fields_is_recognised_like_any_other(journa
         known, clashes = journal.compare(OPERATION, [(2, ends.client_orderid, content)])
         assert (list(known), [clash.row for clash in clashes]) == ([], [2] if content != ends.content else [])
     assert journal.verify()["instructions"] == 2
+
+
+def test_an_engine_is_given_each_due_row_once_in_order_and_its_facts_are_durable(journal: Journal) -> None:
+    open_sheet(journal, new=5)
+    (first, *_) = all_due(journal, 1)
+
+    async def sends() -> list[int]:
+        rows = []
+        with journal.for_engine() as given:
+            while page := await given.due(1, limit=2):
+                rows += [due.row for due in page]
+                assert list(await given.append([intent(page[0])])) == [MoveResult.MOVED]
+            assert list(await given.append([intent(first)])) == [MoveResult.NOT_MOVED]
+            assert list(await given.due(1, limit=2)) == []
+        return rows
+
+    assert asyncio.run(sends()) == [2, 3, 4, 5, 6]
+    assert [due.row for due in all_due(journal, 1)] == [3, 5]
+    journal.verify()
+
+
+def test_calls_of_an_engine_are_made_one_after_another(journal: Journal) -> None:
+    open_sheet(journal, new=64)
+
+    async def sends() -> None:
+        with journal.for_engine() as given:
+            due = await given.due(1, limit=64)
+            results = await asyncio.gather(*(given.append([intent(one)]) for one in due))
+            assert {one for result in results for one in result} == {MoveResult.MOVED}
+
+    asyncio.run(sends())
+    assert list(all_due(journal, 1)) == []
+    journal.verify()
+
+
+def test_a_call_that_nobody_waits_for_any_more_ends_before_the_next_one(journal: Journal) -> None:
+    open_sheet(journal, new=3)
+
+    async def sends() -> None:
+        with journal.for_engine() as given:
+            first, second, _ = await given.due(1, limit=3)
+            left = asyncio.create_task(given.append([intent(first)]))
+            await asyncio.sleep(0)
+            left.cancel()
+            assert list(await given.append([intent(second)])) == [MoveResult.MOVED]
+            assert left.cancelled()
+
+    asyncio.run(sends())
+    assert [due.row for due in all_due(journal, 1)] == [4]
+    journal.verify()

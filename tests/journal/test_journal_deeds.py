@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved, State
+from paygw_batch.core.lifecycle import Concluded, FactKind, Intended, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import BatchRecord, Entry, Known, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send
+from tests.journal.tested_journal import Journal
 
 
 def opened(journal: Journal) -> BatchRecord:
@@ -76,6 +76,12 @@ def test_deeds_on_a_row_that_another_batch_brought_are_told_of_both(journal: Jou
     assert told == [[("opened", None), ("released", 3)], [("opened", None), ("released", 7)]]
 
 
+def test_the_index_of_what_people_did_has_all_of_it_and_nothing_of_a_run() -> None:
+    indexed = {kind for kind in FactKind if "rel" <= kind < "s"}
+    of_a_run = {FactKind.INTENDED, FactKind.INTERRUPTED, *(FactKind(kind.value) for kind in OutcomeKind)}
+    assert indexed == set(FactKind) - of_a_run
+
+
 def steps(ask: Callable[[Journal], object], rows: int) -> int:
     """Return how many hundred steps SQLite takes to answer about a batch of `rows` rows of which two are in doubt."""
     taken = 0
@@ -106,8 +112,9 @@ def steps(ask: Callable[[Journal], object], rows: int) -> int:
         lambda journal: list(journal.rows(1, states={State.IN_DOUBT})),
         lambda journal: journal.history(1),
         lambda journal: journal.history(2),
+        lambda journal: journal.customer_urls(2),
     ],
-    ids=["row", "page", "rows in a state", "in doubt", "deeds", "deeds of a small batch"],
+    ids=["row", "page", "rows in a state", "in doubt", "deeds", "deeds of a small batch", "pages to pay"],
 )
 def test_what_concerns_a_few_rows_costs_no_more_in_a_large_batch(ask: Callable[[Journal], object]) -> None:
     assert steps(ask, 4000) <= steps(ask, 40) + 2

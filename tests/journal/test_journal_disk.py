@@ -12,6 +12,9 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
 from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.sqlite import writer
+from paygw_batch.journal.sqlite.rows import load
+from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_disk import Disk, failing_disk
 from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
 
@@ -33,9 +36,11 @@ def play(journal: SqliteJournal, promised: Acknowledged) -> None:
     due = all_due(journal, 1)
     for start in range(0, ROWS, 4):
         group = due[start : start + 4]
-        assert all(journal.append([intent(one) for one in group]))
+        assert set(journal.append([intent(one) for one in group])) <= {MoveResult.MOVED}
         promised.intended |= {one.number for one in group}
-        assert all(journal.append([outcome_of(one.number, 1, OutcomeKind.PAID) for one in group[:3]]))
+        assert set(journal.append([outcome_of(one.number, 1, OutcomeKind.PAID) for one in group[:3]])) <= {
+            MoveResult.MOVED
+        }
         promised.paid |= {one.number for one in group[:3]}
 
 
@@ -65,7 +70,7 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
     """Open the journal again on a disk that works, and find everything that was promised."""
     with closing(open_at(place)) as journal:
         journal.verify()
-        journal.interrupt(AT)
+        journal.conclude_dead(AT)
         states = {number: row.state for number, row in enumerate(journal.rows(1), start=1)}
     assert len(states) in ({ROWS} if promised.opened else {0, ROWS})
     assert all(states[number] is not State.READY for number in promised.intended)
@@ -121,15 +126,15 @@ def test_a_reading_that_has_become_stale_moves_nothing_and_keeps_nothing(
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = all_due(journal, 1)
-        stale = journal._load([first.number, second.number])
-        assert list(journal.append([intent(first)])) == [True]
+        stale = load(journal._connection, [first.number, second.number])
+        assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
         head = journal.head()
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "_load", lambda _: stale)
+            patch.setattr(writer, "load", lambda *_: stale)
             with pytest.raises(InternalError, match="no longer where it stood"):
                 journal.append([intent(second), intent(first)])
         assert journal.head() == head
-        assert list(journal.append([intent(second), intent(first)])) == [True, False]
+        assert list(journal.append([intent(second), intent(first)])) == [MoveResult.MOVED, MoveResult.NOT_MOVED]
         journal.verify()
 
 

@@ -1,7 +1,7 @@
 """Evidence in both stores: kept once, in order, with the facts it brings about; and the way from older versions."""
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import apsw
@@ -12,9 +12,8 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite import schema
-from paygw_batch.journal.values import Known
+from paygw_batch.journal.values import Known, MoveResult, TallyKind
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -30,6 +29,7 @@ from tests.journal.journal_rows import (
     row_of,
     send,
 )
+from tests.journal.tested_journal import Journal
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 
@@ -69,10 +69,10 @@ def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal:
         "ref",
         "By notification (evidence 1).",
     )
-    assert journal.inbox_end() == (3, f"{3:064}")
-    assert journal.evidence_counts() == {"moved": 1, "repeated": 1, "late": 1}
-    assert journal.evidence_counts(1) == journal.evidence_counts()
-    assert list(journal.contradictions()) == []
+    assert journal.head().inbox == (3, f"{3:064}")
+    assert journal.messages().counts == {"moved": 1, "repeated": 1, "late": 1}
+    assert journal.messages(1).counts == journal.messages().counts
+    assert list(journal.messages().contradictions) == []
     assert journal.verify()["evidence"] == 3
 
 
@@ -80,7 +80,7 @@ def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal) -> None:
     accepted(journal)
     journal.take_in([says(1), says(2, "declined")], WORDS, at=at(5))
     assert states(journal)[0] is State.PAID
-    (found,) = journal.contradictions(1)
+    (found,) = journal.messages(1).contradictions
     assert (found.row, found.state, found.kind) == (2, State.PAID, "rejected")
     assert journal.verify()["contradictions"] == 1
 
@@ -119,17 +119,17 @@ def released(journal: Journal) -> None:
 def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal) -> None:
     accepted(journal)
     journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
-    (waiting,) = journal.evidence_waiting(1)
+    (waiting,) = journal.messages(1).waiting
     assert (waiting.row, waiting.state, waiting.said, waiting.finding) == (
         2,
         State.ACCEPTED,
         "paid",
         Finding.TO_CONFIRM,
     )
-    assert list(journal.evidence_waiting()) == [waiting]
+    assert list(journal.messages().waiting) == [waiting]
     row = row_of(journal, 1, 2)
     journal.append([outcome_of(row.instruction, row.attempt, OutcomeKind.PAID, at(6))])
-    assert list(journal.evidence_waiting(1)) == []
+    assert list(journal.messages(1).waiting) == []
 
 
 def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: Journal) -> None:
@@ -139,7 +139,7 @@ def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: J
     journal.append([outcome_of(second.number, 1, OutcomeKind.ACCEPTED)])
     given = [says(1, order_id="ORD-3"), says(2), says(3, order_id="ORD-3", status="processing")]
     assert list(journal.take_in(given, WORDS, at=at(5))) == [Finding.MOVED]
-    assert journal.inbox_end()[0] == 1
+    assert journal.head().inbox[0] == 1
     journal.append([outcome_of(first.number, 1, OutcomeKind.UNKNOWN, at(6))])
     assert list(journal.take_in(given[1:], WORDS, at=at(7))) == [Finding.MOVED, Finding.LATE]
     assert states(journal) == [State.PAID, State.PAID, State.READY]
@@ -164,19 +164,19 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
 def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resolution: str, state: str) -> None:
     released(journal)
     journal.take_in([says(1)], WORDS, at=at(5))
-    (hold,) = journal.holds(1).values()
+    (hold,) = journal.messages(1).holds.values()
     assert (hold.source, hold.said, hold.taken_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
     row = row_of(journal, 1, 2)
     journal.settle([resolved(row.instruction, row.attempt, Resolution(resolution), at(6))])
     assert states(journal)[0] == state
-    assert journal.holds(1) == {}
+    assert journal.messages(1).holds == {}
     assert [due.row for due in all_due(journal, 1)] == ([2, 3, 4] if state == "ready" else [3, 4])
-    assert list(journal.contradictions(1)) == []
-    assert journal.evidence_counts() == {"contradicting": 1}
+    assert list(journal.messages(1).contradictions) == []
+    assert journal.messages().counts == {"contradicting": 1}
     assert journal.history(1)[-1].by == "amina"
     assert journal.verify()["evidence"] == 2
     journal.take_in([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
-    assert (2 in journal.holds(1)) == (state == "ready")
+    assert (2 in journal.messages(1).holds) == (state == "ready")
 
 
 def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal) -> None:
@@ -186,7 +186,7 @@ def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journa
     with pytest.raises(InternalError):
         journal.settle([resolved(one.instruction, one.attempt, Resolution.PAID) for one in both])
     assert states(journal) == [State.READY] * 3
-    assert list(journal.holds(1)) == [2]
+    assert list(journal.messages(1).holds) == [2]
 
 
 def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_kept(journal: Journal) -> None:
@@ -194,7 +194,7 @@ def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_k
     held, free, _ = all_due(journal, 1)
     journal.take_in([says(1)], WORDS, at=at(5))
     facts = journal.head().seq
-    assert list(journal.append([intent(free), intent(held)])) == [True, False]
+    assert list(journal.append([intent(free), intent(held)])) == [MoveResult.MOVED, MoveResult.HELD]
     assert journal.head().seq == facts + 1
     assert states(journal) == [State.READY, State.IN_FLIGHT, State.READY]
     journal.verify()
@@ -216,17 +216,17 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
     released(journal)
     open_sheet(journal, operation="payin", batch="other")
     journal.take_in([says(1, word, proof=proof)], WORDS, at=at(5))
-    assert journal.evidence_counts() == {"ambiguous": 2}
+    assert journal.messages().counts == {"ambiguous": 2}
     assert states(journal) == [State.READY] * 3
-    assert [one.batch for one in journal.evidence_waiting()] == ["b1", "other"]
+    assert [one.batch for one in journal.messages().waiting] == ["b1", "other"]
     is_held = proof is Proof.PROVEN and word != "declined"
     for batch in (1, 2):
         assert [due.row for due in all_due(journal, batch)] == ([3, 4] if is_held else [2, 3, 4])
-        assert list(journal.holds(batch)) == ([2] if is_held else [])
+        assert list(journal.messages(batch).holds) == ([2] if is_held else [])
         if is_held:
             row = row_of(journal, batch, 2)
             journal.settle([resolved(row.instruction, row.attempt, Resolution.NOT_RECEIVED, at(6))])
-        assert list(journal.holds(batch)) == []
+        assert list(journal.messages(batch).holds) == []
     journal.verify()
 
 
@@ -241,7 +241,7 @@ def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes
     journal.take_in([replace(says(1, word), source=source, spooled=None)], WORDS, at=at(5))
     for batch in (1, 2):
         assert [one.state for one in journal.rows(batch)] == [State.ACCEPTED] * 3
-        assert [(one.row, one.finding) for one in journal.evidence_waiting(batch)] == [(2, Finding.AMBIGUOUS)]
+        assert [(one.row, one.finding) for one in journal.messages(batch).waiting] == [(2, Finding.AMBIGUOUS)]
 
 
 def test_evidence_is_never_taken_in_twice(place: Path) -> None:
@@ -333,9 +333,9 @@ def test_batches_opened_before_version_3_are_counted_when_it_is_brought_up(
     assert journal.head() == head
     for batch in (1, 2):
         assert list(journal.tallies(batch)) == list(twin.tallies(batch))
-        assert list(journal.evidence_waiting(batch)) == list(twin.evidence_waiting(batch))
-        assert journal.evidence_counts(batch) == twin.evidence_counts(batch)
-    assert journal.interrupt(at(6)) == 1
+        assert list(journal.messages(batch).waiting) == list(twin.messages(batch).waiting)
+        assert journal.messages(batch).counts == twin.messages(batch).counts
+    assert journal.conclude_dead(at(6)) == 1
     assert journal.verify()["in_doubt"] == 1
     journal.close()
 
@@ -344,8 +344,12 @@ def test_what_evidence_holds_back_is_not_counted_as_due(journal: Journal) -> Non
     open_sheet(journal, new=4)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))
-    assert journal.due_counts(1) == {"KE": 2}
+    assert due_counts(journal) == [("KE", "KES", State.READY, 2, 300100)]
     said = [says(1), says(2), says(3, order_id="ORD-4"), says(4, order_id="ORD-5")]
     assert set(journal.take_in(said, WORDS, at=at(5))) == {Finding.CONTRADICTING}
     assert [due.row for due in all_due(journal, 1)] == [3]
-    assert journal.due_counts(1) == {"KE": 1}
+    assert due_counts(journal) == [("KE", "KES", State.READY, 1, 150050)]
+
+
+def due_counts(journal: Journal) -> list[tuple[object, ...]]:
+    return [astuple(tally) for tally in journal.tallies(1, kind=TallyKind.DUE)]

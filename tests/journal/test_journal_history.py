@@ -1,7 +1,7 @@
 """Random histories: journal and model go through them side by side, and at every step only what may be sent is due."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from paygw_batch.core.lifecycle import Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.values import LINE_COLUMNS, Amendment, Entry, NewBatch
+from paygw_batch.journal.values import LINE_COLUMNS, Amendment, Entry, MoveResult, NewBatch, TallyKind
 from tests.journal.journal_rows import (
     AT,
     OPERATION,
@@ -44,6 +44,10 @@ EVIDENCE = st.builds(
 )
 
 
+def moves(results: Sequence[MoveResult]) -> list[bool]:
+    return [result is MoveResult.MOVED for result in results]
+
+
 class Pair:
     """The journal on disk and its model, told the same and held to the same answers."""
 
@@ -53,7 +57,7 @@ class Pair:
         self.model = ModelJournal()
 
     def append(self, entries: list[Entry]) -> None:
-        assert list(self.disk.append(entries)) == self.model.append(entries)
+        assert moves(self.disk.append(entries)) == self.model.append(entries)
 
     def take_in(self, evidence: list[Evidence], when: str) -> None:
         assert list(self.disk.take_in(evidence, WORDS, at=when)) == self.model.take_in(evidence, WORDS, at=when)
@@ -122,14 +126,14 @@ class Pair:
                 for one in standings
             ]
             assert [due.row for due in all_due(self.disk, number)] == self.model.due(number)
-            assert self.disk.holds(number).keys() == self.model.holds(number)
-        facts = [(one.seq, one.state, one.kind, one.attempt) for one in self.disk.contradictions()]
+            assert self.disk.messages(number).holds.keys() == self.model.holds(number)
+        facts = [(one.seq, one.state, one.kind, one.attempt) for one in self.disk.messages().contradictions]
         assert facts == [(seq, *rest) for seq, _, *rest in self.model.contradictions()]
         assert self.disk.head().seq == self.model.facts
 
     def check_states(self, batch: int) -> None:
         """Hold both to the same rows of every state, and what is due to its counts."""
-        assert sum(self.disk.due_counts(batch).values()) == len(self.model.due(batch))
+        assert sum(tally.count for tally in self.disk.tallies(batch, kind=TallyKind.DUE)) == len(self.model.due(batch))
         for states in [{state} for state in BY_STATE] + [set(BY_STATE)]:
             for until in (None, at(0), at(3)):
                 rows = list(self.disk.rows(batch, states=states, accepted_until=until))
@@ -190,7 +194,7 @@ def act(both: Pair, data: st.DataObject, minute: int) -> None:
             assert released[0] == released[1]
         case _:
             both.reopen()
-            assert both.disk.interrupt(when) == both.model.interrupt(when)
+            assert both.disk.conclude_dead(when) == both.model.interrupt(when)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -222,8 +226,8 @@ def test_of_any_interleaving_of_claims_on_a_row_one_wins(data: st.DataObject) ->
         while claims:
             size = data.draw(st.integers(1, len(claims)))
             group, claims = claims[:size], claims[size:]
-            moved = both.disk.append(group)
-            assert list(moved) == both.model.append(group)
+            moved = moves(both.disk.append(group))
+            assert moved == both.model.append(group)
             won += [entry.instruction for entry, did_move in zip(group, moved, strict=True) if did_move]
         assert sorted(won) == list(range(1, len(IDS) + 1))
-        assert len(both.disk.contradictions()) == len(IDS)
+        assert len(both.disk.messages().contradictions) == len(IDS)

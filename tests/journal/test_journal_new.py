@@ -89,17 +89,21 @@ def test_killed_at_any_step_it_can_be_made_again_at_the_same_place(place: Path) 
     for number in kills(place, lambda: make(place)):
         made = make(place)
         with closing(opened(place)) as journal:
-            assert made is None or journal.journal_id == made.journal_id, number
+            assert made is None or journal.head().journal_id == made.journal_id, number
             open_sheet(journal)
             (entry,) = entries(place)
-            assert (entry.journal_id, entry.path, entry.is_intended) == (journal.journal_id, str(journal.path), False)
+            assert (entry.journal_id, entry.path, entry.is_intended) == (
+                journal.head().journal_id,
+                str(journal.path),
+                False,
+            )
 
 
 def test_killed_at_any_step_no_second_journal_comes_to_be_that_does_not_know_the_first(place: Path) -> None:
     was_made = set()
     for number in kills(place, lambda: make(place)):
         if journal_path(place).exists():
-            with closing(opened(place)) as journal, pytest.raises(JournalError, match=journal.journal_id):
+            with closing(opened(place)) as journal, pytest.raises(JournalError, match=journal.head().journal_id):
                 make(place, "second.sqlite3")
             with pytest.raises(JournalMissing):
                 opened(place, "second.sqlite3")
@@ -156,7 +160,7 @@ def test_killed_while_it_takes_the_place_of_a_lost_one_it_can_be_made_again(plac
         make(place)
         with closing(opened(place)) as journal:
             open_sheet(journal)
-            lost.append(journal.journal_id)
+            lost.append(journal.head().journal_id)
         for file in journal_path(place).parent.iterdir():
             file.unlink()
         if not killed_at(number, prepared):
@@ -221,7 +225,7 @@ def test_a_journal_of_an_older_version_is_remembered_when_it_is_opened(place: Pa
         file.unlink()
     with closing(opened(place)) as journal:
         assert journal.notes == ()
-        assert [entry.journal_id for entry in entries(place)] == [journal.journal_id]
+        assert [entry.journal_id for entry in entries(place)] == [journal.head().journal_id]
     with pytest.raises(JournalError, match="has a journal already"):
         make(place, "second.sqlite3")
 

@@ -9,10 +9,10 @@ import pytest
 
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.codec import decode_batch, encode_batch
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import BatchRecord, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
 from tests.journal.test_journal_evidence import brought_up, of_version
+from tests.journal.tested_journal import Journal
 
 PLAN = "d" * 64
 OF_AN_EARLIER_VERSION = (
@@ -37,10 +37,9 @@ def opened(journal: Journal, batch: str, plan_sha256: str) -> BatchRecord:
 def test_the_batch_that_a_plan_opened_is_found_by_the_plan(journal: Journal) -> None:
     first, second = opened(journal, "b1", PLAN), opened(journal, "b2", "e" * 64)
     opened(journal, "b3", "")
-    assert journal.opened_by_plan(PLAN) == first
-    assert journal.opened_by_plan("e" * 64) == second
-    assert journal.opened_by_plan("f" * 64) is None
-    assert journal.opened_by_plan("") is None
+    assert journal.batches(plan_sha256=PLAN) == [first]
+    assert journal.batches(plan_sha256="e" * 64) == [second]
+    assert journal.batches(plan_sha256="f" * 64) == []
     assert journal.verify()["batches"] == 3
 
 
@@ -61,9 +60,9 @@ def test_batches_without_a_plan_are_as_many_as_there_are(journal: Journal) -> No
 
 def test_a_journal_says_which_one_it_is(place: Path) -> None:
     journal = open_at(place)
-    journal_id = journal.journal_id
+    journal_id = journal.head().journal_id
     reader = read_at(place)
-    assert (len(journal_id), reader.journal_id) == (32, journal_id)
+    assert (len(journal_id), reader.head().journal_id) == (32, journal_id)
     reader.close()
     journal.close()
 
@@ -102,8 +101,8 @@ def test_a_journal_of_version_3_is_brought_up_and_knows_its_batches(
     old.close()
     journal = brought_up(place, monkeypatch)
     assert journal.head() == head
-    assert journal.opened_by_plan(PLAN) is None
+    assert journal.batches(plan_sha256=PLAN) == []
     second = opened(journal, "b2", PLAN)
-    assert journal.opened_by_plan(PLAN) == second
+    assert journal.batches(plan_sha256=PLAN) == [second]
     assert journal.verify()["batches"] == 2
     journal.close()

@@ -9,7 +9,6 @@ import pytest
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
 from tests.journal.journal_rows import (
     OPERATION,
@@ -23,6 +22,7 @@ from tests.journal.journal_rows import (
     outcome_of,
     send,
 )
+from tests.journal.tested_journal import Journal
 
 
 def says_rejected(number: int, attempt: int, basis: Basis, minute: int = 3) -> Entry:
@@ -92,17 +92,18 @@ def test_a_statement_is_carried_out_with_its_settlements_or_not_at_all(journal: 
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     with pytest.raises(InternalError):
-        journal.settle([says_rejected(1, 7, Basis.PERSON)], carried_out=DONE)
+        journal.settle([says_rejected(1, 7, Basis.PERSON)], note=DONE)
 
 
 def test_which_statements_were_carried_out_for_a_batch_is_known(journal: Journal) -> None:
     open_sheet(journal)
-    assert list(journal.carried_out("b1")) == []
+    assert journal.messages(1).carried_out == []
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    journal.settle([says_rejected(1, 1, Basis.PERSON)], carried_out=DONE)
-    assert list(journal.carried_out("b1")) == [DONE]
-    assert list(journal.carried_out("b2")) == []
-    assert journal.evidence_counts() == {}
+    journal.settle([says_rejected(1, 1, Basis.PERSON)], note=DONE)
+    assert journal.messages(1).carried_out == [DONE]
+    open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
+    assert journal.messages(2).carried_out == []
+    assert journal.messages().counts == {}
     assert journal.verify()["evidence"] == 1
 
 
@@ -112,17 +113,17 @@ def test_a_crash_loses_settlements_and_their_statement_together(place: Path) -> 
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     facts = journal.head()
     with pytest.raises(InternalError):
-        journal.settle([says_rejected(1, 1, Basis.PERSON), says_rejected(2, 9, Basis.PERSON)], carried_out=DONE)
+        journal.settle([says_rejected(1, 1, Basis.PERSON), says_rejected(2, 9, Basis.PERSON)], note=DONE)
     journal.close()
     again = open_at(place)
-    assert (again.head(), list(again.carried_out("b1"))) == (facts, [])
+    assert (again.head(), again.messages(1).carried_out) == (facts, [])
     again.close()
 
 
 def test_verify_finds_that_a_carried_out_statement_was_changed(place: Path) -> None:
     journal = open_at(place)
     open_sheet(journal)
-    journal.settle([], carried_out=DONE)
+    journal.settle([], note=DONE)
     journal.close()
     with closing(apsw.Connection(str(journal_path(place)))) as connection:
         found = "SELECT sql FROM sqlite_schema WHERE name = 'evidence_is_never_changed'"
@@ -137,23 +138,23 @@ def test_verify_finds_that_a_carried_out_statement_was_changed(place: Path) -> N
 
 
 def test_the_newest_difference_of_clocks_is_kept(journal: Journal) -> None:
-    assert journal.clock_seen() is None
+    assert journal.head().clock is None
     for ahead_s in (0, 700):
-        journal.note_clock(ClockSeen(at(2), at(1), ahead_s), at=at(2))
-    assert journal.clock_seen() == ClockSeen(at(2), at(1), 700)
-    assert journal.evidence_counts() == {}
+        journal.settle([], note=ClockSeen(at(2), at(1), ahead_s))
+    assert journal.head().clock == ClockSeen(at(2), at(1), 700)
+    assert journal.messages().counts == {}
     assert journal.verify()["evidence"] == 2
 
 
 def test_the_times_of_a_journal_never_go_back(journal: Journal) -> None:
     open_sheet(journal, new=1, opened_at=at(5))
-    assert journal.newest_time() == at(5)
+    assert journal.head().newest_time == at(5)
     (due,) = all_due(journal, 1)
     journal.append([intent(due, at(2))])
     journal.append([outcome_of(due.number, 1, OutcomeKind.UNKNOWN, at(3))])
     (row,) = journal.rows(1)
-    assert (row.intended_at, row.updated_at, journal.newest_time()) == (at(5), at(5), at(5))
-    journal.note_clock(ClockSeen(at(7), at(7), 0), at=at(7))
-    assert journal.newest_time() == at(7)
+    assert (row.intended_at, row.updated_at, journal.head().newest_time) == (at(5), at(5), at(5))
+    journal.settle([], note=ClockSeen(at(7), at(7), 0))
+    assert journal.head().newest_time == at(7)
     assert open_sheet(journal, "b2", [new_instruction(9)], opened_at=at(1)).opened_at == at(5)
     journal.verify()

@@ -10,7 +10,6 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite.search import payments_in
 from paygw_batch.journal.values import Amendment, Known, NewInstruction
 from tests.journal.journal_rows import (
@@ -23,6 +22,7 @@ from tests.journal.journal_rows import (
     send,
 )
 from tests.journal.test_journal_evidence import brought_up, of_version
+from tests.journal.tested_journal import Journal
 
 
 def named(row: int, name: str, order_id: str | None = None, **more: str) -> NewInstruction:

@@ -149,8 +149,8 @@ def test_a_journal_that_was_moved_goes_on_and_says_so(place: Path) -> None:
     path.rename(moved)
     for _ in range(2):
         with closing(open_moved(moved, place)) as journal:
-            notes, journal_id = journal.notes, journal.journal_id
-            journal.interrupt(AT)
+            notes, journal_id = journal.notes, journal.head().journal_id
+            journal.conclude_dead(AT)
     assert notes == ()
     assert not witness_of(place).exists()
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_without_its_witness_a_journal_is_refused_until_a_person_adopts_it(place
     adopt_at(place)
     with closing(open_at(place)) as journal:
         assert journal.notes == ()
-        assert read_witness(witness_of(place)) == Seen(journal.journal_id, 1, journal.head().hash)
+        assert read_witness(witness_of(place)) == Seen(journal.head().journal_id, 1, journal.head().hash)
         journal.verify()
 
 
@@ -244,7 +244,7 @@ def test_a_witness_that_cannot_be_written_ends_all_writing(place: Path) -> None:
         with pytest.raises(JournalUnwritable):
             journal.append([intent(second)])
     with closing(open_at(place)) as journal:
-        assert journal.interrupt(AT) == 1
+        assert journal.conclude_dead(AT) == 1
 
 
 def torn(content: bytes, slot: int) -> bytes:

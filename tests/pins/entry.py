@@ -1,7 +1,8 @@
 """The few ways into the program that the pins take. When a module moves, its new name is written here alone."""
 
 from paygw_batch.cli.main import cli
-from paygw_batch.compose.parts import rules_of, validated_sheet
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.errors import PaygwError
 from paygw_batch.settings.configuration import load_settings
 

@@ -8,8 +8,8 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
 from paygw_batch.journal.values import ClockSeen
 from paygw_batch.run.quarantine_clock import DateWatch, ahead_sentence, behind_sentence, require_sound_clock
 from paygw_batch.run.resolve import needs_second_person
@@ -24,7 +24,7 @@ def reply(*dates: str) -> RawReply:
 
 def noted(ahead_s: int) -> SqliteJournal:
     journal = in_memory_journal()
-    journal.note_clock(ClockSeen(timestamp(NOW), timestamp(NOW), ahead_s), at=timestamp(NOW))
+    journal.settle([], note=ClockSeen(timestamp(NOW), timestamp(NOW), ahead_s))
     return journal
 
 
@@ -52,12 +52,12 @@ def test_what_a_reply_says_of_our_clock(came_back: RawReply | TransportFault, ah
 def test_the_difference_is_written_once_and_only_when_it_changes_by_more_than_a_minute() -> None:
     journal = in_memory_journal()
     DateWatch(lambda: NOW).note_in(journal)
-    assert journal.clock_seen() is None
+    assert journal.head().clock is None
     for seconds, kept in ((0, 0), (60, 0), (61, 61), (30, 61), (0, 0)):
         watch = DateWatch(lambda: NOW + seconds * SECOND)  # noqa: B023 - used at once
         watch.see(reply("Fri, 20 Nov 2026 10:00:00 GMT"))
         watch.note_in(journal)
-        seen = journal.clock_seen()
+        seen = journal.head().clock
         assert seen is not None
         assert seen.ahead_s == kept
     assert journal.verify()["evidence"] == 3

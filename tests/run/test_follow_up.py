@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -14,6 +15,7 @@ from paygw_batch.errors import JournalError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
 from paygw_batch.journal import decode_notification
+from paygw_batch.run import follow_up
 from paygw_batch.run.follow_up import MAX_ASKED, FollowUp, asked_about
 from paygw_batch.run.refresh import Clock, Politeness
 
@@ -71,7 +73,7 @@ class World:
     def __init__(self, *answers: EnquiryAnswer, concurrency: int = 1) -> None:
         self.now_s = 0.0
         self.candidates: Sequence[Candidate] = [candidate()]
-        self.errors: list[JournalError] = []
+        self.errors: list[Exception] = []
         self.asked: list[tuple[float, Expected]] = []
         self.kept: list[str] = []
         self.told: list[str] = []
@@ -186,6 +188,21 @@ def test_a_journal_that_cannot_be_read_is_told_and_looked_at_again() -> None:
     world.run(lambda: bool(world.kept), claim())
     assert len(world.told) == 1
     assert "It is damaged." in world.told[0]
+
+
+def test_an_error_that_nobody_expected_ends_nothing_and_quotes_nothing() -> None:
+    world = World(answer("approved"))
+    world.errors = [ValueError("Jane Wanjiku")]
+    world.run(lambda: bool(world.kept), claim())
+    assert world.told == ["The gateway cannot be asked about an unproven notification: unexpected error (ValueError)."]
+
+
+def test_more_orders_than_can_wait_are_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow_up, "MAX_WAITING", 1)
+    world = World(answer("approved"))
+    world.run(lambda: bool(world.kept), claim(), replace(claim(), order_id="PAY-2"))
+    assert len(world.asked) == 1
+    assert "Too many" in world.told[0]
 
 
 def test_a_row_in_flight_is_asked_about_when_its_outcome_is_known() -> None:

@@ -14,7 +14,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.gateway.enquiry import EnquiryAnswer, read_answer
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
+from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.values import BatchRecord, Entry, NewBatch, NewInstruction
 from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
 
@@ -96,7 +96,7 @@ class World:
 
     def kept(self) -> Mapping[str, int]:
         self.journal.verify()
-        return dict(self.journal.evidence_counts())
+        return dict(self.journal.messages().counts)
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN])
@@ -106,7 +106,7 @@ def test_rows_find_their_final_word_and_are_asked_after_no_more(kind: OutcomeKin
     done = world.run()
     assert world.states() == [State.PAID, State.REJECTED]
     assert (done.asked, done.stop_reason, done.interrupted) == (3, None, False)
-    assert world.journal.contradictions() == []
+    assert world.journal.messages().contradictions == []
 
 
 def test_the_rhythm_is_every_few_seconds_for_five_minutes_then_minutes_and_it_ends() -> None:
@@ -163,7 +163,7 @@ def test_not_found_is_evidence_for_a_person_kept_once_and_releases_nothing() -> 
     world.run(limit_s=60)
     assert world.states() == [State.IN_DOUBT]
     assert world.kept() == {"not_found": 1}
-    (waiting,) = world.journal.evidence_waiting(1)
+    (waiting,) = world.journal.messages(1).waiting
     assert (waiting.row, waiting.source.value) == (2, "enquiry")
     assert len(world.asked) > 3
 

@@ -9,17 +9,17 @@ import polars as pl
 import pytest
 
 from paygw_batch.clock import timestamp
+from paygw_batch.compose.actions.submit_sheet import preview
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, SheetRepeatsBatch
 from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import SqliteJournal, open_journal
 from paygw_batch.journal.port import JournalReader
-from paygw_batch.journal.sqlite.in_memory import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
-from paygw_batch.report.preview import preview
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check.validate import validate

@@ -26,7 +26,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError, SheetError
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from paygw_batch.sheet.write import marked_workbook, problem_list, workbook_copy
+from paygw_batch.sheet.write import marked_workbook, problem_list, rejects, workbook_copy
 from paygw_batch.sheet.write.rejects import Written, write_mendable
 from tests.sheet.sheet_values import GOOD, HEADER, codes
 
@@ -434,6 +434,67 @@ def test_between_other_formats_the_refused_rows_are_a_table(desk: Desk, source: 
     assert write_mendable(validated, path, ReadOptions(), desk.folder / target) == Written(is_workbook=False)
     again = read_sheet(desk.folder / target, ReadOptions())
     assert again.frame.height == (~validated.rows["valid"]).sum()
+
+
+BAD_CSV = f"""{HEADER},Note
+{GOOD},fine
+{GOOD.replace("A-1", "A-2").replace("1500.50", '"1,000.00"').replace("254712345678", "0722345")},=1+1
+{GOOD.replace("A-1", "A-3").replace("KES", "USD")},plain
+"""
+
+
+def rejected(desk: Desk, content: str = BAD_CSV) -> Path:
+    source, path = desk.folder / "bad.csv", desk.folder / "r.xlsx"
+    source.write_text(content)
+    validated = validate(read_sheet(source, ReadOptions()), desk.rules)
+    assert write_mendable(validated, source, ReadOptions(), path) == Written(is_workbook=False)
+    return path
+
+
+def test_the_refused_rows_of_a_csv_are_as_easy_to_mend_as_a_workbook(desk: Desk) -> None:
+    path = rejected(desk)
+    sheet, problems = openpyxl.load_workbook(path).worksheets
+    headings = [cell.value for cell in sheet[1]]
+    red = {cell.coordinate: cell for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == RED}
+    marked = {(headings[cell.column - 1], cell.row) for cell in red.values()}
+    assert marked >= {("amount", 2), ("account_number", 2), ("currency", 3)}
+    assert all(cell.comment is not None for cell in red.values())
+    assert {sheet.cell(3, column).number_format for column in range(2, len(headings) + 1)} == {"@"}
+    assert all(cell.data_type != "f" for row in sheet.iter_rows() for cell in row)
+    listed = [
+        (line[0].value, line[1].hyperlink.location, line[2].value)
+        for line in problems.iter_rows()
+        if line[1].hyperlink is not None
+    ]
+    at = f"'Refused rows'!{next(place for place in red if red[place].row == 3)}"
+    assert (4, at, "currency") in listed, "the row of the sender's sheet, and the cell of this workbook"
+    mend(
+        path,
+        {
+            place: {"amount": "1000", "currency": "KES"}.get(headings[red[place].column - 1], "254722345678")
+            for place in red
+            if headings[red[place].column - 1] != "phone"
+        }
+        | {place: "+254722345678" for place in red if headings[red[place].column - 1] == "phone"},
+    )
+    assert desk.codes(path) == []
+    assert read_sheet(path, ReadOptions()).frame["Note"].to_list() == ["=1+1", "plain"]
+
+
+def test_a_defect_of_a_whole_row_is_shown_at_its_country(desk: Desk) -> None:
+    path = rejected(desk, f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n{GOOD},one,field,too,many\n")
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    red = {cell.column_letter for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == RED}
+    assert not red & {"A", "B"}
+
+
+def test_very_many_refused_rows_are_a_table_without_marks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 10)
+    source, path = desk.folder / "bad.csv", desk.folder / "r.xlsx"
+    source.write_text(BAD_CSV)
+    written = write_mendable(validate(read_sheet(source, ReadOptions()), desk.rules), source, ReadOptions(), path)
+    assert written.notes == ("r.xlsx has no marks: it has more than 10 cells.",)
+    assert read_sheet(path, ReadOptions()).frame.height == 2
 
 
 # No T: a row for TZ needs columns that this sheet has not.

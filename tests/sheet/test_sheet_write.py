@@ -17,7 +17,8 @@ from paygw_batch.files import check_writable
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.formulas import guarded, unguarded
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from paygw_batch.sheet.write.table import check_format, rejects, write_frame, write_rejects
+from paygw_batch.sheet.write.file_ending import table_ending
+from paygw_batch.sheet.write.table import rejects, write_frame, write_rejects
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 FRAME = pl.DataFrame(
@@ -133,7 +134,7 @@ def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(
     (tmp_path / "folder.csv").mkdir()
 
     def check(path: Path) -> None:
-        check_format(path)
+        table_ending(path)
         check_writable(path)
 
     with pytest.raises(OutputError, match=sentence):

@@ -107,13 +107,14 @@ class Approvals:
         if sheet not in self._files:
             raise ApprovalError("There is no plan.", hint="Make one.")
         document = PlanDocument.model_validate_json(self._files[sheet])
-        return check_plan(document, content, self.policy, now, used=journal.opened_by_plan(document.digest()))
+        opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
+        return check_plan(document, content, self.policy, now, used=opened)
 
     def _content(self, plan: Plan, journal: JournalReader) -> Content:
         return content_of(
             plan,
             endpoint=ENDPOINT.name,
-            journal_id=journal.journal_id,
+            journal_id=journal.head().journal_id,
             operation=self._world.operation,
             minor_units=MINOR_UNITS,
         )

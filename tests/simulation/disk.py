@@ -20,8 +20,8 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.witness import Seen
 from paygw_batch.journal.opening import open as opened
 from paygw_batch.journal.opening.examine import look_at
+from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
-from paygw_batch.journal.sqlite.in_memory import database_of
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord

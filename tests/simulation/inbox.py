@@ -9,10 +9,9 @@ from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import InboxEnd
-from paygw_batch.run.take_in import NotificationReader
 from tests.simulation.judge import row_of
 from tests.simulation.words import MEANS, WORDS
 
@@ -37,7 +36,7 @@ class SimulatedInbox:
         self._world = world
         self._journal_path: Path | None = None
         self._inbox: Inbox | None = None
-        self._intake: NotificationReader | None = None
+        self._reader: InboxReader | None = None
         self.heard: list[Notified] = []
 
     def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
@@ -47,7 +46,8 @@ class SimulatedInbox:
             self._inbox = self._world.undo.enter_context(
                 closing(Inbox(inbox_path(path), taken=InboxEnd(), now=self._world.at()))
             )
-            self._intake = NotificationReader(path, WORDS, self._world.now)
+            self._reader = InboxReader(inbox_path(path))
+            self._world.undo.callback(self._reader.close)
         claim = Claim(order_id, amount, "KES", word, None, Proof.PROVEN)
         notice = Notification(self._world.at(), "POST", "application/json", "", b"{}", 2, "", claim)
         self._inbox.append([encode_notification(notice)])
@@ -79,13 +79,14 @@ class SimulatedInbox:
 
     def take_in(self, journal: SqliteJournal) -> None:
         """Take in what waits, as a run does when it opens the journal and every two seconds."""
-        if self._intake is None:
+        if self._reader is None:
             return
+        journal._inbox = self._reader
         judge = self._world.judge
-        before = journal.inbox_end()[0]
+        before = journal.head().inbox[0]
         for one in self.heard[before:]:  # what is in the inbox may be shown, whenever it gets into the journal
             judge.tell(row_of(one.order_id), MEANS[one.word])
-        self._intake.take(journal)
-        for one in self.heard[before : journal.inbox_end()[0]]:
+        journal.take_in_waiting(WORDS, at=self._world.at())
+        for one in self.heard[before : journal.head().inbox[0]]:
             if one.is_about_ready and one is self.heard[-1]:
                 judge.held.add(row_of(one.order_id))

@@ -81,7 +81,7 @@ async def come_early(process: Process) -> int:
 
 def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, everything: bool) -> None:
     """Say what became of rows that are in doubt, accepted or held: the truth, as far as a day shows it."""
-    holds = journal.holds(record.number)
+    holds = journal.messages(record.number).holds
     words = []
     for row in journal.rows(record.number):
         is_asked = row.state in UNSETTLED or row.row in holds

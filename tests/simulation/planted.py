@@ -12,13 +12,14 @@ from decimal import Decimal
 from typing import Any
 
 from paygw_batch.clock import timestamp
-from paygw_batch.compose import send
+from paygw_batch.compose.actions import send
 from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.opening import open as opened
 from paygw_batch.journal.sqlite import messages, writer
 from paygw_batch.journal.sqlite.inbox import InboxReader
@@ -27,8 +28,8 @@ from paygw_batch.journal.values import (
     Due,
     Entry,
     InboxEnd,
-    InboxEntry,
     Known,
+    MoveResult,
     NewInstruction,
     RowStanding,
     UsedSpelling,
@@ -65,7 +66,7 @@ def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], Non
 class IntentsLate(SqliteJournal):
     """Keeps intents back until their outcome is there."""
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         back = self.__dict__.setdefault("_back", {})
         for entry in entries:
             if isinstance(entry.fact, Intended):
@@ -74,13 +75,13 @@ class IntentsLate(SqliteJournal):
         intents = [back.pop(entry.instruction) for entry in now if entry.instruction in back]
         if now:
             super().append([*intents, *now])
-        return [True] * len(entries)
+        return [MoveResult.MOVED] * len(entries)
 
 
 class SendsInFlightAgain(SqliteJournal):
     """Takes what was in flight at a crash for unsent."""
 
-    def interrupt(self, at: str) -> int:
+    def conclude_dead(self, at: str) -> int:
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight'")
         self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in found])
         return len(found)
@@ -89,8 +90,8 @@ class SendsInFlightAgain(SqliteJournal):
 class InterruptsTheFirst(SqliteJournal):
     """Puts one row in doubt after a crash, and takes the others for unsent."""
 
-    def interrupt(self, at: str) -> int:
-        count = super().interrupt(at)
+    def conclude_dead(self, at: str) -> int:
+        count = super().conclude_dead(at)
         if count > 1:
             self._run(
                 """UPDATE standing SET state = 'ready' WHERE state = 'in_doubt' AND error_code = 'interrupted'
@@ -118,11 +119,11 @@ class Overwrites(SqliteJournal):
 class WritesOn(SqliteJournal):
     """Swallows the failure of a write and goes on."""
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         try:
             return super().append(entries)
         except JournalUnwritable:
-            return [True] * len(entries)
+            return [MoveResult.MOVED] * len(entries)
 
 
 class SkipsARow(SqliteJournal):
@@ -190,7 +191,7 @@ class ForgetsWhereItWas(SqliteJournal):
     def _give_up(self, reason: str) -> JournalUnwritable:
         return JournalUnwritable(reason)
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         try:
             return super().append(entries)
         except JournalUnwritable:

@@ -20,9 +20,9 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.port import EngineJournal
+from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, Entry
+from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
 from paygw_batch.run import quarantine_clock
 from paygw_batch.run.approval import NOT_ASKED_FOR
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch
@@ -59,10 +59,6 @@ class SlowAway:
             await self._a_while()
             return result
 
-    async def append(self, journal: EngineJournal, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable."""
-        return await self.journal(lambda: journal.append(entries))
-
     async def prepare(self, attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         """Prepare requests as this world does."""
         await self._a_while()
@@ -72,6 +68,21 @@ class SlowAway:
         rng = self._process.world.rng
         if rng.random() < 0.3:
             await asyncio.sleep(rng.random() * 0.05)
+
+
+class SlowEngineJournal(SqliteEngineJournal):
+    """The journal as an engine of this world has it."""
+
+    def __init__(self, journal: SqliteJournal, away: SlowAway) -> None:
+        super().__init__(journal)
+        self._away = away
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable."""
+        return await self._called(lambda: self._journal.append(entries))
+
+    async def _called(self, call: Callable[[], T]) -> T:
+        return await self._away.journal(call)
 
 
 def prepare(attempt: Attempt) -> PreparedRequest:
@@ -165,7 +176,7 @@ async def hold(process: Process) -> SqliteJournal:
     journal = world.disk.open(process)
     world.look_at_opened()
     away = world.away_of(process)
-    await away.journal(partial(journal.interrupt, world.at()))
+    await away.journal(partial(journal.conclude_dead, world.at()))
     await away.journal(lambda: world.inbox.take_in(journal))
     return journal
 
@@ -209,7 +220,7 @@ async def resume(process: Process, batch: str) -> int:
 async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
     """Send what is due in a batch, and show a person how that ended."""
     world, away = process.world, process.world.away_of(process)
-    if journal.due_counts(record.number) and quarantine_clock.behind_sentence(
+    if journal.tallies(record.number, kind=TallyKind.DUE) and quarantine_clock.behind_sentence(
         journal, world.now(), at_most_s=AHEAD_AT_MOST_S
     ):
         return 6
@@ -220,13 +231,12 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         return world.classify(came_back, expected)
 
     process.engine = engine = world.engine_type(
-        journal=journal,
+        journal=SlowEngineJournal(journal, away),
         gateway=world.gateway_type(process),
         prepare=away.prepare,
         judge=judge,
         pace=process.pace,
         world=World(now=world.now, nonce=world.nonce, chance=world.rng.random),
-        away=away,
         progress=Silent(),
     )
     hearing = asyncio.ensure_future(_hear(process, journal))

@@ -16,7 +16,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from paygw_batch.clock import timestamp
-from paygw_batch.compose.send import standings
+from paygw_batch.compose.actions.send import standings
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack

@@ -1,23 +1,16 @@
 """`paygw-batch approve`: look at a plan or a settlement order, and approve it with a key that is not its maker's."""
 
-import time
 from pathlib import Path
 
 import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, plan_page_option, settings_of
-from paygw_batch.cli.screen.approval_plan import (
-    document_told,
-    own_key,
-    required_policy,
-    show_content,
-    show_signatures,
-    write_plan_page,
-)
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.approvals import required_policy
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import utc_now
 from paygw_batch.errors import UsageError
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument
@@ -43,7 +36,6 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
 
     The approval is written into its file.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
@@ -65,7 +57,7 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
     if report is not None and isinstance(found, PlanDocument):
         write_plan_page(found, policy, report)
         message += f" The page is in {report}."
-    screen.finish(_summary(found, policy, message, time.monotonic() - started_s))
+    screen.finish(_summary(found, policy, message))
 
 
 def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
@@ -73,7 +65,7 @@ def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
     return f"The {found.noun} has {valid} of {policy.needed} {'approval' if policy.needed == 1 else 'approvals'}."
 
 
-def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str, seconds: float) -> Summary:
+def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
     is_plan = isinstance(found, PlanDocument)
     return Summary(
         ExitCode.DONE,
@@ -82,6 +74,5 @@ def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str, second
         sheet=found.content.sheet,
         rows=found.content.rows if is_plan else len(found.content.rows),
         totals={currency: {"ready": amount} for currency, amount in found.content.totals.items()} if is_plan else {},
-        seconds=seconds,
         further=document_told(found, policy),
     )

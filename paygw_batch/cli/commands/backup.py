@@ -7,8 +7,8 @@ import click
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import journal_to_read
 from paygw_batch.report.summary import ExitCode, Summary
 
 

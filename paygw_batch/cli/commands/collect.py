@@ -5,11 +5,12 @@ from typing import Any
 import click
 
 from paygw_batch.cli.commands.submit import run_sheet, sheet_options
+from paygw_batch.cli.help_texts import SheetCommand
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.compose.parts import PAYIN
+from paygw_batch.core.batch import PAYIN
 
 
-@click.command("collect", short_help="Collect from the customers on a sheet.")
+@click.command("collect", cls=SheetCommand, short_help="Collect from the customers on a sheet.")
 @sheet_options
 @click.pass_obj
 def command(invocation: Invocation, /, **asked: Any) -> None:

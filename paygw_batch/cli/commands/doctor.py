@@ -12,17 +12,20 @@ from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_s
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import timestamp
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.approvals import policy_of
-from paygw_batch.compose.gateway import GatewayAccess, Signing, gateway_of, signer_key, signing_of
+from paygw_batch.compose.gateway import GatewayAccess, gateway_of
+from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
-from paygw_batch.compose.parts import PAYIN, PAYOUT, as_answered, journal_to_read, operation_of, rules_of, utc_now
+from paygw_batch.compose.operations import as_answered, filled_in, operation_of, rules_of
+from paygw_batch.compose.signing import Signing, signer_key, signing_of
+from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.gateway.http.httpx_transport import GatewayClient
 from paygw_batch.gateway.message import TransportFault
-from paygw_batch.report.preview import filled_in
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.settings.configuration import Settings, unknown_variables
@@ -31,7 +34,7 @@ from paygw_batch.sheet.read.profiles import known_headings
 
 
 class Health(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     GOOD = "ok"
     WARNING = "look"
@@ -40,7 +43,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One thing that was looked at. `code` is what a bad one makes the program end with."""
+    """One check and its result. `code` is the exit code of the program when it went wrong."""
 
     what: str
     health: Health
@@ -48,7 +51,7 @@ class HealthCheck:
     code: ExitCode = ExitCode.USAGE
 
 
-@click.command("doctor", short_help="HealthCheck that everything is in place.")
+@click.command("doctor", short_help="Check that everything is in place.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and reachability, and show a sample signature. No payout is sent."""
@@ -249,12 +252,12 @@ def _gateway(settings: Settings, usable: Sequence[Rules], screen: Screen) -> Ite
 
 
 async def _probe(connection: GatewayAccess) -> TransportFault | None:
-    async with connection.transport:
-        return await connection.transport.probe()
+    async with GatewayClient(connection.transport) as client:
+        return await client.unreachable()
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
-    """Show what an invented row would be signed over: what an integrator compares with the gateway's own."""
+    """Show how an invented row would be signed. An integrator compares it with the gateway's own base string."""
     instruction = _invented(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S

@@ -10,8 +10,10 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.find_payments import MOST_FOUND, payment_search
+from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import PAYIN, PAYOUT, journal_to_read, rules_of
+from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.countries.payees import payee_of

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from paygw_batch.cli.completions import complete_countries
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.first_setup import EXAMPLE_SHEET, FirstSetup, SetupPlaces, set_up_endpoint, set_up_sandbox
-from paygw_batch.compose.parts import PAYOUT
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.choice import country_named
 from paygw_batch.countries.load import load_rules
 from paygw_batch.errors import UsageError
@@ -40,7 +41,14 @@ _PASSPHRASE = "A file with a passphrase for the new key (Enter: none)"  # noqa: 
 @click.option("--endpoint-id", metavar="ID", help="Issued by the gateway.")
 @click.option("--consumer-key", metavar="TEXT", help="The merchant's login at the gateway.")
 @click.option("--server-callback-url", metavar="URL", help="Where the gateway sends notifications.")
-@click.option("--country", "countries", multiple=True, metavar="XX[=PURPOSE]", help="A country to pay in. Repeatable.")
+@click.option(
+    "--country",
+    "countries",
+    multiple=True,
+    metavar="XX[=PURPOSE]",
+    shell_complete=complete_countries,
+    help="A country to pay in. Repeatable.",
+)
 @click.option(
     "--signature-profile", type=click.Choice(["json-params", "raw-body"]), help="What is signed, where that is known."
 )

@@ -8,9 +8,10 @@ import click
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import timestamp
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.compose.journal import adoption, make_journal
+from paygw_batch.compose.operations import require_endpoint
 from paygw_batch.compose.operator import person
-from paygw_batch.compose.parts import adoption, make_journal, require_endpoint, utc_now
 from paygw_batch.errors import JournalError, JournalNotAdopted, UsageError
 from paygw_batch.journal import Adoption
 from paygw_batch.report.summary import ExitCode, Summary
@@ -107,7 +108,7 @@ def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, obje
 
 
 def _confirm(*, yes: bool) -> None:
-    """Have a person say it: at a terminal by an answer, otherwise by --yes."""
+    """Ask a person to confirm: at a terminal by an answer, otherwise by --yes."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -14,11 +14,12 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
-from paygw_batch.clock import timestamp
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.gateway import GatewayAccess, gateway_of
+from paygw_batch.compose.journal import journal_to_read, open_to_write
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
-from paygw_batch.compose.parts import PAYOUT, intake_of, journal_to_read, open_to_write, rules_of, utc_now
-from paygw_batch.compose.refresh_run import following_up
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
@@ -28,13 +29,14 @@ from paygw_batch.listener.keeper import Keeper
 from paygw_batch.listener.listener_app import Limits, ListenerApp
 from paygw_batch.listener.listener_server import LOOPBACK, serve
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.take_in import AT_ONCE, NotificationReader
 from paygw_batch.settings.configuration import Settings
 
 TAKE_IN_EVERY_S = 1.0
 """How often the listener looks whether the journal is free to take in what waits."""
+AT_ONCE = 200
+"""About how many notifications it takes in before it lets go of the journal."""
 AFTER_TROUBLE_S = 30.0
-"""How long it leaves a journal alone that could not be used."""
+"""How long the listener waits before it tries a journal again that could not be used."""
 
 
 @click.command("listen", short_help="Receive notifications.")
@@ -45,7 +47,6 @@ def command(invocation: Invocation, *, port: int | None) -> None:
 
     A proxy in front of it speaks TLS. Each notification is kept before it is answered.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation, {("notifications", "port"): port})
     path = listener_path(settings, os.environ)
@@ -75,6 +76,8 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         async def receive() -> None:
             async with AsyncExitStack() as stack:
                 if connection is not None:
+                    from paygw_batch.compose.actions.refresh_run import following_up  # noqa: PLC0415 (httpx)
+
                     asking = following_up(settings, connection, keeper.keep, lambda said: screen.notes([said]))
                     app.follow_up = (await stack.enter_async_context(asking)).doubt
                 at_intervals = asyncio.create_task(taking.at_intervals())
@@ -92,7 +95,6 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         Summary(
             ExitCode.DONE,
             f"The listener has stopped: {app.counts['kept']:,} notifications were kept.",
-            seconds=time.monotonic() - started_s,
             further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
         )
     )
@@ -131,7 +133,7 @@ def _open_inbox(settings: Settings) -> Inbox:
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = journal.inbox_end()
+            taken = journal.head().inbox
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
@@ -143,7 +145,6 @@ class _Taking:
         self._settings = settings
         self._inbox = inbox
         self._screen = screen
-        self._intake: NotificationReader = intake_of(settings)
         self._taken = -1
         self._told = ""
 
@@ -172,9 +173,10 @@ class _Taking:
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
-                journal.interrupt(timestamp(utc_now()))
-                self.findings += self._intake.take(journal, at_most=AT_ONCE)
-                self._taken, _ = journal.inbox_end()
+                journal.conclude_dead(timestamp(utc_now()))
+                now = timestamp(utc_now())
+                self.findings += journal.take_in_waiting(self._settings.words(), at=now, at_most=AT_ONCE)
+                self._taken, _ = journal.head().inbox
         except JournalHeld:
             return True
         except JournalError as error:

@@ -1,13 +1,10 @@
 """`paygw-batch plan`: write down exactly what a sheet would pay, signed by its maker, for others to approve."""
 
-import time
-from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import click
-import polars as pl
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import (
@@ -21,36 +18,22 @@ from paygw_batch.cli.options import (
     strict_option,
     worksheet_option,
 )
-from paygw_batch.cli.runs.submit_sheet import known_sentence, may_repeat, refused, repeat_refused, show_findings
-from paygw_batch.cli.screen.approval_plan import (
-    document_told,
-    known_maker,
-    own_key,
-    required_policy,
-    show_content,
-    show_signatures,
-    write_plan_page,
-)
+from paygw_batch.cli.runs.sheet_results import refused_summary, show_known, show_planned
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_findings
+from paygw_batch.compose.actions.plan_document import prepare_plan
+from paygw_batch.compose.actions.submit_sheet import RefusedSheet, Submission, Surface
+from paygw_batch.compose.approvals import known_maker, required_policy
+from paygw_batch.compose.journal import journal_to_name
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import (
-    find_batch,
-    journal_to_name,
-    minor_units_of,
-    rules_of,
-    utc_now,
-    validated_sheet,
-)
-from paygw_batch.compose.planning import planned_submission
-from paygw_batch.errors import SheetRepeatsBatch, UsageError
-from paygw_batch.journal import JournalReader
-from paygw_batch.report.changes import Change, changes
+from paygw_batch.compose.sheet import validated_sheet
+from paygw_batch.errors import UsageError
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.approval import PlanDocument, PlanFinding, content_of, make_plan, needs_approval
+from paygw_batch.run.approval import PlanDocument, needs_approval
 from paygw_batch.run.signed_document import ApprovalPolicy, write_document
 from paygw_batch.run.submit import Plan
-from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.instructions.pages import from_pages
 
 
 @click.command("plan", short_help="Prepare a sheet for approval.")
@@ -90,7 +73,6 @@ def command(
     force: bool,
 ) -> None:
     """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     _require_json(out)
     settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
@@ -104,33 +86,30 @@ def command(
     maker = own_key(key)
     known_maker(maker, policy, "No plan was made.")
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
+    asked = Submission(validated, sheet, out, "", skip_invalid, amend, strict, repeats_meant)
     with journal_to_name(settings, "plan") as journal:
-        planned = planned_submission(settings, validated, journal, operation=operation, amend=amend, strict=strict)
-        if planned.validated.defects.height and not skip_invalid:
-            show_findings(screen, planned)
-            screen.finish(refused(planned, journal, strict=strict))
-        screen.findings("Defects", planned.validated.defects)
-        if not may_repeat(planned, screen, is_meant=repeats_meant):
-            screen.finish(repeat_refused(planned, journal))
-        findings = _findings(planned, journal, against, settings, minor_units := minor_units_of(rules))
-        content = content_of(
-            planned,
-            endpoint=settings.endpoint(),
-            journal_id=journal.journal_id,
-            operation=operation,
-            minor_units=minor_units,
-        )
-    document = make_plan(content, findings, maker, utc_now(), repeats_meant=planned.repeated_batch)
+        surface = Surface(partial(_show, screen, skip_invalid=skip_invalid), screen.say, screen.confirm)
+        prepared = prepare_plan(asked, settings, rules, journal, surface, maker, against=against)
+    if isinstance(prepared, RefusedSheet):
+        screen.finish(refused_summary(prepared, strict=strict))
+    plan, document = prepared.plan, prepared.document
     write_document(document, out)
     show_content(screen, document, policy)
-    if planned.known_rows:
-        screen.say(known_sentence(planned.known_rows))
+    show_known(screen, plan)
     show_signatures(screen, document, policy)
     if report is not None:
         write_plan_page(document, policy, report)
     message = _message(document, policy, out, report)
-    summary = _summary(document, planned, message, time.monotonic() - started_s)
+    summary = _summary(document, plan, message)
     screen.finish(replace(summary, further=document_told(document, policy)))
+
+
+def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
+    """Show the defects of a sheet, and of one that they refuse everything else too: a document has its warnings."""
+    if skip_invalid:
+        show_findings(screen, "Defects", plan.validated.defects)
+    elif plan.validated.defects.height:
+        show_planned(screen, plan)
 
 
 def _require_json(out: Path) -> None:
@@ -149,16 +128,7 @@ def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: 
     return f"The plan is in {out}. {page}{asks}"
 
 
-def _findings(
-    planned: Plan, journal: JournalReader, against: str | None, settings: Settings, minor_units: Mapping[str, int]
-) -> list[PlanFinding]:
-    """Return what an approver should know: a repeated batch, which the maker had to answer for, comes first."""
-    share = Decimal(str(settings.approval.changed_share))
-    found = [*_changes(planned, journal, against, share, minor_units), *_warnings(planned)]
-    return sorted(found, key=lambda one: one.code != SheetRepeatsBatch.code)
-
-
-def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float) -> Summary:
+def _summary(document: PlanDocument, plan: Plan, message: str) -> Summary:
     content = document.content
     return Summary(
         ExitCode.DONE,
@@ -167,63 +137,6 @@ def _summary(document: PlanDocument, planned: Plan, message: str, seconds: float
         sheet=content.sheet,
         rows=content.rows,
         totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
-        defects=planned.validated.defects["row"].n_unique(),
-        known=planned.known_rows,
-        seconds=seconds,
-    )
-
-
-def _warnings(planned: Plan) -> list[PlanFinding]:
-    """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
-    payees = planned.validated.rows.select(
-        "row", *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency"))
-    )
-    lines = planned.warnings.join(payees, on="row", how="left", maintain_order="left")
-    return [
-        PlanFinding(
-            row=row,
-            code=code,
-            message=f"Row {row}: {message}" if row else message,
-            name=name or "",
-            amount=amount or "",
-            currency=currency or "",
-        )
-        for row, code, message, name, amount, currency in lines.select(
-            pl.col("row").cast(pl.Int64), "code", "message", "account_name", "amount", "currency"
-        ).iter_rows()
-    ]
-
-
-def _changes(
-    planned: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
-) -> list[PlanFinding]:
-    """Return what differs from the run before: the batch that is named, or the newest that is not this sheet's own."""
-    validated = planned.validated
-    same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
-    others = [record for record in same if record.batch != validated.batch]
-    if against is not None:
-        others = [find_batch(journal, against)]
-        if others[0].operation != validated.sheet.operation:
-            raise UsageError(f"--against {against}: one of the two runs pays people, and the other collects.")
-    if not others:
-        return [PlanFinding(row=0, code="payee.first_run", message="There is no run before this one to compare with.")]
-    before = others[-1]
-    found = changes(validated.rows, from_pages(journal.pages(before.number)), share=share, minor_units=minor_units)
-    compared = PlanFinding(
-        row=0,
-        code="payee.compared",
-        message=f"Compared with batch {before.batch} ({before.sheet_name}, {before.opened_at[:10]}).",
-    )
-    return [compared, *(_finding(one) for one in found)]
-
-
-def _finding(one: Change) -> PlanFinding:
-    return PlanFinding(
-        row=one.row,
-        code=one.code,
-        message=one.message,
-        name=one.name,
-        amount=one.amount,
-        currency=one.currency,
-        before=one.before,
+        defects=plan.validated.defects["row"].n_unique(),
+        known=plan.known_rows,
     )

@@ -1,29 +1,28 @@
 """`paygw-batch reconcile`: write the reconciliation file again."""
 
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.runs.send_batch import reconcile
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.journal import find_batch, journal_to_read
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import find_batch, journal_to_read, rules_of
 from paygw_batch.engine.engine import RunEnd
 
 
 @click.command("reconcile", short_help="Write the reconciliation again.")
-@click.argument("batch")
+@click.argument("batch", shell_complete=complete_batches)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file (.csv, .parquet or .xlsx).")
 @click.option("--report", type=click.Path(path_type=Path), help="Also an HTML page to look at.")
 @force_option
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str, out: Path, report: Path | None, force: bool) -> None:
     """Write the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path) again."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard = guard_of(invocation, settings, force=force)
@@ -35,4 +34,4 @@ def command(invocation: Invocation, *, batch: str, out: Path, report: Path | Non
         end, rules = RunEnd(0, None, interrupted=False), rules_of(settings, record.operation)
         quarantine_h = settings.submission.quarantine_h
         summary = reconcile(journal, record, rules, out, screen, end=end, report=report, quarantine_h=quarantine_h)
-    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+    screen.finish(summary)

@@ -1,31 +1,26 @@
 """`paygw-batch refresh`: ask the gateway what became of the rows that are accepted or in doubt."""
 
 import asyncio
-import os
 import signal
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import force_option, guard_of, settings_of, wait_option
-from paygw_batch.cli.runs.run_report import reported
-from paygw_batch.cli.runs.send_batch import checked_out, reconcile
+from paygw_batch.cli.options import force_option, settings_of, wait_option
+from paygw_batch.cli.runs.send_batch import continued, reconcile
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
-from paygw_batch.compose.gateway import gateway_of, signer_key
-from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import find_batch, require_gateway, rules_of, run_journal
-from paygw_batch.compose.refresh_run import refresh, require_enquiry
-from paygw_batch.compose.send import Task
+from paygw_batch.compose.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.report.summary import Summary
 from paygw_batch.run.refresh import Refresh, Refreshed
 
 
 @click.command("refresh", short_help="Ask what became of rows.")
-@click.argument("batch")
+@click.argument("batch", shell_complete=complete_batches)
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
 @force_option
@@ -38,26 +33,17 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool,
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_enquiry(settings)
-    guard = guard_of(invocation, settings, force=force)
-    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), reporting=True)
-    require_gateway(settings)
-    with reported(settings, "refresh", screen) as report:
-        signer_key(settings, os.environ)
-        with run_journal(settings, "refresh", screen.say, wait=wait) as journal:
-            record = find_batch(journal, batch)
-            rules = rules_of(settings, record.operation)
-            out = checked_out(guard, out, record)
-            with gateway_of(settings, rules, os.environ) as connection:
-                task = Task(settings, rules, connection, journal, record)
-                try:
-                    done = refresh(task, screen.say, lambda one: _drain_on_signals(one, screen))
-                finally:
-                    interruption.heed_again()
-            end, quarantine_h = RunEnd(0, None, interrupted=done.interrupted), settings.submission.quarantine_h
-            report.summary = _told(
-                reconcile(journal, record, rules, out, screen, end=end, quarantine_h=quarantine_h), done
-            )
-    screen.finish(report.summary)
+    with continued(invocation, settings, "refresh", screen, batch, out, wait=wait, force=force) as run:
+        try:
+            done = refresh(run.task, screen.say, lambda one: _drain_on_signals(one, screen))
+        finally:
+            interruption.heed_again()
+        end = RunEnd(0, None, interrupted=done.interrupted)
+        quarantine_h = settings.submission.quarantine_h
+        task = run.task
+        summary = reconcile(task.journal, task.batch, task.rules, run.out, screen, end=end, quarantine_h=quarantine_h)
+        run.report.summary = _told(summary, done)
+    screen.finish(run.report.summary)
 
 
 def _told(summary: Summary, done: Refreshed) -> Summary:
@@ -74,7 +60,7 @@ def _told(summary: Summary, done: Refreshed) -> Summary:
 
 
 def _drain_on_signals(one: Refresh, screen: Screen) -> None:
-    """At a signal nothing new is asked; what was asked is waited for."""
+    """At a signal, send no new enquiry; wait for those under way."""
 
     def heed() -> None:
         screen.say("Stopping: nothing new is asked; enquiries under way are waited for.")

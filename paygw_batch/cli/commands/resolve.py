@@ -1,52 +1,63 @@
 """`paygw-batch resolve`: a person settles rows in doubt, one by one or by a statement of the gateway's."""
 
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
-from paygw_batch.cli.runs.settle_by_order import (
-    OrderFile,
-    carry_out_order,
-    needs_order_sentence,
-    order_file,
-    refuse_alone,
-    write_order,
-)
-from paygw_batch.cli.screen.batch_states import batch_summary
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import timestamp
-from paygw_batch.compose.approvals import needs_order
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.settle_rows import (
+    AskedStatement,
+    OrderNeeded,
+    as_of_time,
+    carry_out_order,
+    carry_out_statement,
+    compare_statement,
+    needs_order_sentence,
+    prepare_order,
+    settle_by_word,
+)
+from paygw_batch.compose.approvals import needs_order, required_policy
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.parts import find_batch, journal_to_read, run_journal, utc_now
-from paygw_batch.core.evidence import HOLDING
+from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
+from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary, worst
-from paygw_batch.run.match_statement import Matched, StatementReader
-from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, clock_sentences, require_sound_clock
-from paygw_batch.run.resolve import Settlement, check_settlements, settle
+from paygw_batch.run.match_statement import Matched
+from paygw_batch.run.quarantine_clock import clock_sentences
+from paygw_batch.run.resolve import Settlement
+from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import Statement, read_statement
-from paygw_batch.statement.stated_time import WRITTEN, TimeSpan, read_time
-
-Units = Mapping[str, int]
-"""How many decimals each currency has."""
 
 SHOWN_LINES = 20
 """How many lines of a kind are listed on a screen."""
 
 
+@dataclass(frozen=True, slots=True)
+class _OrderFile:
+    """Where an order is to be written, and the key of its maker."""
+
+    out: Path
+    key: Path
+
+
 @click.command("resolve", short_help="Settle rows in doubt.")
-@click.argument("batch", required=False)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="The row of the sheet. Repeatable.")
 @click.option("--as", "resolution", type=click.Choice([one.value for one in Resolution]), help="What became of it.")
 @click.option("--evidence", metavar="TEXT", help="How you know: who said so, when, under which ticket.")
@@ -85,18 +96,15 @@ def command(
     against the journal, and nothing changes. With --out, either is written as an order, which another person approves
     and --order carries out.
     """
-    started_s = time.monotonic()
     screen = Screen(invocation)
     who = person(by)
     words = None if evidence is None else in_words(evidence, "--evidence")
     settings = settings_of(invocation)
-    to_order = order_file(guard_of(invocation, settings), out, key, file)
+    to_order = _order_file(guard_of(invocation, settings), out, key, file)
     if order is not None:
         if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
             raise UsageError("--order speaks for itself: it goes with BATCH, --by and --wait alone.")
-        summary, settled, by_whom = carry_out_order(settings, screen, order, batch, who, wait=wait)
-        screen.say(_settled_sentence(settled, by_whom))
-        summary = replace(summary, further={"resolved": len(settled)})
+        summary = _by_order(settings, screen, order, batch, who, wait=wait)
     elif batch is None:
         raise UsageError("Name the BATCH, or give an --order.")
     elif file is not None:
@@ -104,172 +112,123 @@ def command(
             raise UsageError("--from speaks for itself: leave --row and --as out.")
         if yes and to_order:
             raise UsageError("--yes settles and --out does not: say one of them.")
-        given = _Given(file, words, who, _as_of(as_of), yes, matching_only, again, to_order)
-        summary = _by_statement(settings, screen, batch, given, wait=wait)
+        true_at = None if as_of is None else as_of_time(as_of)
+        statement = read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page)
+        asked = AskedStatement(statement, who, words, true_at, matching_only, again)
+        summary = (
+            _by_statement(settings, screen, batch, asked, file, wait=wait)
+            if yes
+            else _previewed(settings, screen, batch, asked, to_order)
+        )
     elif yes or matching_only or as_of or again:
         raise UsageError("--yes, --matching-only, --as-of and --again belong to --from FILE.")
     elif not rows or resolution is None or words is None:
         raise UsageError("Say --row, --as and --evidence, or give a statement with --from FILE.")
     else:
         settlements = [Settlement(row, Resolution(resolution), words) for row in sorted(set(rows))]
-        if to_order:
-            with journal_to_read(settings) as journal:
-                summary = write_order(settings, screen, journal, find_batch(journal, batch), settlements, to_order)
-        else:
-            summary = _by_hand(settings, screen, batch, settlements, who, wait=wait)
-    screen.finish(replace(summary, seconds=time.monotonic() - started_s))
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """A statement to carry out, and how it was asked for."""
-
-    file: Path
-    words: str | None
-    who: str
-    as_of: TimeSpan | None
-    yes: bool
-    matching_only: bool
-    again: bool
-    to_order: OrderFile | None
-
-
-def _as_of(text: str | None) -> TimeSpan | None:
-    if text is None:
-        return None
-    if (found := read_time(text)) is None:
-        raise UsageError(f"--as-of {text!r} cannot be read without guessing.", hint=f"Write it as {WRITTEN}.")
-    if found.start > utc_now() + timedelta(seconds=AHEAD_AT_MOST_S):
-        raise UsageError(f"--as-of {text} has not come yet.", hint="No statement is true before its time.")
-    return found
+        summary = _by_hand(settings, screen, batch, settlements, who, to_order, wait=wait)
+    screen.finish(summary)
 
 
 def _by_hand(
-    settings: Settings, screen: Screen, batch: str, settlements: Sequence[Settlement], who: str, *, wait: bool
+    settings: Settings,
+    screen: Screen,
+    batch: str,
+    settlements: Sequence[Settlement],
+    who: str,
+    to_order: _OrderFile | None,
+    *,
+    wait: bool,
 ) -> Summary:
-    units = minor_units_by_currency()
+    if to_order is not None:
+        with journal_to_read(settings) as reader:
+            return _write_order(settings, screen, reader, find_batch(reader, batch), settlements, to_order)
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
-        quarantine_h = settings.submission.quarantine_h
-        check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
         words = " ".join(f"--row {one.row}" for one in settlements[:SHOWN_LINES])
-        options = f"{words} --as {settlements[0].resolution.value} --evidence TEXT"
-        refuse_alone(settings, journal, record, settlements, options)
-        settle(journal, record, settlements, by=who, now=utc_now)
+        with _naming_the_order(record, f"{words} --as {settlements[0].resolution.value} --evidence TEXT"):
+            settle_by_word(settings, journal, record, settlements, who)
         screen.say(_settled_sentence(settlements, who))
-        return _after(journal, record, units, {"resolved": len(settlements)})
+        return _after(journal, record, {"resolved": len(settlements)})
 
 
-def _by_statement(settings: Settings, screen: Screen, batch: str, given: _Given, *, wait: bool) -> Summary:
-    units = minor_units_by_currency()
-    statement = read_statement(given.file, settings.statement.columns, code_page=settings.sheet.code_page)
-    if not given.yes:
-        with journal_to_read(settings) as journal:
-            return _previewed(settings, screen, journal, find_batch(journal, batch), statement, given)
+def _by_order(settings: Settings, screen: Screen, file: Path, batch: str | None, who: str, *, wait: bool) -> Summary:
+    required_policy(settings)
+    order = read_document(file, SettlementOrder)
+    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
+        done = carry_out_order(settings, journal, order, batch, who)
+        screen.say(_settled_sentence(done.settled, done.by))
+        return _after(journal, done.batch, {"resolved": len(done.settled)})
+
+
+def _by_statement(
+    settings: Settings, screen: Screen, batch: str, asked: AskedStatement, file: Path, *, wait: bool
+) -> Summary:
+    def show(matched: Matched, held: int) -> None:
+        _show(screen, matched)
+        if matched.contrary:
+            _show_held(screen, held, asked.by)
+
     with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
         record = find_batch(journal, batch)
-        _refuse_again(_done_before(journal, record, statement), given)
-        reader = _reader(settings, units, journal, record, given.as_of)
-        matched = reader.match(statement)
-        _show(screen, matched)
-        held = _hold(journal, reader, statement, matched, given.who, screen)
-        if matched.differences and not given.matching_only:
-            return _refused(
-                _after(journal, record, units, _told(matched, 0, held)), f"Of the statement, {_count(matched)}."
-            )
-        require_sound_clock(journal, utc_now())
-        settlements = _with_words(matched.settlements, given.words)
-        refuse_alone(settings, journal, record, settlements, f"--from {given.file}")
-        carried_out = CarriedOut(record.batch, statement.name, statement.sha256, given.who)
-        settle(journal, record, settlements, by=given.who, now=utc_now, carried_out=carried_out)
-        screen.say(_settled_sentence(settlements, given.who))
-        summary = _after(journal, record, units, _told(matched, len(settlements), held))
+        with _naming_the_order(record, f"--from {file}"):
+            done = carry_out_statement(settings, journal, record, asked, show)
+        matched = done.matched
+        summary = _after(journal, record, _told(matched, len(done.settled), done.held))
+    if asked.is_refused(matched):
+        return _refused(summary, f"Of the statement, {_count(matched)}.")
+    screen.say(_settled_sentence(done.settled, asked.by))
     if matched.differences:
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
     return summary
 
 
 def _previewed(
-    settings: Settings, screen: Screen, journal: JournalReader, record: BatchRecord, statement: Statement, given: _Given
+    settings: Settings, screen: Screen, batch: str, asked: AskedStatement, to_order: _OrderFile | None
 ) -> Summary:
     """Show what carrying a statement out would do; with `--out`, write it as an order. Nothing is changed."""
-    units = minor_units_by_currency()
-    matched = _reader(settings, units, journal, record, given.as_of).match(statement)
+    with journal_to_read(settings) as journal:
+        return _preview(settings, screen, journal, find_batch(journal, batch), asked, to_order)
+
+
+def _preview(
+    settings: Settings,
+    screen: Screen,
+    journal: JournalReader,
+    record: BatchRecord,
+    asked: AskedStatement,
+    to_order: _OrderFile | None,
+) -> Summary:
+    matched = compare_statement(settings, journal, record, asked)
     _show(screen, matched)
-    done = _done_before(journal, record, statement)
+    done = asked.carried_out_before(journal, record)
     for sentence in (done, *clock_sentences(journal, utc_now())):
         if sentence:
             screen.say(f"Note: {sentence}")
-    summary = _after(journal, record, units, _told(matched, 0, 0))
+    summary = _after(journal, record, _told(matched, 0, 0))
     does = f"would settle {_rows(len(matched.settlements))}"
     if matched.contrary:
         does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
-    if matched.differences and not given.matching_only:
+    if asked.is_refused(matched):
         return _refused(summary, f"The statement {does}, but {_count(matched)}.")
-    if given.to_order is not None:
-        _refuse_again(done, given)
-        settlements = _with_words(matched.settlements, given.words)
-        return write_order(settings, screen, journal, record, settlements, given.to_order, statement=statement)
+    if to_order is not None:
+        asked.refuse_again(done)
+        settlements = asked.settlements(matched)
+        return _write_order(settings, screen, journal, record, settlements, to_order, statement=asked.statement)
     how = ": --yes carries it out."
     if doubtful := needs_order(settings, journal, record, matched.settlements):
         how = f". {needs_order_sentence(doubtful)} --out ORDER.json --key KEY writes the order for the second person."
     return replace(summary, message=f"The statement {does}. Nothing was changed{how}")
 
 
-def _with_words(settlements: Sequence[Settlement], words: str | None) -> list[Settlement]:
-    """Return settlements with what the person said before what the statement says."""
-    return [replace(one, evidence=f"{words} ({one.evidence})" if words else one.evidence) for one in settlements]
-
-
-def _refuse_again(done: str, given: _Given) -> None:
-    """Raise `UsageError` for a file that was carried out for the batch before, unless `--again` was given."""
-    if done and not given.again:
-        raise UsageError(
-            f"{done} Nothing was changed.",
-            hint="A file counts once. --again carries it out once more; each line must still be about the latest "
-            "attempt.",
-        )
-
-
-def _done_before(journal: JournalReader, record: BatchRecord, statement: Statement) -> str:
-    """Return the sentence that this very file was carried out for the batch before; empty where it was not."""
-    done = [one for one in journal.carried_out(record.batch) if one.sha256 == statement.sha256]
-    if not done:
-        return ""
-    return f"{statement.name} was carried out for this batch at {done[-1].at} by {done[-1].by}."
-
-
 def _rows(count: int) -> str:
     return f"{count:,} row" if count == 1 else f"{count:,} rows"
 
 
-def _hold(
-    journal: Journal, reader: StatementReader, statement: Statement, matched: Matched, who: str, screen: Screen
-) -> int:
-    """Keep the lines that must keep their orders from being sent as evidence; return how many orders they hold."""
-    if not matched.contrary:
-        return 0
-    evidence = reader.evidence(statement, matched.contrary, who)
-    taken = journal.take_in(evidence, reader.meanings(statement), at=timestamp(utc_now()))
-    held = sum(finding in HOLDING for finding in taken)
+def _show_held(screen: Screen, held: int, who: str) -> None:
     screen.say(
         f"Held by {who}: {held:,} {'order' if held == 1 else 'orders'} that could be sent from here, and that the "
         "gateway has by the statement. No run sends a held row: `paygw-batch status` says what to do about each."
-    )
-    return held
-
-
-def _reader(
-    settings: Settings, units: Units, journal: JournalReader, record: BatchRecord, as_of: TimeSpan | None
-) -> StatementReader:
-    return StatementReader(
-        journal,
-        record,
-        words=settings.words(),
-        minor_units=units,
-        quarantine_h=settings.submission.quarantine_h,
-        now=utc_now,
-        as_of=as_of,
     )
 
 
@@ -342,6 +301,62 @@ def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
     return sentence
 
 
-def _after(journal: JournalReader, record: BatchRecord, units: Units, further: dict[str, object]) -> Summary:
-    summary = batch_summary(journal, record, units)
-    return replace(summary, further=further)
+def _after(journal: JournalReader, record: BatchRecord, further: dict[str, object]) -> Summary:
+    return replace(batch_summary(journal, record, minor_units_by_currency()), further=further)
+
+
+def _order_file(guard: OutputGuard, out: Path | None, key: Path | None, statement: Path | None) -> _OrderFile | None:
+    """Return what `--out` and `--key` say.
+
+    Raises `UsageError` when only one of them is given, and `OutputError` when the order must not be written there.
+    """
+    if out is None and key is None:
+        return None
+    if out is None or key is None:
+        raise UsageError("--out ORDER.json and --key KEY belong together: they write an order for a second person.")
+    if out.suffix.lower() != ".json":
+        raise UsageError(f"{out} does not end in .json.", hint="An order must not take the place of another file.")
+    guard.check(Wanted("--out", out, OutputKind.ORDER), inputs={"the statement": statement, "a key": key})
+    return _OrderFile(out, key)
+
+
+def _write_order(
+    settings: Settings,
+    screen: Screen,
+    journal: JournalReader,
+    record: BatchRecord,
+    settlements: Sequence[Settlement],
+    file: _OrderFile,
+    *,
+    statement: Statement | None = None,
+) -> Summary:
+    """Write the order to make `settlements`, signed by its maker. Nothing is changed."""
+    policy = required_policy(settings)
+    document = prepare_order(settings, journal, record, settlements, own_key(file.key), statement=statement)
+    write_document(document, file.out)
+    show_content(screen, document, policy)
+    show_signatures(screen, document, policy)
+    asks = f"{policy.needed} other {'person has' if policy.needed == 1 else 'people have'} to approve it"
+    return Summary(
+        ExitCode.DONE,
+        f"Nothing was changed. The order is in {file.out}; {asks}: `paygw-batch approve {file.out} --key KEY`. Then "
+        f"`paygw-batch resolve --order {file.out}` carries it out.",
+        batch=record.batch,
+        sheet=record.sheet_name,
+        rows=len(settlements),
+        further=document_told(document, policy),
+    )
+
+
+@contextmanager
+def _naming_the_order(record: BatchRecord, options: str) -> Iterator[None]:
+    """Add the commands that make and carry out an order to the refusal of one person. `options` are the command's."""
+    try:
+        yield
+    except OrderNeeded as refusal:
+        refusal.hint = (
+            f"`paygw-batch resolve {record.batch} {options} --out ORDER.json --key KEY` writes an order; another "
+            "person approves it (`paygw-batch approve ORDER.json --key KEY`); `paygw-batch resolve --order ORDER.json` "
+            "carries it out."
+        )
+        raise

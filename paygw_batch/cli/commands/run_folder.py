@@ -13,12 +13,18 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
 from paygw_batch.cli.runs.drop_folder import Claimed, Drop
 from paygw_batch.cli.runs.run_report import reported
-from paygw_batch.cli.runs.submit_sheet import Submission, submit_sheet
+from paygw_batch.cli.runs.sheet_results import ResultFiles, submit_and_report
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.gateway import gateway_of, signer_key
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.submit_sheet import Submission
+from paygw_batch.compose.gateway import gateway_of
+from paygw_batch.compose.operations import require_complete, rules_of
+from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputGuard
-from paygw_batch.compose.parts import PAYOUT, require_complete, rules_of, run_journal, utc_now, validated_sheet
-from paygw_batch.core.batch import differences
+from paygw_batch.compose.run_journal import run_journal
+from paygw_batch.compose.sheet import require_as_stated, validated_sheet
+from paygw_batch.compose.signing import signer_key
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
 from paygw_batch.journal import Journal
@@ -32,7 +38,7 @@ _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every sheet of a folder is submitted with."""
+    """The parts that every sheet of a folder is submitted with."""
 
     settings: Settings
     rules: Rules
@@ -100,27 +106,21 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
 
 
 def _submit(claimed: Claimed, run: _Run) -> Summary:
-    """Submit one sheet. What is wrong with it is its summary; what is wrong with us ends the whole run."""
+    """Submit one sheet. A fault of the sheet is its summary; a fault of ours ends the whole run."""
     try:
         validated = _read(claimed, run)
     except (SheetError, ConfigurationError) as error:
         return _refusal(claimed, run, error)
-    submission = Submission(
-        sheet=claimed.path_when_done,
-        validated=validated,
-        out=claimed.reconciliation,
-        plan=claimed.plan,
-        guard=run.guard,
-        skip_invalid=run.skip_invalid,
-        strict=run.strict,
-        rejects=claimed.rejects,
-        report=claimed.report,
-        may_ask=False,
+    asked = Submission(
+        validated, claimed.path_when_done, claimed.plan, person(None), run.skip_invalid, strict=run.strict
     )
-    submission.check_outputs()
-    with gateway_of(run.settings, run.rules, os.environ) as connection:
+    files = ResultFiles(claimed.reconciliation, rejects=claimed.rejects, report=claimed.report)
+    files.check(run.guard, asked)
+    with gateway_of(run.settings, run.rules, os.environ) as gateway:
         try:
-            return submit_sheet(submission, run.settings, run.rules, connection, run.journal, run.screen)
+            return submit_and_report(
+                asked, files, run.settings, run.rules, gateway, run.journal, run.screen, may_ask=False
+            )
         except (ApprovalError, ReferenceLookAlike) as error:
             return _refusal(claimed, run, error)
 
@@ -130,9 +130,7 @@ def _read(claimed: Claimed, run: _Run) -> Validated:
     note = claimed.note
     validated = validated_sheet(run.settings, run.rules, claimed.path, reference=note.reference, worksheet=note.sheet)
     run.screen.notes(validated.sheet.notes)
-    if wrong := differences(note.totals, validated.totals):
-        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-    require_complete(run.settings, run.rules, set(validated.rows.filter("valid")["country"].unique()))
+    require_as_stated(run.settings, run.rules, validated, note.totals)
     return validated
 
 
@@ -142,7 +140,7 @@ def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
 
 
 def _told(sheets: list[tuple[str, Summary]]) -> Summary:
-    """Return what a whole folder came to."""
+    """Return the summary of a whole folder."""
     states: Counter[str] = Counter()
     sums: dict[str, dict[str, Decimal]] = {}
     for _, summary in sheets:

@@ -9,8 +9,9 @@ import click
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.gateway import key_path, sandbox_config, signer_key
-from paygw_batch.compose.parts import require_gateway, rules_of
+from paygw_batch.compose.operations import require_gateway, rules_of
+from paygw_batch.compose.sandbox import sandbox_config
+from paygw_batch.compose.signing import key_path, signer_key
 from paygw_batch.countries.load import operation_names
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.sandbox.sandbox_server import serve

@@ -10,9 +10,10 @@ import polars as pl
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import collect_option, settings_of, worksheet_option
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.gateway import SANDBOX_URL, signing_of
+from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.operator import in_words
-from paygw_batch.compose.parts import require_complete, rules_of, validated_sheet
+from paygw_batch.compose.sheet import validated_sheet
+from paygw_batch.compose.signing import SANDBOX_URL, signing_of
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.explain import Explanation
@@ -23,7 +24,7 @@ from paygw_batch.sheet.model import Validated
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
-"""What is signed where nothing else is asked for: the same at each run, and years old."""
+"""The time that is signed by default: the same at each run, and years old."""
 
 WARNING = (
     "What follows shows the row's data in clear, and body and header together are a signed payment order: "

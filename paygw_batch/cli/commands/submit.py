@@ -1,14 +1,13 @@
 """`paygw-batch submit`: start the sheet's batch, or continue it."""
 
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from paygw_batch.cli.help_texts import SheetCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import (
     force_option,
@@ -23,39 +22,36 @@ from paygw_batch.cli.options import (
 )
 from paygw_batch.cli.runs.run_report import reported
 from paygw_batch.cli.runs.send_batch import default_out
-from paygw_batch.cli.runs.submit_sheet import (
-    Submission,
-    may_repeat,
-    refused,
-    repeat_refused,
-    show_findings,
-    submit_sheet,
+from paygw_batch.cli.runs.sheet_results import (
+    ResultFiles,
+    refused_summary,
+    show_planned,
+    submit_and_report,
     with_warnings_told,
 )
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_totals
+from paygw_batch.compose.actions.submit_sheet import (
+    Submission,
+    Surface,
+    plan_sheet,
+    preview,
+    refused_as_repeat,
+    refused_for_defects,
+)
 from paygw_batch.compose.approvals import default_plan
 from paygw_batch.compose.gateway import gateway_of
+from paygw_batch.compose.journal import journal_to_plan_with
+from paygw_batch.compose.operations import minor_units_of, require_complete, rules_of
+from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import (
-    PAYOUT,
-    journal_to_plan_with,
-    minor_units_of,
-    require_complete,
-    rules_of,
-    run_journal,
-    validated_sheet,
-)
-from paygw_batch.compose.planning import planned_submission
-from paygw_batch.core.batch import ControlTotals, differences
-from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import SheetError
+from paygw_batch.compose.run_journal import run_journal
+from paygw_batch.compose.sheet import require_as_stated, validated_sheet
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.journal import JournalReader
-from paygw_batch.report.preview import preview
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books
-from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.model import Validated
 
 _OPTIONS = (
     click.argument("sheet", type=click.Path(path_type=Path)),
@@ -85,13 +81,13 @@ _OPTIONS = (
 
 
 def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the argument and the options of one that runs a sheet: those of `run_sheet`."""
+    """Add the argument and the options of `run_sheet` to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-@click.command("submit", short_help="Pay a sheet.")
+@click.command("submit", cls=SheetCommand, short_help="Pay a sheet.")
 @sheet_options
 @click.pass_obj
 def command(invocation: Invocation, /, **asked: Any) -> None:
@@ -123,8 +119,7 @@ def run_sheet(
     wait: bool,
     force: bool,
 ) -> None:
-    """Run a sheet of `operation`, as its command was asked to: start its batch, or continue it."""
-    started_s = time.monotonic()
+    """Run a sheet of `operation`: start its batch, or continue it."""
     screen = Screen(invocation)
     stated = stated_totals(expect_rows, expect_total)
     pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
@@ -138,55 +133,38 @@ def run_sheet(
 
     def read() -> Submission:
         validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
-        _require_as_stated(validated, stated, settings, rules, screen)
-        place, named = out or default_out(sheet, validated.sheet.name), out is not None
-        asked = Submission(sheet, validated, place, plan_file, guard, named, skip_invalid, amend, strict, repeats_meant)
-        return replace(asked, first=first)
+        screen.notes(validated.sheet.notes)
+        require_as_stated(settings, rules, validated, stated)
+        return Submission(validated, sheet, plan_file, person(None), skip_invalid, amend, strict, repeats_meant, first)
 
     if dry_run:
         with journal_to_plan_with(settings) as reader:
-            summary = _tried(read(), settings, reader, rules, screen)
-        screen.finish(replace(summary, seconds=time.monotonic() - started_s))
+            summary = _tried(read(), settings, reader, minor_units_of(rules), screen)
+        screen.finish(summary)
     with reported(settings, command_name, screen) as report:
-        submission = read()
-        submission.check_outputs()
+        asked = read()
+        files = ResultFiles(out or default_out(sheet, asked.validated.sheet.name), is_out_named=out is not None)
+        files.check(guard, asked)
         with (
-            gateway_of(settings, rules, os.environ) as connection,
+            gateway_of(settings, rules, os.environ) as gateway,
             run_journal(settings, command_name, screen.say, wait=wait) as journal,
         ):
-            report.summary = submit_sheet(submission, settings, rules, connection, journal, screen)
+            report.summary = submit_and_report(asked, files, settings, rules, gateway, journal, screen)
     screen.finish(report.summary)
 
 
-def _require_as_stated(
-    validated: Validated, stated: ControlTotals, settings: Settings, rules: Rules, screen: Screen
-) -> None:
-    """Raise unless a sheet comes to the stated totals, and the configuration has all that its countries need."""
-    screen.notes(validated.sheet.notes)
-    if wrong := differences(stated, validated.totals):
-        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
-    require_complete(settings, rules, set(validated.rows.filter("valid")["country"].unique()))
-
-
-def _tried(asked: Submission, settings: Settings, journal: JournalReader, rules: Rules, screen: Screen) -> Summary:
-    """Show what a submission would send, and return the summary of that."""
-    operation = asked.validated.sheet.operation
-    planned = planned_submission(
-        settings, asked.validated, journal, operation=operation, amend=asked.amend, strict=asked.strict
-    )
-    show_findings(screen, planned)
-    if planned.validated.defects.height and not asked.skip_invalid:
-        return refused(planned, journal, strict=asked.strict)
-    return _previewed(planned, journal, minor_units_of(rules), screen, repeats_meant=asked.repeats_meant)
-
-
-def _previewed(
-    plan: Plan, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen, *, repeats_meant: bool
+def _tried(
+    asked: Submission, settings: Settings, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen
 ) -> Summary:
+    """Show what a submission would send, and return the summary of that. Nobody is asked anything."""
+    plan = plan_sheet(asked, settings, journal)
+    show_planned(screen, plan)
+    if (refused := refused_for_defects(asked, plan, journal)) is not None:
+        return refused_summary(refused, strict=asked.strict)
     counted = books(preview(plan, journal, minor_units), minor_units)
-    screen.books(counted)
-    if not may_repeat(plan, screen, is_meant=repeats_meant, may_ask=False):
-        return repeat_refused(plan, journal)
+    show_totals(screen, counted)
+    if (refused := refused_as_repeat(asked, plan, journal, Surface())) is not None:
+        return refused_summary(refused, strict=asked.strict)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
         f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state

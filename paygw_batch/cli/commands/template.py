@@ -4,11 +4,13 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.cli.completions import complete_countries
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import collect_option, guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import PAYOUT, rules_of
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.choice import chosen_countries
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, columns_of
@@ -16,7 +18,7 @@ from paygw_batch.sheet.write.template import write_template
 
 
 @click.command("template", short_help="Write an empty sheet to fill in.")
-@click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True)
+@click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True, shell_complete=complete_countries)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The new file (.xlsx or .csv).")
 @collect_option
 @click.pass_obj

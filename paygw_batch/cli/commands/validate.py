@@ -1,6 +1,5 @@
 """`paygw-batch validate`: read and validate a sheet; send nothing, write no journal."""
 
-import time
 from pathlib import Path
 
 import click
@@ -15,11 +14,12 @@ from paygw_batch.cli.options import (
     strict_option,
     worksheet_option,
 )
-from paygw_batch.cli.screen.screen import Screen, listed, warnings_told
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import listed, show_findings, show_totals, warnings_told
+from paygw_batch.compose.operations import filled_in_notes, minor_units_of, rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.parts import minor_units_of, read_options, rules_of, validated_sheet
+from paygw_batch.compose.sheet import read_options, validated_sheet
 from paygw_batch.errors import UsageError
-from paygw_batch.report.preview import filled_in_notes
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects
@@ -61,7 +61,6 @@ def command(
     force: bool,
 ) -> None:
     """Read SHEET, hold every row against its country's rules, and say in plain words what is wrong."""
-    started_s = time.monotonic()
     screen = Screen(invocation)
     settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
     guard_of(invocation, settings, force=force).check(
@@ -77,10 +76,10 @@ def command(
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
     screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
-    screen.findings("Defects", validated.defects)
-    screen.findings("Warnings", validated.warnings)
+    show_findings(screen, "Defects", validated.defects)
+    show_findings(screen, "Warnings", validated.warnings)
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
-    screen.books(counted)
+    show_totals(screen, counted)
     bad = counted.states.get("invalid", 0)
     message = _message(validated, bad)
     if rejects is not None:
@@ -96,7 +95,6 @@ def command(
             states=counted.states,
             totals=counted.totals,
             defects=bad,
-            seconds=time.monotonic() - started_s,
             further={"defect_list": listed(validated.defects), **warnings_told(validated.warnings)},
         )
     )

@@ -1,1 +1,1 @@
-"""Carries out what several commands have in common: a run and its reports."""
+"""Runs a batch for several commands, and writes its reports."""

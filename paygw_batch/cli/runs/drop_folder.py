@@ -1,4 +1,4 @@
-"""A drop folder: which of its files are settled sheets, how one is claimed, and where it goes afterwards.
+"""Finds the settled sheets of a drop folder, claims one at a time, and moves it away afterwards.
 
     FOLDER/payroll.csv          dropped, and taken once nobody has written to it for a while
     FOLDER/payroll.csv.toml     its cover note, if it has one: taken and moved with it
@@ -29,7 +29,7 @@ from paygw_batch.settings.cover_note import MAX_NOTE_BYTES, CoverNote, parse_cov
 SHEET_ENDINGS = frozenset({".csv", ".txt", ".tsv", ".parquet", ".xlsx"})
 OUR_ENDINGS = (".reconciliation.csv", ".rejects.csv", ".refused.txt")
 LOCK_PREFIXES = (".", "~")
-"""What begins so is hidden, or the lock file of an office program."""
+"""How the name of a hidden file begins, and of the lock file of an office program."""
 PLAN_ENDING = ".plan.json"
 NOTE_ENDING = ".toml"
 _UNREADABLE = b"\0"
@@ -38,7 +38,7 @@ _UNREADABLE = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A sheet that is ours. Its name in `folder`'s subfolders starts with the time it was claimed."""
+    """A claimed sheet. Its name in `folder`'s subfolders starts with the time of the claim."""
 
     folder: Path
     path: Path
@@ -50,27 +50,27 @@ class Claimed:
 
     @property
     def path_when_done(self) -> Path:
-        """Where the sheet will stand when it has been submitted."""
+        """The path of the sheet once it has been submitted."""
         return self.folder / "done" / self.path.name
 
     @property
     def reconciliation(self) -> Path:
-        """Where its reconciliation goes."""
+        """The path of its reconciliation."""
         return self.folder / "done" / f"{self._stem}.reconciliation.csv"
 
     @property
     def report(self) -> Path:
-        """Where the page goes that people look at."""
+        """The path of the page for people."""
         return self.folder / "done" / f"{self._stem}.report.html"
 
     @property
     def rejects(self) -> Path:
-        """Where the rows go that are wrong, when the sheet is refused."""
+        """The path of its rejects, when the sheet is refused."""
         return self.folder / "refused" / f"{self._stem}.rejects.csv"
 
     @property
     def plan(self) -> Path:
-        """Where its plan stands now, if it has one."""
+        """The path of its plan now, if it has one."""
         return self.path.with_name(f"{self._stem}{PLAN_ENDING}")
 
     @property
@@ -126,7 +126,7 @@ class Drop:
         self._now = now
 
     def claim_all(self) -> Iterator[Claimed]:
-        """Yield what an earlier run left, then every settled sheet; oldest first, each claimed when its turn comes."""
+        """Yield the sheets that an earlier run left, then every settled sheet, oldest first."""
         try:
             for place in (self._working, self._folder / "done", self._folder / "refused"):
                 place.mkdir(mode=0o700, exist_ok=True)

@@ -1,16 +1,15 @@
-"""The log: one JSON object a line, for machines. It names runs, batches and orders, and no people."""
+"""Writes the log: one JSON object a line, for machines. It names runs, batches and orders, and no people."""
 
 import json
 import re
 import secrets
 from pathlib import Path
 
-from paygw_batch.clock import timestamp
-from paygw_batch.compose.parts import utc_now
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.files import append_line
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
-"""All but the last three digits of what could be a phone or an account."""
+"""The digits before the last three of a number that could be a phone or an account."""
 
 
 _DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
@@ -20,7 +19,7 @@ _OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f
 
 
 def masked(sentence: str) -> str:
-    """Return a sentence with long numbers cut to their last three digits: phones, accounts, and all that looks so.
+    """Return a sentence with long numbers cut to their last three digits: phones, accounts, and the like.
 
     Names that this program made stay whole: without them a person cannot find the file.
     """
@@ -29,7 +28,7 @@ def masked(sentence: str) -> str:
 
 
 class RunLog:
-    """Writes the log lines of one run, each with its id. What cannot be logged is not worth stopping a payroll for."""
+    """Writes the log lines of one run, each with its id. A log that cannot be written stops no payroll."""
 
     def __init__(self, path: Path | None, command: str) -> None:
         self.run = secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""What a run tells the house it runs in, beside its exit code: log, metrics, and a hook.
+"""Reports a run to the machine that it runs on, beside its exit code: log, metrics, and a hook.
 
 None of it can change what the run came to: a mail that cannot be sent is said on standard error, and that is all.
 """
@@ -11,14 +11,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from paygw_batch.cli.runs.run_log import RunLog, masked
-from paygw_batch.cli.screen.batch_states import figures_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
-from paygw_batch.compose.parts import journal_to_read, utc_now
-from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.batch_status import journal_status
+from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
 from paygw_batch.processes import child_environment
@@ -35,7 +37,7 @@ BETWEEN_TRIES_S = 0.05
 
 @dataclass(slots=True)
 class Report:
-    """What a run came to. `summary` is set by the command before its block ends."""
+    """The summary of a run. The command sets it before its block ends."""
 
     summary: Summary
 
@@ -104,7 +106,11 @@ def _figures(settings: Settings) -> JournalTotals | None:
     """Return what the journal holds over all batches; None where it cannot be read."""
     try:
         with journal_to_read(settings) as journal:
-            return figures_of(journal, minor_units_by_currency())
+            found = journal_status(journal)
+            in_doubt = (journal.rows(one.record.number, states=SHOWN_IN_DOUBT) for one in found.batches)
+            left = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
+            oldest = datetime.fromisoformat(min(left)) if left else None
+            return JournalTotals({state: found.states.get(state, 0) for state in STATES}, found.totals, oldest)
     except PaygwError:
         return None  # the exit code of the run says it
 

@@ -1,22 +1,29 @@
-"""Carrying a batch to the gateway and its results back: what submit, resume and retry have in common."""
+"""Sends a batch from the command line, and writes its results: for submit, resume, retry and refresh."""
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 import polars as pl
 
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import guard_of
+from paygw_batch.cli.runs.run_report import Report, reported
 from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
+from paygw_batch.compose.actions.continue_batch import continued_batch, unfinished_batch
+from paygw_batch.compose.actions.send import Task, send, standings
+from paygw_batch.compose.journal import find_batch
+from paygw_batch.compose.operations import minor_units_of, require_gateway
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
-from paygw_batch.compose.parts import minor_units_of
-from paygw_batch.compose.send import Task, send, standings
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.ports import Progress
@@ -26,7 +33,9 @@ from paygw_batch.report.html import report_html
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.report.workbook import workbook_of
-from paygw_batch.sheet.write.table import check_format, write_frame
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.write.file_ending import table_ending
+from paygw_batch.sheet.write.table import write_frame
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -41,7 +50,43 @@ def default_out(sheet: Path, name: str) -> Path:
     return sheet.with_name(f"{sheet.stem}{safe}.reconciliation.csv")
 
 
-def checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
+@dataclass(slots=True)
+class Continued:
+    """A batch that a command continues, where its reconciliation goes, and how that ended."""
+
+    task: Task
+    out: Path
+    report: Report
+
+
+@contextmanager
+def continued(
+    invocation: Invocation,
+    settings: Settings,
+    command: str,
+    screen: Screen,
+    batch: str | None,
+    out: Path | None,
+    *,
+    wait: bool,
+    force: bool,
+) -> Iterator[Continued]:
+    """Hold the journal and the gateway for a batch (None: the one that has rows to send), and report how that ended."""
+    guard = guard_of(invocation, settings, force=force)
+    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), reporting=True)
+    require_gateway(settings)
+
+    def find(journal: JournalReader) -> BatchRecord:
+        return unfinished_batch(journal) if batch is None else find_batch(journal, batch)
+
+    with (
+        reported(settings, command, screen) as report,
+        continued_batch(settings, command, find, os.environ, screen.say, wait=wait) as task,
+    ):
+        yield Continued(task, _checked_out(guard, out, task.batch), report)
+
+
+def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
     """Return where the reconciliation of a batch goes: `out`, or beside its sheet. Raises `OutputError`."""
     sheet = Path(record.sheet_path)
     path = out or default_out(sheet, record.sheet_name)
@@ -107,7 +152,7 @@ def write_results(
 ) -> None:
     """Write the reconciliation file: a workbook for people where it ends in .xlsx."""
     if out.suffix.lower() == ".xlsx":
-        check_format(out)
+        table_ending(out)
         write_whole(out, workbook_of(frame, counted, batch, minor_units))
     else:
         write_frame(frame, out)
@@ -125,12 +170,12 @@ def reconcile(
     report: Path | None = None,
     quarantine_h: float,
 ) -> Summary:
-    """Write the reconciliation file of a batch, show its books, and return how its rows stand after a run's `end`."""
+    """Write the reconciliation file of a batch, show its totals, and return its summary after a run's `end`."""
     stand, minor_units = standings(journal, batch, rules, end, known=known), minor_units_of(rules)
     write_results(stand.frame, stand.books, batch, minor_units, out)
     if report is not None:
         text = report_html(journal, batch, stand.frame, stand.books, minor_units, quarantine_h=quarantine_h)
         write_whole(report, text.encode())
-    screen.books(stand.books)
+    show_totals(screen, stand.books)
     told = f"{stand.summary.message} The reconciliation is in {out}."
     return replace(stand.summary, message=told, reconciliation=out)

@@ -1,4 +1,4 @@
-"""What plan, approve and resolve share: the policy they need, the key they use, and how a signed document is shown."""
+"""Shows signed documents, and loads a person's key: for plan, approve and resolve."""
 
 import os
 from collections import defaultdict
@@ -7,43 +7,22 @@ from decimal import Decimal
 from pathlib import Path
 
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.approvals import policy_of
-from paygw_batch.compose.parts import PAYIN, utc_now
-from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.clock import utc_now
+from paygw_batch.core.batch import PAYIN
 from paygw_batch.files import write_whole
 from paygw_batch.report.plan_page import plan_lines, plan_page
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
-from paygw_batch.run.people import Person
 from paygw_batch.run.settlement_order import OrderContent, SettlementOrder
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
-from paygw_batch.settings.configuration import Settings
 
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
 
 
-def required_policy(settings: Settings) -> ApprovalPolicy:
-    """Return the policy of a configuration that must have one."""
-    policy = policy_of(settings)
-    if policy is None:
-        raise ConfigurationError(
-            "The configuration has no [approval].", hint="It names who may prepare and who may approve, by their keys."
-        )
-    return policy
-
-
 def own_key(path: Path) -> ApprovalKey:
-    """Return the key of whoever runs this command."""
+    """Return the key of the person who runs this command."""
     passphrase = os.environ.get(PASSPHRASE)
     return load_approval_key(path, None if passphrase is None else passphrase.encode())
-
-
-def known_maker(key: ApprovalKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
-    """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
-    maker = policy.people.maker_with(key.public)
-    if maker is None:
-        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint=nothing_made)
-    return maker
 
 
 def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
@@ -127,7 +106,7 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
 
 
 def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
-    """Return what --json tells of a document: what it is, who made it, and who approves of it now."""
+    """Return what --json has of a document: its kind, its maker, and who approves of it now."""
     found = signatures_of(document, policy, utc_now())
     told: dict[str, object] = {
         "document": document.noun,

@@ -1,9 +1,10 @@
-"""What `status` shows of the gateway's messages: those that wait for a person, and how many there are of each kind."""
+"""Shows the gateway's messages for `status`: those that wait for a person, and how many there are of each kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.actions.batch_status import BatchStatus
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
@@ -12,17 +13,17 @@ from paygw_batch.journal import BatchRecord, JournalReader, WaitingEvidence
 SHOWN_MESSAGES = 20
 
 
-def show_evidence(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch; return what waits for a person, as --json tells it."""
-    _show_counts("Messages of the gateway about its rows", journal.evidence_counts(record.number), screen)
-    waiting = journal.evidence_waiting(record.number)
+def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
+    """Show the evidence about a batch; return what waits for a person, as --json has it."""
+    show_counts("Messages of the gateway about its rows", found.evidence, screen)
+    waiting = found.waiting
     if waiting:
         screen.table(
             "Messages of the gateway that wait for a person: they changed nothing",
             ("row", "order id", "state", "said", "why it waits", "at"),
             [_line(one) for one in waiting[:SHOWN_MESSAGES]],
         )
-        _show_next(waiting, record, screen)
+        _show_next(waiting, found.record, screen)
     return [
         {
             "row": one.row,
@@ -38,7 +39,7 @@ def show_evidence(journal: JournalReader, record: BatchRecord, screen: Screen) -
 
 
 def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
-    """Show the raw replies that are kept about a row; return them as --json tells them.
+    """Show the raw replies that are kept about a row; return them as --json has them.
 
     Raises `UsageError` for a row that the batch does not have.
     """
@@ -64,14 +65,8 @@ def _text(body: bytes) -> str:
     return body.decode("utf-8", "backslashreplace")
 
 
-def show_all_evidence(journal: JournalReader, screen: Screen) -> Mapping[str, int]:
-    """Show how much evidence the journal holds of each kind, also about orders that are none of its own."""
-    counts = journal.evidence_counts()
-    _show_counts("Messages of the gateway", counts, screen)
-    return dict(counts)
-
-
-def _show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
+def show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
+    """Say how many messages of each kind there are."""
     if counts:
         told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in counts.items())
         screen.say(f"{what}: {told}.")

@@ -1,4 +1,4 @@
-"""How a run is watched: a bar with counts, rate and remaining time on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a bar with counts, rate and remaining time on a terminal, plain lines elsewhere."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal import Due
 
 PLAIN_LINE_EVERY_S = 10.0
-"""Where there is no bar, how often a line says how far the run is."""
+"""How often a line shows the progress, where there is no bar."""
 
 _WORDS = {
     OutcomeKind.PAID: "paid",
@@ -32,7 +32,7 @@ class _RateColumn(ProgressColumn):
 
 
 class _Counts:
-    """What the attempts of a run came to so far."""
+    """The outcomes of a run's attempts so far."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[OutcomeKind] = Counter()
@@ -105,7 +105,7 @@ class PlainProgress:
         self.note(f"Sending {due:,} rows.")
 
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
-        """Say now and then how far the run is."""
+        """Print the progress, at intervals."""
         self._counts.outcomes[outcome.kind] += 1
         if time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S

@@ -1,12 +1,13 @@
-"""What a person reads at the end of a command, and the JSON that a program reads instead."""
+"""Prints the result of a command: sentences and tables for a person, one JSON object for a program."""
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 import click
-import polars as pl
 from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
@@ -17,19 +18,12 @@ from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.terminal_text import fit_in_json
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.report.totals import BatchTotals
-
-EXAMPLES = 3
-"""How many rows of each kind of defect are shown in full on a screen."""
-
-LISTED = 1000
-"""How many defects, or warnings, the JSON summary lists."""
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
 
 Cell = str | int | tuple[str, ...]
-"""What stands in one place of a table: a text, a whole number, or several lines of text."""
+"""The content of one cell of a table: a text, a whole number, or several lines of text."""
 
 STATE_STYLES = {
     "paid": "green",
@@ -40,16 +34,6 @@ STATE_STYLES = {
     "returned": "red",
     "invalid": "magenta",
 }
-
-
-def listed(found: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the first defects or warnings as the JSON summary has them."""
-    return found.head(LISTED).select("row", "column", "value", "code", "message").to_dicts()
-
-
-def warnings_told(warnings: pl.DataFrame) -> dict[str, Any]:
-    """Return what the JSON summary says of warnings: how many rows, and the first of them."""
-    return {"warnings": warnings["row"].n_unique(), "warning_list": listed(warnings)}
 
 
 def json_line(summary: Summary) -> str:
@@ -78,9 +62,10 @@ def _wait_for_key() -> None:
 
 
 class Screen:
-    """Where a command writes: tables and sentences for a person, or one JSON object on standard output."""
+    """Prints tables and sentences for a person, or one JSON object on standard output."""
 
     def __init__(self, invocation: Invocation) -> None:
+        self._started_s = time.monotonic()
         self.as_json = invocation.as_json
         self._quiet = invocation.quiet
         self.verbose = invocation.verbose
@@ -88,7 +73,7 @@ class Screen:
         self.out = PlainConsole(self._output.file, quiet=invocation.as_json or invocation.quiet)
         self.err = PlainConsole(standard_error().file, quiet=invocation.quiet)
         self.listener: Callable[[str], None] | None = None
-        """Who else hears each sentence: the log of a run."""
+        """Takes each sentence too: the log of a run."""
 
     def say(self, sentence: str) -> None:
         """Print one line for a person: beside the JSON on standard error, otherwise with the result."""
@@ -114,24 +99,24 @@ class Screen:
             PlainConsole(self._output.file, quiet=False).print(plain(sentence), soft_wrap=True)
 
     def asks(self) -> bool:
-        """Whether a person sits there who can be asked: at a terminal, and not where a program reads the answer."""
+        """Whether a person can be asked: at a terminal, unless a program reads the answer."""
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a person, and return whether the answer was yes. Whatever else ends the question is a no."""
+        """Ask a person, and return whether the answer was yes. Where nobody can be asked, the answer is no."""
         try:
-            return click.confirm(question, default=False)
+            return self.asks() and click.confirm(question, default=False)
         except click.Abort:
             self.out.print()
             return False
 
     def notes(self, sentences: Sequence[str]) -> None:
-        """Print what a person should know and that refuses nothing."""
+        """Print notes for a person. They refuse nothing."""
         for sentence in sentences:
             self.say(f"Note: {sentence}")
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
-        """Print a table; whole numbers stand to the right, and a column headed `state` has its colours.
+        """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
 
         A heading may have several lines.
         """
@@ -150,35 +135,15 @@ class Screen:
             )
         self.out.print(table)
 
-    def books(self, books: BatchTotals) -> None:
-        """Print counts and sums by country and state."""
-        self.table("", ("country", "currency", "state", "rows", "sum"), books.lines)
-
-    def findings(self, title: str, found: pl.DataFrame) -> None:
-        """Print defects or warnings by kind: how many, and the first few in full."""
-        if found.is_empty():
-            return
-        console = self.err if self.as_json else self.out
-        console.print(plain(title, "bold"))
-        kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
-        for code, count in kinds.iter_rows():
-            is_about_rows = (found.filter(pl.col("code") == code)["row"] > 0).any()
-            console.print(plain(f"{code}: {count:,} {'row' if count == 1 else 'rows'}" if is_about_rows else code))
-            for row, column, message in (
-                found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()
-            ):
-                where = f"Row {row}, {column}" if row else "The sheet"
-                console.print(plain(f"  {where}: {message}"), soft_wrap=True)
-            if count > EXAMPLES:
-                console.print(plain(f"  ... and {count - EXAMPLES:,} more."))
-
     def finish(self, summary: Summary) -> NoReturn:
-        """Print the end of a command, and end it with the exit code that tells the truth.
+        """Print the end of a command, and end it with the true exit code.
 
         Where standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
         for was not told. Every other code stands: it says what became of the money.
         """
         interruption.ignore()
+        if not summary.seconds:  # a run has its own time, as its metrics tell it
+            summary = replace(summary, seconds=time.monotonic() - self._started_s)
         if self.as_json:
             self._output.write(json_line(summary))
         else:

@@ -1,4 +1,4 @@
-"""Standard output and standard error that may fail (a full disk, a reader that has gone) without failing a run."""
+"""Writes to standard output and standard error. Where they fail (a full disk, no reader), the run goes on."""
 
 import io
 import os
@@ -9,7 +9,7 @@ from paygw_batch.core.terminal_text import fit_in_print
 
 
 class Stream(io.TextIOBase):
-    """Passes text on to one of the two. After the first failure it takes what it is given and drops it.
+    """Passes text on to one of the two. After the first failure it drops the text.
 
     By the time a run speaks, money has moved. So no write raises, and `failure` says what was wrong.
     """
@@ -21,7 +21,7 @@ class Stream(io.TextIOBase):
 
     @property
     def file(self) -> TextIO:
-        """This, as those who print ask for it: `TextIOBase` is a `TextIO` in all but name."""
+        """This stream, with the type that printing needs: `TextIOBase` is a `TextIO` in all but name."""
         return cast("TextIO", self)
 
     @property
@@ -54,7 +54,7 @@ class Stream(io.TextIOBase):
 
 
 def _drop_the_rest(target: TextIO) -> None:
-    """Lead the descriptor nowhere: what is still buffered would fail once more when the process ends (exit 120)."""
+    """Point the descriptor at /dev/null: buffered text would fail again when the process ends (exit 120)."""
     try:
         descriptor = target.fileno()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The console on which commands print: everything that came from outside is made fit for a terminal here."""
+"""The console on which commands print. Text from outside is made fit for a terminal here."""
 
 from typing import Any, TextIO
 
@@ -14,7 +14,7 @@ def plain(text: str, style: str = "") -> Text:
 
 
 class PlainConsole(Console):
-    """A console that takes text for text. Whoever prints a `Text` makes it by `plain`."""
+    """A console that prints a string as plain text. A caller that prints a `Text` makes it by `plain`."""
 
     def __init__(self, file: TextIO, *, quiet: bool) -> None:
         super().__init__(file=file, quiet=quiet, highlight=False, markup=False, emoji=False)

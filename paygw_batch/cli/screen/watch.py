@@ -1,14 +1,14 @@
-"""Following a batch that another process sends, by looking into the journal again and again."""
+"""Follows a batch that another process sends, by reading the journal at intervals."""
 
 import time
 
 from rich.live import Live
 
-from paygw_batch.cli.screen.batch_states import states_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.terminal import plain
-from paygw_batch.compose.parts import find_batch, journal_to_read
+from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.core.lifecycle import State
+from paygw_batch.report.batch_states import states_of
 from paygw_batch.settings.configuration import Settings
 
 LOOK_EVERY_S = 1.0
@@ -17,7 +17,7 @@ QUIET_BEYOND_TIMEOUT_S = 30
 
 
 def follow(settings: Settings, batch: str, screen: Screen) -> None:
-    """Show how a batch goes along until nothing is left to send, nothing has moved for long, or Ctrl-C."""
+    """Show the states of a batch until nothing is left to send, nothing has moved for long, or Ctrl-C."""
     give_up_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
     head, moved_s = -1, time.monotonic()
     told = ""

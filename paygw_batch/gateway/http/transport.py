@@ -5,9 +5,9 @@ again is the first-byte witness in the fault that comes back, never the class of
 """
 
 import asyncio
-from typing import TYPE_CHECKING
-
-import httpx
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, Origin, TransportSettings, gateway_origin, proxy_origin
@@ -28,20 +28,8 @@ FIRST_LISTENING_S = 0.05
 SHORTEST_LISTENING_S = 0.001
 """A shorter wait is not worth its timer: then the kernel is only asked whether something has come."""
 
-_SET_HERE = frozenset(
-    {"host", "user-agent", "accept-encoding", "content-length", "transfer-encoding", "connection", "cookie"}
-)
 
-
-class DeliveryFault(httpx.TransportError):
-    """There is no complete reply; `fault` is what is known about what left."""
-
-    def __init__(self, fault: TransportFault, request: httpx.Request) -> None:
-        super().__init__(f"{fault.kind.value}: {fault.detail}", request=request)
-        self.fault = fault
-
-
-class PayoutTransport(httpx.AsyncBaseTransport):
+class PayoutTransport:
     """Takes requests to one gateway over HTTP/1.1. Belongs to the event loop it is first used on.
 
     With fresh connections each carries one request and is closed. With reuse, a connection serves on while it was
@@ -76,34 +64,11 @@ class PayoutTransport(httpx.AsyncBaseTransport):
         """
         return await self._send(payout_request(request, self._origin, close=not self._reuse))
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a POST of httpx's, for callers that speak httpx; raise `DeliveryFault` where there is no reply.
-
-        Headers that are this transport's own business are set by it, and cookies are dropped. The settings' time-outs
-        hold, not httpx's.
-        """
-        place = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
-        if request.method != "POST" or place != str(self._origin):
-            raise httpx.UnsupportedProtocol(f"Only POST to {self._origin} can be sent here.", request=request)
-        body = await request.aread()
-        fields = [(name, value) for name, value in request.headers.items() if name not in _SET_HERE]
-        head = request_head(
-            request.url.raw_path.decode("ascii"),
-            host=self._origin.authority,
-            fields=fields,
-            content_length=len(body),
-            close=not self._reuse,
-        )
-        result = await self._send(head + body)
-        if isinstance(result, TransportFault):
-            raise DeliveryFault(result, request)
-        return httpx.Response(
-            result.http_status,
-            headers=list(result.headers),
-            stream=httpx.ByteStream(result.body),
-            extensions={"http_version": b"HTTP/1.1", "reused_connection": result.reused_connection},
-            request=request,
-        )
+    async def post(self, target: str, fields: Iterable[tuple[str, str]], body: bytes) -> RawReply | TransportFault:
+        """Send any other POST, to `target` (the URL's path), as a payout is sent."""
+        host, close = self._origin.authority, not self._reuse
+        head = request_head(target, host=host, fields=fields, content_length=len(body), close=close)
+        return await self._send(head + body)
 
     async def probe(self) -> TransportFault | None:
         """Make a connection, proxy and TLS included, and close it: is the gateway there? Nothing is sent."""
@@ -113,6 +78,19 @@ class PayoutTransport(httpx.AsyncBaseTransport):
             return opened
         opened.close()
         return None
+
+    @property
+    def origin(self) -> str:
+        """The gateway's scheme, host and port."""
+        return str(self._origin)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
         """Cut every connection. An exchange under way ends with the fault CANCELLED and its true witness."""

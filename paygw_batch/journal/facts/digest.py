@@ -64,7 +64,7 @@ class PageDigest:
 
 
 class OpeningDigests:
-    """Watches what a batch brings go by, and comes to what is written down of it."""
+    """Accumulates the digests and totals of a batch while it is stored."""
 
     def __init__(self, batch: NewBatch, first_instruction: int) -> None:
         self._batch = batch

@@ -1,6 +1,6 @@
-"""Evidence in the journal: its chain, what it is held against, and what waits for a person.
+"""Chains evidence, and turns notes of the journal into evidence and back.
 
-Pure; both stores share it, and `evidence_disk.py` puts it on disk.
+Pure: every store shares it.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ def evidence_line(
 def lines_of(
     number: int, before: bytes, evidence: Evidence, ruling: Ruling, *, fact: int | None, at: str
 ) -> Iterator[EvidenceLine]:
-    """Yield the lines that evidence comes to: one, and one more for each further instruction it may be about."""
+    """Yield the lines of one piece of evidence: one, and one more for each further instruction it may be about."""
     line = evidence_line(number, before, evidence, ruling, fact=fact, at=at)
     yield line
     for number_after, other in enumerate(ruling.others, start=number + 1):
@@ -111,7 +111,7 @@ def clock_of(content: str) -> ClockSeen:
 
 
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:
-    """Return the hash of `line` after one whose hash is `before`. Content stands last: no other column has a break."""
+    """Return the hash of `line` after one whose hash is `before`. Content is last: no other column has a line break."""
     text = "\n".join(str(column) for column in line[:-1])
     return hashlib.sha256(before + text.encode()).digest()
 

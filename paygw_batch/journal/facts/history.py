@@ -1,11 +1,10 @@
-"""What people did, read back from the facts of the journal."""
+"""Reads from facts what people did."""
 
 from collections.abc import Iterator
 from typing import assert_never
 
 from paygw_batch.core.lifecycle import (
     Concluded,
-    FactKind,
     Intended,
     Interrupted,
     Released,
@@ -15,19 +14,6 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.journal.facts.codec import BATCH_OPENED, decode, decode_batch
 from paygw_batch.journal.values import HistoryEntry
-
-HISTORY_KINDS = tuple(
-    kind.value
-    for kind in (
-        FactKind.RESOLVED_PAID,
-        FactKind.RESOLVED_REJECTED,
-        FactKind.RESOLVED_NOT_RECEIVED,
-        FactKind.RELEASED,
-        FactKind.RETURNED,
-        FactKind.REPLACED,
-    )
-)
-"""The kinds of facts about an instruction that come from a person, in the order that `schema-4.sql` lists them."""
 
 
 def history_of(

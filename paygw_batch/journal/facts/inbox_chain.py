@@ -7,13 +7,23 @@ its first notification and the contents. The first group of an inbox is empty: i
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.values import InboxEnd, InboxEntry
+from paygw_batch.journal.values import InboxEnd
 
 _HASH_CHARACTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class InboxEntry:
+    """One notification in the inbox, as it was appended."""
+
+    number: int
+    hash: str
+    content: str
 
 
 class InboxGroup(NamedTuple):

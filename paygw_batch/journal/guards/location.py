@@ -1,4 +1,4 @@
-"""Where a journal may live, and how its files are opened: private, plain, on a disk of this machine.
+"""Checks where a journal may be, and opens its files: private, plain, on a disk of this machine.
 
 Everything here is checked by name before SQLite opens the database; nothing here ever opens the database file itself
 (closing any descriptor of it would drop SQLite's locks on it).
@@ -74,7 +74,7 @@ def check_directory(directory: Path) -> None:
 
 
 def check_file(path: Path) -> bool:
-    """Return whether a file stands at `path`. Raises `JournalError` when it is not a plain file of its owner alone."""
+    """Return whether a file is at `path`. Raises `JournalError` when it is not a plain file of its owner alone."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The lock that lets one run at a time write a journal: the operating system's, so that it ends when its holder does.
+"""Lets one run at a time write a journal, by a lock of the operating system that ends when its holder does.
 
 `flock` and not POSIX record locks: those are lost when any descriptor of the file is closed anywhere in the process,
 and do not keep a second opening in the same process out. The lock is on a file of its own beside the journal, because
@@ -87,7 +87,7 @@ class RunLock:
 
 
 def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
-    """Return a descriptor that holds the lock on the file that stands at `path` now."""
+    """Return a descriptor that holds the lock on the file that is at `path` now."""
     give_up_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)

@@ -34,7 +34,7 @@ class Seen:
 
 
 def witness_path(witness_dir: Path, journal: Path) -> Path:
-    """Return where the witness of the journal at this settled path stands."""
+    """Return the path of the witness of the journal at this settled path."""
     digest = hashlib.sha256(os.fsencode(journal)).hexdigest()
     return witness_dir / f"{digest[:32]}.witness"
 
@@ -59,7 +59,7 @@ def read_witness(path: Path) -> Seen | None:
 
 
 def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, Seen]]:
-    """Yield what any witness in `witness_dir` knows of a journal, whatever place it was kept for."""
+    """Yield what any witness in `witness_dir` knows of a journal, for any place of it."""
     for path in sorted(witness_dir.glob("*.witness")):
         seen = read_witness(path)
         if seen is not None and seen.journal_id == journal_id:

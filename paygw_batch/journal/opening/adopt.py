@@ -1,4 +1,4 @@
-"""Adopting a journal: a person says that a copy which this machine knows nothing of is the newest one."""
+"""Adopts a journal: a person says that a copy which this machine does not know is the newest one."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing

@@ -1,4 +1,4 @@
-"""Making a new journal: on purpose, once for an endpoint, whole or not at all.
+"""Makes a new journal: on purpose, once for an endpoint, whole or not at all.
 
 The order is what makes it safe to be killed at any moment (docs/decisions/0091): an intention in the registry, the
 witness, the journal under another name, its own name, and the registry's word that it is there.
@@ -77,7 +77,7 @@ def new_journal(
 
 
 def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
-    """Find out what became of journals whose making was broken off: they are there, or they never came to be.
+    """Complete or remove the entries of journals whose making was broken off.
 
     The registry is held, so that no making is under way.
     """

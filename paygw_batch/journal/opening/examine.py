@@ -1,4 +1,4 @@
-"""What is found out about a journal before anything is done with it: what it is, and whether it is the newest."""
+"""Examines a journal before anything is done with it: which one it is, and whether it is the newest."""
 
 import os
 from contextlib import closing
@@ -20,7 +20,7 @@ from paygw_batch.journal.sqlite.verify import check_tail
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A journal that was looked at, and is sound as far as a quick look tells."""
+    """A journal that was examined, and in which a quick check found nothing wrong."""
 
     version: int
     identity: Identity
@@ -35,7 +35,7 @@ class Found:
 
 
 def check_place(path: Path) -> bool:
-    """Return whether a journal stands at `path`.
+    """Return whether a journal is at `path`.
 
     Raises `JournalError` unless it is plain, private and on this machine, like the files that SQLite keeps beside it.
     """
@@ -98,7 +98,7 @@ def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_
 
 
 def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:
-    """Return the witness of the place this journal was moved from, None when it stands where it always did.
+    """Return the witness of the place this journal was moved from; None when it was not moved.
 
     Raises `JournalWentBack` when the journal it was copied from still stands, or went on after the copy was made.
     """
@@ -137,7 +137,7 @@ def _is_same_file(home: Path, path: Path) -> bool:
 
 
 def stands_at(home: Path, journal_id: str) -> bool:
-    """Whether the journal with this id stands at `home`. What cannot be read there is taken for it."""
+    """Return whether the journal with this id is at `home`. A file that cannot be read counts as it."""
     if not os.path.lexists(home):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Opening the journal on disk: to write it, one run at a time, or to look into it."""
+"""Opens the journal on disk: to write it, one run at a time, or to look into it."""
 
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -193,7 +193,7 @@ def _bring_up(connection: apsw.Connection, path: Path, found: Found, endpoint: E
 
 
 def _remember(registry: JournalRegistry, path: Path, found: Found, now: str) -> list[str]:
-    """See to it that the registry has this journal as it is now; return what a person should read about it."""
+    """Register this journal as it is now; return the sentences that a person should read about it."""
     identity = found.identity
     before = registry.entry(identity.journal_id)
     # What an entry knew is kept: the journal may be an older copy that a person adopted.

@@ -109,7 +109,7 @@ class JournalRegistry:
             ) from None
 
     def forget(self, entry: Registered) -> None:
-        """Remove an entry whose journal never came to be. The lock is held."""
+        """Remove the entry of a journal that was never made. The lock is held."""
         self._path(entry.journal_id).unlink(missing_ok=True)
         sync_directory(self._directory)
 

@@ -1,4 +1,4 @@
-"""What the journal keeps about itself: the names of its endpoint, and people's word that it is the newest copy.
+"""Keeps the names of the journal's endpoint, and people's statements that it is the newest copy.
 
 Each is a chain of its own, like the facts: the hash of a line is SHA-256 over the hash before it and all its columns.
 """

@@ -1,4 +1,4 @@
-"""Opening the database so that a commit is a promise, and proving that it was opened so."""
+"""Opens a database so that a commit is durable, and proves that it was opened so."""
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +107,7 @@ def _check_version() -> None:
 
 
 def leave_untouched(connection: apsw.Connection) -> None:
-    """See to it that closing this connection writes nothing any more."""
+    """Let the closing of this connection write nothing."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 

@@ -17,6 +17,7 @@ import apsw
 from paygw_batch.errors import HolderKind, InboxDamaged, InboxUnwritable, ListenerHeld
 from paygw_batch.files import create_once
 from paygw_batch.journal.facts.inbox_chain import (
+    InboxEntry,
     InboxGroup,
     entries_after,
     first_group,
@@ -26,7 +27,7 @@ from paygw_batch.journal.facts.inbox_chain import (
 from paygw_batch.journal.guards.location import check_file, sync_directory
 from paygw_batch.journal.guards.lock import RunLock
 from paygw_batch.journal.sqlite.connect import connect, fetch, reason_of
-from paygw_batch.journal.values import InboxEnd, InboxEntry
+from paygw_batch.journal.values import InboxEnd
 
 _APPLICATION_ID = 0x7061796E
 """`payn`: marks the file as an inbox (SQLite's application_id)."""

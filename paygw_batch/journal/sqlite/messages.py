@@ -1,4 +1,4 @@
-"""Evidence on disk: written with the facts it brings about in one transaction, and read back."""
+"""Writes evidence together with the facts that it causes, in one transaction, and reads it back."""
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from paygw_batch.journal.facts.evidence_chain import (
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
 from paygw_batch.journal.sqlite.schema import identity_of
-from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, Hold, InboxEnd, WaitingEvidence
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Contradiction, Entry, Hold, InboxEnd, WaitingEvidence
 
 _COLUMNS = "number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact, content, hash"
 _PLACES = ", ".join("?" for _ in EvidenceLine._fields)
@@ -52,7 +52,7 @@ UNANSWERED = f"""e.finding IN ('contradicting', 'ambiguous')
 """Of a line `e` of evidence: it says that the gateway has its row, and no person has answered it since."""
 _WORDS = (FactKind.RESOLVED_PAID.value, FactKind.RESOLVED_REJECTED.value, FactKind.RESOLVED_NOT_RECEIVED.value)
 IS_CONTESTED = f"EXISTS (SELECT 1 FROM evidence e WHERE e.instruction = p.number AND {UNANSWERED})"  # noqa: S608 - ours
-"""Of an instruction `p`: evidence stands against sending it. One that is ready is held."""
+"""The condition that evidence speaks against sending an instruction `p`. One that is ready is held."""
 
 
 def take_in(
@@ -112,10 +112,11 @@ def note(connection: apsw.Connection, evidence: Evidence, ruling: Ruling, *, at:
     _insert(connection, evidence_line(number + 1, end, evidence, ruling, fact=None, at=at))
 
 
-def carried_out(connection: apsw.Connection, batch: str) -> list[CarriedOut]:
-    """Return the statements that were carried out for a batch (its id), oldest first."""
+def carried_out(connection: apsw.Connection, batch: int) -> list[CarriedOut]:
+    """Return the statements that were carried out for a batch, oldest first."""
+    found = fetch(connection, "SELECT batch FROM batch WHERE number = ?", (batch,))
     done = (carried_out_of(content, at) for content, at in _notes(connection, Finding.CARRIED_OUT))
-    return [one for one in done if one.batch == batch]
+    return [one for one in done if (one.batch,) in found]
 
 
 def clock_seen(connection: apsw.Connection) -> ClockSeen | None:
@@ -139,7 +140,7 @@ def _notes(connection: apsw.Connection, finding: Finding) -> list[tuple[str, str
 
 
 def held_among(connection: apsw.Connection, numbers: Iterable[int]) -> frozenset[int]:
-    """Return which of these instructions evidence stands against."""
+    """Return which of these instructions evidence speaks against."""
     query = f"SELECT p.value FROM (SELECT value, value AS number FROM carray(?)) p WHERE {IS_CONTESTED}"  # noqa: S608 - ours
     wanted = array("q", set(numbers))
     return (
@@ -148,13 +149,13 @@ def held_among(connection: apsw.Connection, numbers: Iterable[int]) -> frozenset
 
 
 def refused(connection: apsw.Connection, entries: Sequence[Entry]) -> list[bool]:
-    """Return for each whether it is an intent for an instruction that evidence stands against."""
+    """Return for each entry whether it is an intent for an instruction that evidence speaks against."""
     held = held_among(connection, (entry.instruction for entry in entries if isinstance(entry.fact, Intended)))
     return [isinstance(entry.fact, Intended) and entry.instruction in held for entry in entries]
 
 
 def holds(connection: apsw.Connection, batch: int) -> Mapping[int, Hold]:
-    """Return what holds rows of a batch that are ready, by row: the latest of what stands against each."""
+    """Return what holds rows of a batch that are ready, by row: the latest evidence against each."""
     found = fetch(
         connection,
         f"""SELECT c.row, max(e.number), e.source, e.said, e.taken_at FROM evidence e INDEXED BY evidence_by_finding
@@ -205,6 +206,26 @@ def inbox_end(connection: apsw.Connection) -> InboxEnd:
         "SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1",
     )
     return InboxEnd(*found[0]) if found else InboxEnd()
+
+
+def contradictions(connection: apsw.Connection, batch: int | None) -> list[Contradiction]:
+    """Return the facts that changed nothing, of one batch or of all, except those that a person has answered since."""
+    found = fetch(
+        connection,
+        """SELECT f.seq, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
+        FROM fact f JOIN instruction i ON i.number = f.instruction
+        JOIN covered c ON c.instruction = i.number AND c.batch = coalesce(?1, i.batch)
+        JOIN batch b ON b.number = c.batch
+        WHERE f.contradicts IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM evidence answer WHERE answer.instruction = f.instruction
+                AND answer.finding = 'resolved' AND answer.fact > f.seq
+        ) ORDER BY f.seq""",
+        (batch,),
+    )
+    return [
+        Contradiction(seq, batch_id, row, client_orderid, STATES[state], kind, attempt, at)
+        for seq, batch_id, row, client_orderid, state, kind, attempt, at in found
+    ]
 
 
 def waiting(connection: apsw.Connection, batch: int | None) -> list[WaitingEvidence]:

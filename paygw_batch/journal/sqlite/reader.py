@@ -1,11 +1,11 @@
-"""Reading the journal on disk: everything a command asks that writes nothing."""
+"""Reads the journal: everything that a command asks and that writes nothing."""
 
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import apsw
 
@@ -13,8 +13,7 @@ from paygw_batch.core.evidence import Candidate
 from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts.codec import BATCH_OPENED
-from paygw_batch.journal.facts.history import HISTORY_KINDS, history_of
+from paygw_batch.journal.facts.history import history_of
 from paygw_batch.journal.facts.progress import amendable
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.sqlite import messages, replies, spellings
@@ -29,29 +28,25 @@ from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     AttemptReply,
     BatchRecord,
-    CarriedOut,
     Clash,
-    ClockSeen,
-    Contradiction,
     Due,
     Head,
     HistoryEntry,
-    Hold,
-    InboxEnd,
     Known,
     LookAlike,
+    Messages,
     RepeatedBatch,
     RowStanding,
     StateTally,
-    UsedReference,
+    TallyKind,
     UsedSpelling,
-    WaitingEvidence,
 )
 
-_RECORD = "number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path"
+_RECORD = """b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.defects, b.opened_at, b.sheet_path,
+    coalesce(r.reference, '')"""
 """The columns of a batch that `BatchRecord` has."""
-_KINDS = ", ".join(f"'{kind}'" for kind in (BATCH_OPENED, *HISTORY_KINDS))
-_OF_PEOPLE = f"f.kind IN ({_KINDS})"
+_OPENED_BY_PLAN = "SELECT batch FROM fact WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?"
+_OF_PEOPLE = "(f.instruction IS NULL OR (f.kind >= 'rel' AND f.kind < 's'))"
 """The condition of the index in `schema-4.sql`, word for word: for no other condition SQLite uses a partial index."""
 _HISTORY = f"""SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
     FROM fact f INDEXED BY fact_of_people LEFT JOIN instruction i ON i.number = f.instruction
@@ -76,30 +71,25 @@ class SqliteReader:
         """Sentences about the journal as a whole that a person should read and that stop nothing."""
         self._connection = connection
 
-    @property
-    def journal_id(self) -> str:
-        """Which journal it is: 32 hex digits."""
-        with self._plainly():
-            return identity_of(self._connection).journal_id
-
     def head(self) -> Head:
-        """Return the end of the chain."""
-        with self._plainly():
-            end = end_of(self._connection)
-        return Head(end.seq, end.hash.hex())
+        """Return which journal it is, and how far it has come."""
+        with self._plainly(), self._snapshot():
+            connection = self._connection
+            end = end_of(connection)
+            return Head(
+                identity_of(connection).journal_id,
+                end.seq,
+                end.hash.hex(),
+                self._newest_time(),
+                messages.inbox_end(connection),
+                messages.clock_seen(connection),
+            )
 
-    def batches(self) -> Sequence[BatchRecord]:
-        """Return all batches, oldest first."""
-        return [BatchRecord(*line) for line in self._fetch(f"SELECT {_RECORD} FROM batch ORDER BY number")]  # noqa: S608 - ours
-
-    def opened_by_plan(self, plan_sha256: str) -> BatchRecord | None:
-        """Return the batch that the plan with this digest opened, if it has opened one."""
-        found = self._fetch(
-            f"""SELECT {_RECORD} FROM batch WHERE number IN (SELECT batch FROM fact
-            WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?)""",  # noqa: S608 - ours
-            (plan_sha256,),
-        )
-        return next((BatchRecord(*line) for line in found), None)
+    def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
+        """Return all batches, or the one that a plan opened, oldest first."""
+        opened = f"WHERE b.number IN ({_OPENED_BY_PLAN})" if plan_sha256 else ""
+        query = f"SELECT {_RECORD} FROM batch b LEFT JOIN batch_reference r ON r.batch = b.number {opened} ORDER BY 1"  # noqa: S608 - ours
+        return [BatchRecord(*line) for line in self._fetch(query, (plan_sha256,) if plan_sha256 else ())]
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
         """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
@@ -149,11 +139,6 @@ class SqliteReader:
             used = list(candidates)
         with self._each(spellings.USED_SPELLINGS, ((*row, operation) for row in used)) as found:
             return [UsedSpelling(*line) for line in found]
-
-    def references(self, operation: str) -> Sequence[UsedReference]:
-        """Return every reference that a batch's order ids were derived from, with each batch, oldest first."""
-        with self._plainly():
-            return spellings.references(self._connection, operation)
 
     def repeated_batches(
         self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
@@ -223,88 +208,50 @@ class SqliteReader:
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
         """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
-        # The few facts that name one are found first, in one look through all: no index is kept for them.
         found = self._fetch(
-            """SELECT c.row, f.details FROM fact f CROSS JOIN standing s ON s.instruction = f.instruction
-            JOIN covered c ON c.instruction = f.instruction AND c.batch = ?
-            WHERE f.details LIKE '%"customer_url"%' AND f.attempt = s.attempt AND f.contradicts IS NULL
+            """SELECT c.row, f.details FROM covered c
+            CROSS JOIN fact f INDEXED BY fact_of_customer_page ON f.instruction = c.instruction
+            JOIN standing s ON s.instruction = f.instruction AND s.attempt = f.attempt
+            WHERE c.batch = ? AND instr(f.details, '"customer_url"') > 0 AND f.contradicts IS NULL
             ORDER BY f.seq""",
             (batch,),
         )
         return {row: json.loads(details)["customer_url"] for row, details in found}
 
-    def tallies(self, batch: int, *, accepted_until: str | None = None) -> Sequence[StateTally]:
+    def tallies(
+        self, batch: int, *, kind: TallyKind = TallyKind.ALL, accepted_until: str | None = None
+    ) -> Sequence[StateTally]:
         """Return counts and sums of a batch, ordered by country, currency and state (see the port)."""
         with self._plainly(), self._snapshot():
-            return states_disk.tallies(self._connection, batch, accepted_until)
+            match kind:
+                case TallyKind.KNOWN:
+                    return states_disk.known_tallies(self._connection, batch)
+                case TallyKind.DUE:
+                    return states_disk.due_tallies(self._connection, batch)
+                case TallyKind.ALL:
+                    return states_disk.tallies(self._connection, batch, accepted_until)
+                case _:
+                    assert_never(kind)
 
-    def known_tallies(self, batch: int) -> Sequence[StateTally]:
-        """Return counts and sums of those rows of a batch that an earlier batch brought."""
+    def messages(self, batch: int | None = None) -> Messages:
+        """Return the messages of the gateway about the rows of one batch, or of all."""
+        connection = self._connection
         with self._plainly(), self._snapshot():
-            return states_disk.known_tallies(self._connection, batch)
+            return Messages(
+                messages.contradictions(connection, batch),
+                messages.waiting(connection, batch),
+                messages.counts(connection, batch),
+                {} if batch is None else messages.holds(connection, batch),
+                [] if batch is None else messages.carried_out(connection, batch),
+            )
 
-    def due_counts(self, batch: int) -> Mapping[str, int]:
-        """Return how many rows of each country `due` has for a batch."""
-        with self._plainly(), self._snapshot():
-            return states_disk.due_counts(self._connection, batch)
-
-    def contradictions(self, batch: int | None = None) -> Sequence[Contradiction]:
-        """Return the facts that changed nothing, of one batch or of all, but those a person has answered since."""
-        found = self._fetch(
-            """SELECT f.seq, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
-            FROM fact f JOIN instruction i ON i.number = f.instruction
-            JOIN covered c ON c.instruction = i.number AND c.batch = coalesce(?1, i.batch)
-            JOIN batch b ON b.number = c.batch
-            WHERE f.contradicts IS NOT NULL AND NOT EXISTS (
-                SELECT 1 FROM evidence answer WHERE answer.instruction = f.instruction
-                    AND answer.finding = 'resolved' AND answer.fact > f.seq
-            ) ORDER BY f.seq""",
-            (batch,),
-        )
-        return [
-            Contradiction(seq, batch_id, row, client_orderid, STATES[state], kind, attempt, at)
-            for seq, batch_id, row, client_orderid, state, kind, attempt, at in found
-        ]
-
-    def evidence_waiting(self, batch: int | None = None) -> Sequence[WaitingEvidence]:
-        """Return the evidence that waits for a person, of one batch or of all."""
-        with self._plainly():
-            return messages.waiting(self._connection, batch)
-
-    def evidence_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return how much evidence there is of each finding, about the rows of one batch or in all."""
-        with self._plainly():
-            return messages.counts(self._connection, batch)
-
-    def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return what holds rows of a batch that are ready, by row: no run sends them."""
-        with self._plainly():
-            return messages.holds(self._connection, batch)
-
-    def candidates(self, order_id: str) -> Sequence[Candidate]:
+    def orders(self, order_id: str) -> Sequence[Candidate]:
         """Return the instructions of every operation that go, or went, by an order id."""
         with self._plainly():
             return messages.candidates_of(self._connection, order_id)
 
-    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
-        """Return the statements that were carried out for a batch (its id), oldest first."""
-        with self._plainly():
-            return messages.carried_out(self._connection, batch)
-
-    def clock_seen(self) -> ClockSeen | None:
-        """Return how far our clock was from the gateway's when that was last noted (see the port)."""
-        with self._plainly():
-            return messages.clock_seen(self._connection)
-
-    def newest_time(self) -> str:
-        """Return the newest time in the journal: no fact and no evidence is later."""
-        with self._plainly():
-            return max(end_of(self._connection).at, messages.newest_time(self._connection))
-
-    def inbox_end(self) -> InboxEnd:
-        """Return how far the notifications of the inbox were taken in."""
-        with self._plainly():
-            return messages.inbox_end(self._connection)
+    def _newest_time(self) -> str:
+        return max(end_of(self._connection).at, messages.newest_time(self._connection))
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return what people did to a batch and to the rows it covers, in the order they did it."""
@@ -327,9 +274,10 @@ class SqliteReader:
             return replies.of_instruction(self._connection, number)
 
     def verify(self) -> Mapping[str, int]:
-        """Replay the whole journal; return what was counted. Raises `JournalCorrupt`, naming the first wrong place."""
-        with self._plainly(), self._snapshot():
-            return verify(self._connection, self.path)
+        """Replay the whole journal, and check its inbox; return what was counted (see the port)."""
+        with self._plainly(), self._snapshot(), closing(InboxReader(inbox_path(self.path))) as inbox:
+            counted = verify(self._connection, self.path)
+            return {**counted, "notifications_waiting": inbox.verify(messages.inbox_end(self._connection))}
 
     def backup(self, path: Path) -> None:
         """Write a copy of the journal as it is now to `path`, and of its inbox beside it; also while a run is on.

@@ -1,4 +1,4 @@
-"""Raw replies of the gateway, kept beside the facts that they led to: what a person shows to the gateway's support."""
+"""Keeps raw replies of the gateway beside the facts that they led to, for the gateway's support."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,9 @@
-"""How values become lines of the tables, and lines values."""
+"""Turns values into lines of the tables, and lines into values."""
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
@@ -15,7 +16,7 @@ from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.values import Known, NewInstruction
+from paygw_batch.journal.values import BatchRecord, Known, NewInstruction
 
 
 class _States(dict[str, State]):
@@ -58,27 +59,27 @@ def progress_of(columns: Sequence[Any]) -> RowProgress:
     return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
 
 
-def page_lines(batch: int, pages: Iterable[bytes], intake: OpeningDigests) -> Iterator[tuple[object, ...]]:
-    """Yield the pages of a batch as they are stored, taken in by `intake`."""
+def page_lines(batch: int, pages: Iterable[bytes], digests: OpeningDigests) -> Iterator[tuple[object, ...]]:
+    """Yield the pages of a batch as they are stored, counted in `digests`."""
     for number, content in enumerate(pages):
-        intake.page(content)
+        digests.page(content)
         yield batch, number, content
 
 
 def instruction_lines(
-    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], intake: OpeningDigests
+    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], digests: OpeningDigests
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the new instructions of a batch as they are stored, taken in by `intake`."""
-    for number, new in enumerate(instructions, start=intake.first_instruction):
+    """Yield the new instructions of a batch as they are stored, counted in `digests`."""
+    for number, new in enumerate(instructions, start=digests.first_instruction):
         row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
         old = replaced.get(row)
-        intake.instruction(number, new, old)
+        digests.instruction(number, new, old)
         stored = _stored_content(content, fields)
         yield number, batch, row, client_orderid, country, currency, minor, old, amount, form, fields, payee, stored
 
 
 def _stored_content(content: str, fields: str) -> str:
-    """Return a content as it is stored: most end with the fields that stand beside them, and those are kept once.
+    """Return a content as it is stored: most end with the fields, which have a column too, and those are kept once.
 
     A control character in front, which no content has, tells the two apart.
     """
@@ -87,10 +88,10 @@ def _stored_content(content: str, fields: str) -> str:
     return f"{_WITH_FIELDS}{content.removesuffix(fields)}" if content.endswith(fields) else content
 
 
-def known_lines(batch: int, known: Iterable[Known], intake: OpeningDigests) -> Iterator[tuple[object, ...]]:
-    """Yield the known rows of a batch as they are stored, taken in by `intake`."""
+def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[object, ...]]:
+    """Yield the known rows of a batch as they are stored, counted in `digests`."""
     for line in sorted(known, key=attrgetter("row")):
-        intake.known(line)
+        digests.known(line)
         yield batch, line.row, line.instruction
 
 
@@ -121,7 +122,7 @@ def progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Moving:
     """Instructions about to move, by number: their order ids, batches and progress before."""
 
     client_orderids: Mapping[int, str]
@@ -129,17 +130,65 @@ class _Loaded:
     progress: Mapping[int, RowProgress]
 
 
+def store_batch(
+    connection: apsw.Connection,
+    record: BatchRecord,
+    digests: OpeningDigests,
+    pages: Iterable[bytes],
+    instructions: Iterable[NewInstruction],
+    known: Iterable[Known],
+    replaced: Mapping[int, int],
+) -> None:
+    """Write a batch with its pages, instructions, known rows and order ids, inside the open transaction."""
+    number = record.number
+    connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
+    connection.executemany("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, digests))
+    connection.executemany(
+        "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        instruction_lines(number, instructions, replaced, digests),
+    )
+    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, digests))
+    # Sorted, because inserting a million ids in no order would touch every page of the tree again and again.
+    connection.execute(
+        """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
+        WHERE batch = ? AND replaces IS NULL ORDER BY client_orderid""",
+        (record.operation, number),
+    )
+    twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
+    if fetch(connection, twice, (number,)):
+        raise InternalError("a row of a batch is both new and known")
+
+
+def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:
+    """Read instructions that are about to move."""
+    if not numbers:
+        return Moving({}, {}, {})
+    found = fetch_lines(
+        connection,
+        f"p.number, p.client_orderid, p.batch, {PROGRESS}",
+        "carray(?) wanted JOIN progress p ON p.number = wanted.value",
+        (apsw.carray(array("q", set(numbers))),),
+    )
+    if len(found) != len(set(numbers)):
+        raise InternalError("a fact speaks of an instruction that the journal does not have")
+    return Moving(
+        {line[0]: line[1] for line in found},
+        {line[0]: line[2] for line in found},
+        {line[0]: progress_of(line[3:]) for line in found},
+    )
+
+
 # SQLite lets go of the interpreter for every step of a statement. Beside a busy event loop, getting it back takes far
 # longer than the step, so that a commit with a step for each line would spend most of its time waiting. So one step
 # writes or reads a whole group of lines.
 
 _LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
-"""How many lines a step may take. So few sizes, because each is a statement of its own, and SQLite takes longer to
-compile one than to run it; the largest is well under its limit of bound values for the widest table."""
+"""The numbers of lines that a step may take. Few sizes, because each is a separate statement, and SQLite takes longer
+to compile one than to run it; the largest is well under its limit of bound values for the widest table."""
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
-    """Run `statement`, in which `{lines}` stands for a table of values, over all `lines`, a group at a time."""
+    """Run `statement` over all `lines`, a group at a time; `{lines}` in it becomes a table of values."""
     start = 0
     while start < len(lines):
         size = next(size for size in _LINES_A_STEP if size <= len(lines) - start)
@@ -155,8 +204,8 @@ def _with_lines(statement: str, lines: int, columns: int) -> str:
 
 
 def fetch_lines(connection: apsw.Connection, columns: str, source: str, bindings: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return `columns` (texts, whole numbers and nulls) of every line of `source`, what stands behind FROM."""
+    """Return `columns` (texts, whole numbers and nulls) of every line of `source`, the text after FROM."""
     query = f"SELECT json_group_array(json_array({columns})) FROM {source}"  # noqa: S608 - constants of our own
-    ((found,),) = fetch(connection, query, bindings)
+    ((found,),) = connection.execute(query, bindings)
     lines: list[Sequence[Any]] = json.loads(found)
     return lines

@@ -1,4 +1,4 @@
-"""The tables of the journal, and the way from each version to the next."""
+"""Makes the tables of the journal, and migrates them from each version to the next."""
 
 from contextlib import closing
 from functools import cache

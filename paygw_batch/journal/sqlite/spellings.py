@@ -14,7 +14,7 @@ from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
-from paygw_batch.journal.values import RepeatedBatch, UsedReference
+from paygw_batch.journal.values import RepeatedBatch
 
 _NOT_ASCII = "*[^\x01-\x7f]*"
 """A pattern of SQLite's GLOB. No order id holds NUL."""
@@ -69,13 +69,13 @@ def add_order_id(connection: apsw.Connection, operation: str, order_id: str) -> 
 
 
 def is_used(connection: apsw.Connection, operation: str, order_id: str) -> bool:
-    """Whether an order id was ever used, in whatever spelling."""
+    """Return whether an order id was ever used, in any spelling."""
     query = _SAME_SPELLING.format(operation="?1", spelling="?2")
     return bool(fetch(connection, f"{query} LIMIT 1", (operation, spelled_alike(order_id))))
 
 
 def instructions_spelled(connection: apsw.Connection, order_id: str) -> list[int]:
-    """Return the instructions of every operation that go, or went, by an order id in whatever spelling."""
+    """Return the instructions of every operation that go, or went, by an order id in any spelling."""
     query = _SAME_SPELLING.format(operation="?1", spelling="?2")
     operations = fetch(connection, "SELECT DISTINCT operation FROM batch")
     spelling = spelled_alike(order_id)
@@ -85,17 +85,6 @@ def instructions_spelled(connection: apsw.Connection, order_id: str) -> list[int
 def has_order_ids(connection: apsw.Connection, operation: str) -> bool:
     """Whether any order id was used at all."""
     return bool(fetch(connection, "SELECT 1 FROM order_id WHERE operation = ? LIMIT 1", (operation,)))
-
-
-def references(connection: apsw.Connection, operation: str) -> Sequence[UsedReference]:
-    """Return the references of all batches (see the port)."""
-    found = fetch(
-        connection,
-        """SELECT r.reference, b.batch, b.opened_at FROM batch_reference r JOIN batch b ON b.number = r.batch
-        WHERE b.operation = ? ORDER BY b.number""",
-        (operation,),
-    )
-    return [UsedReference(*line) for line in found]
 
 
 def counted(connection: apsw.Connection, batches: Counter[int]) -> Sequence[RepeatedBatch]:

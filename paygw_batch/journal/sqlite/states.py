@@ -1,4 +1,4 @@
-"""The rows of a batch on disk by where they stand: counted, and found, without reading all of them.
+"""Counts and finds the rows of a batch by their states, without reading all of them.
 
 Most rows of a batch stand in one state. What the batch comes to in all was written down when it was opened, so the rows
 of every other state are added up, found by their states' index, and what is left is the sum of the most common one.
@@ -7,6 +7,7 @@ of every other state are added up, found by their states' index, and what is lef
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import apsw
@@ -73,7 +74,7 @@ _LINES = """SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inh
 
 
 def standing_lines(connection: apsw.Connection, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-    """Yield how the rows of a batch stand as plain lines (see the port)."""
+    """Yield all rows of a batch as plain lines (see the port)."""
     row = -1
     while lines := fetch(connection, _LINES, (batch, row, _AT_ONCE)):
         for word in {line[1] for line in lines}:
@@ -128,15 +129,15 @@ def _accepted_by(connection: apsw.Connection, batch: int, until: str) -> _Sums:
     return _added_up(fetch(connection, _SUMMED.format(rows=query), bindings))
 
 
-def due_counts(connection: apsw.Connection, batch: int) -> dict[str, int]:
-    """Return how many rows of each country may be sent: those that are ready and not held by evidence."""
-    due: Counter[str] = Counter()
+def due_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
+    """Return counts and sums of the rows that may be sent: those that are ready and not held by evidence."""
+    held = _added_up(fetch(connection, _SUMMED.format(rows=_HELD), (batch,)))
+    due = []
     for tally in tallies(connection, batch):
-        if tally.state is State.READY:
-            due[tally.country] += tally.count
-    for country, _, held, *_ in fetch(connection, _SUMMED.format(rows=_HELD), (batch,)):
-        due[country] -= held
-    return {country: count for country, count in due.items() if count}
+        count, minor = held.get((tally.country, tally.currency), (0, 0))
+        if tally.state is State.READY and tally.count > count:
+            due.append(replace(tally, count=tally.count - count, minor=tally.minor - minor))
+    return due
 
 
 def rows(
@@ -241,7 +242,7 @@ def _selected(
 
 
 def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, int] | None]:
-    """Return what a batch comes to in all, and the bounds of its instructions' numbers (None: it has none)."""
+    """Return the totals of a batch, and the bounds of its instructions' numbers (None: it has none)."""
     query = "SELECT country, currency, rows, billions, rest, first, last FROM batch_total WHERE batch = ?"
     lines = fetch(connection, query, (batch,))
     total = {
@@ -251,7 +252,7 @@ def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, i
 
 
 def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
-    """Return how many instructions within `bounds` stand in each state, of whatever batch they are.
+    """Return how many instructions within `bounds` are in each state, of any batch.
 
     It decides what is added up and what is left, and names every state that a row of the batch may stand in.
     """
@@ -261,7 +262,7 @@ def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str
 
 
 def _touched(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
-    """Return how many instructions within `bounds` stand in each state, of those to which anything happened."""
+    """Return how many instructions within `bounds` are in each state, of those to which anything happened."""
     query = """SELECT count(*) FROM standing INDEXED BY standing_by_state
         WHERE state = ? AND instruction BETWEEN ? AND ?"""
     return Counter({state: fetch(connection, query, (state, *bounds))[0][0] for state in _words(connection)})
@@ -278,7 +279,7 @@ def _words(connection: apsw.Connection) -> list[str]:
 
 
 def _of_state(connection: apsw.Connection, batch: int, state: str, bounds: tuple[int, int]) -> _Sums:
-    """Return counts and sums of the rows of a batch that stand in one state."""
+    """Return counts and sums of the rows of a batch that are in one state."""
     found = fetch(connection, _SUMMED.format(rows=_rows_in({State(state)})), (batch, *bounds))
     if state == _READY:
         found += fetch(connection, _SUMMED.format(rows=_UNTOUCHED), (batch, _touched_until(connection, bounds)))

@@ -60,7 +60,7 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
 
 
 def check_tail(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless the last facts are chained, and their instructions stand where they lead."""
+    """Raise `JournalCorrupt` unless the last facts are chained, and their instructions are in the right states."""
     found = fetch(connection, f"SELECT {_LINE} FROM fact ORDER BY seq DESC LIMIT ?", (_TAIL_FACTS,))  # noqa: S608 - ours
     if not found:
         return
@@ -122,7 +122,7 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
 
 
 def _check_totals(connection: apsw.Connection) -> None:
-    """Hold what each batch is noted to come to against the rows it covers."""
+    """Compare the noted totals of each batch with the rows that it covers."""
     counted = """SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / 1000000000), sum(i.minor % 1000000000),
             min(i.number), max(i.number)
         FROM covered c JOIN instruction i ON i.number = c.instruction GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
@@ -195,7 +195,7 @@ class _Replay:
     replies: int = 0
 
     def run(self) -> None:
-        """Raise `JournalCorrupt` at the first instruction that does not stand where its facts lead."""
+        """Raise `JournalCorrupt` at the first instruction that is not in the state its facts lead to."""
         facts = _Groups(self.connection.execute(_FACTS_BY_INSTRUCTION), "A fact")
         order_ids = _Groups(
             self.connection.execute("SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3"),

@@ -1,4 +1,4 @@
-"""Writing the journal on disk.
+"""Writes the journal.
 
 Every write is one transaction, made durable before its call returns, and the witness is told of it before anything may
 be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
@@ -6,9 +6,10 @@ be sent on it. The chain is a second guard beside the lock: each number of a fac
 
 import os
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple, replace
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,20 @@ from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
+from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
+from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
+from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
     PROGRESS,
     SAVE_PROGRESS,
-    _Loaded,
-    fetch_lines,
-    instruction_lines,
-    known_lines,
-    page_lines,
+    Moving,
+    load,
     progress_line,
     progress_of,
+    store_batch,
     write_lines,
 )
 from paygw_batch.journal.sqlite.states import in_states, numbered
@@ -48,6 +50,7 @@ from paygw_batch.journal.values import (
     ClockSeen,
     Entry,
     Known,
+    MoveResult,
     NewBatch,
     NewInstruction,
 )
@@ -55,10 +58,17 @@ from paygw_batch.journal.values import (
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
 
+_NOTIFICATIONS_AT_ONCE = 200
+"""How many notifications one transaction takes in."""
+
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 _REJECTED = f"""SELECT p.number, p.client_orderid, b.operation, {PROGRESS}
     FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value CROSS JOIN batch b ON b.number = p.batch
     WHERE p.state = 'rejected'"""  # noqa: S608 - a constant of ours
+
+
+def _result(line: Line) -> MoveResult:
+    return MoveResult.MOVED if line.contradicts is None else MoveResult.NOT_MOVED
 
 
 class SqliteJournal(SqliteReader):
@@ -87,6 +97,7 @@ class SqliteJournal(SqliteReader):
         self._failure: str | None = None
         self._seen = end.seq
         self._took_in = False
+        self._inbox = InboxReader(inbox_path(path))
 
     def open_batch(
         self,
@@ -100,14 +111,14 @@ class SqliteJournal(SqliteReader):
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it (see the port)."""
         batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
-        if batch.plan_sha256 and self.opened_by_plan(batch.plan_sha256):
+        if batch.plan_sha256 and self.batches(plan_sha256=batch.plan_sha256):
             raise InternalError("a plan that has opened a batch was about to open another")
         amended = {amendment.row: amendment for amendment in amendments}
         replaced = {row: amendment.instruction for row, amendment in amended.items()}
         with self._writing():
             at = max(at, self._end.at)
             number = self._next_number("batch")
-            intake = OpeningDigests(batch, self._next_number("instruction"))
+            digests = OpeningDigests(batch, self._next_number("instruction"))
             record = BatchRecord(
                 number,
                 batch.batch,
@@ -120,22 +131,27 @@ class SqliteJournal(SqliteReader):
                 batch.sheet_path,
             )
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
-                self._store_batch(record, intake, pages, instructions, known, replaced)
-            opened = intake.opened()
+                store_batch(self._connection, record, digests, pages, instructions, known, replaced)
+                spellings.add_batch(self._connection, record.operation, number)
+                search.add_batch(self._connection, number)
+            opened = digests.opened()
             self._add([opening_line(self._end, at, number, opened)])
             self._amend(record, amended, at)
         return record
 
-    def append(self, entries: Sequence[Entry]) -> Sequence[bool]:
-        """Make facts durable in one transaction, and move their instructions (see the port).
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one transaction, and move their instructions, as `EngineJournal.append` does.
 
         Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
         `open_batch`.
         """
         return self.stage(entries)()
 
-    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[bool]]:
-        """Do all of `append` but the commit, and return the call that commits (see the port)."""
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
+        """Do all of `append` but the commit, and return the call that commits, maybe from another thread.
+
+        Nothing of it holds before that call has returned; until then no other call may be made.
+        """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         if not entries:
@@ -147,28 +163,25 @@ class SqliteJournal(SqliteReader):
             # What was held before was never due, and has no intent: only what came in since is looked for.
             refused = messages.refused(self._connection, entries) if self._took_in else [False] * len(entries)
             lines = iter(self._record([entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]))
-            moved = [not is_held and next(lines).contradicts is None for is_held in refused]
+            results = [MoveResult.HELD if is_held else _result(next(lines)) for is_held in refused]
 
-        def commit() -> Sequence[bool]:
+        def commit() -> Sequence[MoveResult]:
             with self._whole(before):
                 self._commit()
-            return moved
+            return results
 
         return commit
 
-    def settle(self, entries: Sequence[Entry], *, carried_out: CarriedOut | None = None) -> None:
+    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
         """Make people's words about rows durable in one transaction, or none; they lift holds (see the port)."""
         with self._writing():
             messages.settle(self._connection, entries, self._record)
-            if carried_out is not None:
-                messages.note(self._connection, *carried_out_evidence(carried_out), at=self._not_before(carried_out.at))
+            if isinstance(note, CarriedOut):
+                messages.note(self._connection, *carried_out_evidence(note), at=self._not_before(note.at))
+            elif note is not None:
+                messages.note(self._connection, *clock_evidence(note), at=self._not_before(note.our_time))
 
-    def note_clock(self, seen: ClockSeen, *, at: str) -> None:
-        """Keep how far our clock is from the gateway's."""
-        with self._writing():
-            messages.note(self._connection, *clock_evidence(seen), at=self._not_before(at))
-
-    def interrupt(self, at: str) -> int:
+    def conclude_dead(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
@@ -196,6 +209,27 @@ class SqliteJournal(SqliteReader):
                 released += len(entries)
         return released
 
+    def take_in_waiting(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
+        """Take in the notifications that wait in the inbox, each once (see the port)."""
+        findings: Counter[Finding] = Counter()
+        while at_most is None or findings.total() < at_most:
+            waiting = self._inbox.after(messages.inbox_end(self._connection), limit=_NOTIFICATIONS_AT_ONCE)
+            if not waiting:
+                break
+            taken = self.take_in([evidence_of(one) for one in waiting], words, at=at)
+            findings.update(taken)
+            if len(taken) < len(waiting):
+                break
+        return findings
+
+    @contextmanager
+    def for_engine(self) -> Iterator[SqliteEngineJournal]:
+        """Give the journal to an engine: until the block ends, only the engine uses it."""
+        with closing(SqliteEngineJournal(self)) as given:
+            yield given
+
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
         """Keep evidence in order, and move what it proves, all in one transaction (see the port)."""
         self._took_in = True
@@ -206,37 +240,10 @@ class SqliteJournal(SqliteReader):
         """Let go of the journal. It can be opened again."""
         try:
             super().close()
+            self._inbox.close()
             self._witness.close()
         finally:
             self._lock.close()
-
-    def _store_batch(
-        self,
-        record: BatchRecord,
-        intake: OpeningDigests,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
-        known: Iterable[Known],
-        replaced: Mapping[int, int],
-    ) -> None:
-        number = record.number
-        self._run("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record))
-        self._run_each("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, intake))
-        self._run_each(
-            "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            instruction_lines(number, instructions, replaced, intake),
-        )
-        self._run_each("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, intake))
-        # Sorted, because inserting a million ids in no order would touch every page of the tree again and again.
-        self._run(
-            """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
-            WHERE batch = ? AND replaces IS NULL ORDER BY client_orderid""",
-            (record.operation, number),
-        )
-        spellings.add_batch(self._connection, record.operation, number)
-        search.add_batch(self._connection, number)
-        if self._run("SELECT 1 FROM instruction JOIN known USING (batch, row) WHERE batch = ? LIMIT 1", (number,)):
-            raise InternalError("a row of a batch is both new and known")
 
     def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
         """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
@@ -245,7 +252,7 @@ class SqliteJournal(SqliteReader):
         )
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment is of no row of its batch")
-        before = self._load([*(one.instruction for one in amended.values()), *new_numbers.values()])
+        before = load(self._connection, [*(one.instruction for one in amended.values()), *new_numbers.values()])
         progress = dict(before.progress)
         entries = []
         for row, amendment in amended.items():
@@ -282,9 +289,9 @@ class SqliteJournal(SqliteReader):
             spellings.add_order_id(self._connection, operation, order_id)
         return Entry(number, progress.standing.attempt, Released(order_id, by), at)
 
-    def _record(self, entries: Sequence[Entry], loaded: _Loaded | None = None) -> Sequence[Line]:
+    def _record(self, entries: Sequence[Entry], loaded: Moving | None = None) -> Sequence[Line]:
         """Add facts to the chain and save what they make of their instructions, inside the open transaction."""
-        before = loaded or self._load([entry.instruction for entry in entries])
+        before = loaded or load(self._connection, [entry.instruction for entry in entries])
         progress = dict(before.progress)
         lines = fold(entries, self._end, progress, before.batches)
         self._add(lines)
@@ -301,23 +308,6 @@ class SqliteJournal(SqliteReader):
             raise InternalError("an instruction is no longer where it stood when it was read")
         return lines
 
-    def _load(self, numbers: Sequence[int]) -> _Loaded:
-        if not numbers:
-            return _Loaded({}, {}, {})
-        found = fetch_lines(
-            self._connection,
-            f"p.number, p.client_orderid, p.batch, {PROGRESS}",
-            "carray(?) wanted JOIN progress p ON p.number = wanted.value",
-            (apsw.carray(array("q", set(numbers))),),
-        )
-        if len(found) != len(set(numbers)):
-            raise InternalError("a fact speaks of an instruction that the journal does not have")
-        return _Loaded(
-            {line[0]: line[1] for line in found},
-            {line[0]: line[2] for line in found},
-            {line[0]: progress_of(line[3:]) for line in found},
-        )
-
     def _add(self, lines: Sequence[Line]) -> None:
         if lines:
             write_lines(self._connection, _INSERT_FACTS, lines)
@@ -325,7 +315,7 @@ class SqliteJournal(SqliteReader):
 
     def _not_before(self, at: str) -> str:
         """Return `at`, or the newest time of the journal where the clock was set back."""
-        return max(at, self.newest_time())
+        return max(at, self._newest_time())
 
     def _next_number(self, table: str) -> int:
         ((highest,),) = self._run(f"SELECT max(number) FROM {table}")  # noqa: S608 - one of two names of ours
@@ -333,9 +323,6 @@ class SqliteJournal(SqliteReader):
 
     def _run(self, statement: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return fetch(self._connection, statement, bindings)
-
-    def _run_each(self, statement: str, lines: Iterable[Sequence[Any]]) -> None:
-        self._connection.executemany(statement, lines)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -347,15 +334,15 @@ class SqliteJournal(SqliteReader):
             self._commit()
 
     def _begin(self) -> None:
-        self._run("BEGIN IMMEDIATE")
+        self._connection.execute("BEGIN IMMEDIATE")
 
     def _commit(self) -> None:
-        self._run("COMMIT")
+        self._connection.execute("COMMIT")
         self._tell_witness()
 
     @contextmanager
     def _whole(self, before: Link) -> Iterator[None]:
-        """See to it that nothing remains of a transaction that a step of failed; `before` is the chain's end then."""
+        """Roll back if any step raises, and restore the end of the chain to `before`."""
         try:
             yield
         except apsw.Error as error:
@@ -387,7 +374,7 @@ class SqliteJournal(SqliteReader):
             self._give_up(reason_of(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
-        """See to it that this process never writes the journal again, and return the error that says so."""
+        """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
             self._failure = f"The journal {self.path} can no longer be written ({reason}); nothing more was sent."
             leave_untouched(self._connection)

@@ -1,7 +1,7 @@
-"""What every code of a defect or a warning means: a plain label, a sentence, and what a person should do.
+"""Explains each code of a defect or a warning by a plain label, a sentence and a suggestion.
 
 A code is `SUBJECT.WHAT`: the subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
-for `*.WHAT`, whatever the column; `{column}` in a text is its name. The messages of single rows say more,
+for `*.WHAT` in any column; `{column}` in a text is its name. The messages of single rows say more,
 with the value; these texts are for lists, and the base for a translation. `docs/defects.md` is written from here.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sheet.check.checks import checks_of, checks_without_country
+from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.check.warnings import warnings_of
 
 ANY_COLUMN = "*"
@@ -18,7 +18,7 @@ ANY_COLUMN = "*"
 
 @dataclass(frozen=True, slots=True)
 class CodeMeaning:
-    """What a code says, in general: `label` a few words, `sentence` what is wrong, `suggestion` what to do."""
+    """Explains a code in general: `label` in a few words, `sentence` the mistake, `suggestion` the next step."""
 
     label: str
     sentence: str
@@ -129,7 +129,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
     }
 )
-"""Code, or `*.WHAT` -> what it means as a defect: a row with one is never sent."""
+"""A code, or `*.` and the end of codes -> its meaning as a defect: a row with a defect is never sent."""
 
 WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
@@ -178,7 +178,7 @@ OF_EVERY_COLUMN = frozenset({"*.float", "*.formula", "*.digits"})
 
 
 def meaning_of(code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS) -> CodeMeaning:
-    """Return what a code means, with the name of its column. Raises `KeyError` for a code that is in no catalogue."""
+    """Return the meaning of a code, with its column's name. Raises `KeyError` for a code that is in no catalogue."""
     subject, _, what = code.partition(".")
     general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{what}"]
     texts = (general.label, general.sentence, general.suggestion)
@@ -193,8 +193,8 @@ def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
     named = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
     doubted = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
     for some in rules:
-        asked = [checks_without_country(some), *(checks_of(rule, some) for rule in some.values())]
-        named.update(check.code for columns in asked for column in columns for check in column.checks)
-        doubts = (column for rule in some.values() for column in warnings_of(rule))
-        doubted.update(check.code for column in doubts for check in column.checks)
+        for country in (NO_COUNTRY, *some):
+            named.update(reason.code for check in checks_in(contract(country, some)) for reason in check.reasons)
+        doubts = (check for rule in some.values() for check in warnings_of(rule))
+        doubted.update(reason.code for check in doubts for reason in check.reasons)
     return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted)

@@ -1,4 +1,4 @@
-"""Judging a piece of a sheet, country by country: which rows are sound, and what is wrong with the others."""
+"""Runs the checks of each country's schema on a piece of a sheet, and explains the values that fail."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,8 @@ import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
-from paygw_batch.sheet.check.checks import Check, ColumnChecks, checks_of, checks_without_country, shown
+from paygw_batch.sheet.check.checks import ColumnCheck
+from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.check.warnings import warnings_of
 from paygw_batch.sheet.clean import cleaned_codes, prepared
 from paygw_batch.sheet.columns import columns_of_operation
@@ -20,7 +21,7 @@ from paygw_batch.sheet.instructions.wire import (
     shown_columns,
     wire_columns,
 )
-from paygw_batch.sheet.model import LINE_COLUMNS, no_defects
+from paygw_batch.sheet.model import LINE_COLUMNS, defects_of, no_defects
 from paygw_batch.sheet.read.frame import rows_of
 
 _WIRE_SCHEMA = {
@@ -29,55 +30,53 @@ _WIRE_SCHEMA = {
     "minor": pl.Int64(),
 }
 
-NO_COUNTRY = ""
-
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What some rows come to.
+    """The lines of some rows, and the values that failed a check.
 
-    `lines` with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `unsound` and `doubtful`
+    `lines` with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `failed` and `doubtful`
     wait for `explained` to become sentences.
     """
 
     lines: pl.DataFrame
-    unsound: Sequence["Unsound"]
-    doubtful: Sequence["Unsound"]
+    failed: Sequence["Failed"]
+    doubtful: Sequence["Failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unsound:
-    """Rows of one country that are not sound in one column: no more of them than the column's checks look at."""
+class Failed:
+    """Rows of one country that fail a check: no more of them than its reasons look at."""
 
     country: str
-    column: ColumnChecks
+    check: ColumnCheck
     rows: pl.DataFrame
 
 
-def explained(unsound: Iterable[Unsound]) -> pl.DataFrame:
-    """Return the defects of unsound rows, in no order. Every row must have one: raises `InternalError` otherwise.
+def explained(failed: Iterable[Failed]) -> pl.DataFrame:
+    """Return the defects of rows that failed a check, in no order. Raises `InternalError` for a row without a reason.
 
-    Rows of all pieces together: the same few checks asked of many small frames would cost more than all the rest.
+    Rows of all pieces together: the same few reasons asked of many small frames would cost more than all the rest.
     """
-    found = [no_defects()]
-    groups: dict[tuple[str, str], list[Unsound]] = defaultdict(list)
-    for one in unsound:
-        groups[one.country, one.column.column].append(one)
-    for (_, name), group in groups.items():
-        rows = pl.concat([one.rows for one in group]).rechunk()
-        defects = pl.concat([no_defects(), *_defects(rows, name, group[0].column.checks)])
-        if defects["row"].n_unique() != rows.height:
-            raise InternalError(f"{rows.height} rows are wrong in {name}, and not all of them have a defect")
-        found.append(defects)
-    return pl.concat(found)
+    groups: dict[tuple[str, ColumnCheck], list[pl.DataFrame]] = defaultdict(list)
+    for one in failed:
+        groups[one.country, one.check].append(one.rows)
+    return pl.concat(
+        [
+            no_defects(),
+            *(part for (_, check), group in groups.items() for part in _defects(pl.concat(group).rechunk(), check)),
+        ]
+    )
 
 
-def _defects(rows: pl.DataFrame, name: str, checks: Sequence[Check]) -> Iterator[pl.DataFrame]:
-    fails = rows.select(check.fails.alias(check.code) for check in checks)
-    for check in checks:
-        if fails[check.code].any():
-            told = {"column": pl.lit(name), "value": shown(name), "code": pl.lit(check.code), "message": check.message}
-            yield rows_of(rows, fails[check.code]).select("row", **told)
+def _defects(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[pl.DataFrame]:
+    first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
+    places = rows.with_columns(first.alias("reason"))["reason"]
+    if places.null_count():
+        raise InternalError(f"{places.null_count()} rows are wrong in {check.column}, and no reason for it applies")
+    for at in places.unique().sort():
+        reason = check.reasons[at]
+        yield defects_of(rows_of(rows, places == at), check.column, reason.code, reason.message)
 
 
 class Judge:
@@ -100,7 +99,7 @@ class Judge:
         texts = [made[name] if name in made.columns else frame[name] for name in LINE_COLUMNS]
         return Judged(
             pl.DataFrame([grouped.put_back(text, raw) for text in texts]),
-            [found for part in judged for found in part.unsound],
+            [found for part in judged for found in part.failed],
             [found for part in judged for found in part.doubtful],
         )
 
@@ -161,11 +160,11 @@ class _Grouped:
 
 @dataclass(frozen=True, slots=True)
 class _CountryPart:
-    """What the rows of one country come to, in their order: those of their `lines` that the country decides about."""
+    """The lines of one country's rows, in their order: those columns of them that the country decides about."""
 
     lines: pl.DataFrame
-    unsound: Sequence[Unsound]
-    doubtful: Sequence[Unsound]
+    failed: Sequence[Failed]
+    doubtful: Sequence[Failed]
 
 
 def _roots(expressions: Iterable[pl.Expr]) -> set[str]:
@@ -178,16 +177,16 @@ class _CountryJudge:
 
     code: str
     rule: CountryRule | None
-    columns: tuple[ColumnChecks, ...]
-    warnings: tuple[ColumnChecks, ...]
+    checks: tuple[ColumnCheck, ...]
+    warnings: tuple[ColumnCheck, ...]
     shown: tuple[ShownColumn, ...]
     wire: tuple[pl.Expr, ...]
 
     @classmethod
     def of(cls, code: str, rules: Rules, *, derive: bool) -> "_CountryJudge":
         rule = rules.get(code)
-        checks = checks_without_country(rules) if rule is None else checks_of(rule, rules)
-        used = tuple(column for column in checks if not (derive and column.column == "client_orderid"))
+        checks = checks_in(contract(code, rules))
+        used = tuple(check for check in checks if not (derive and check.column == "client_orderid"))
         warnings = () if rule is None else warnings_of(rule)
         if rule is None or rule.form is None:
             return cls(code, rule, used, warnings, (), ())
@@ -196,11 +195,11 @@ class _CountryJudge:
 
     def judge(self, part: pl.DataFrame) -> _CountryPart:
         """Judge prepared rows that are all of this country."""
-        sound, unsound = self._asked(part, self.columns)
-        valid = (sound & ~part["refused"]).alias("valid")
+        right, failed = self._asked(part, self.checks)
+        valid = (right & ~part["refused"]).alias("valid")
         if not valid.any():
             return _CountryPart(
-                part.select(*self._as_written, "purpose", self._currency).with_columns(valid), unsound, []
+                part.select(*self._as_written, "purpose", self._currency).with_columns(valid), failed, []
             )
         if self.rule is None or not self.shown:
             raise InternalError("a row without a country or a form was taken for valid")
@@ -210,9 +209,7 @@ class _CountryJudge:
             as_written = [*self._as_written, pl.col("purpose")]
             for text in part.select(_roots(as_written))[at].select(as_written):
                 texts[text.name] = texts[text.name].scatter(at, text)
-        return _CountryPart(
-            pl.DataFrame([*texts.values(), valid]), unsound, self._asked(part, self.warnings, among=valid)[1]
-        )
+        return _CountryPart(pl.DataFrame([*texts.values(), valid]), failed, self._asked(part, self.warnings, valid)[1])
 
     @property
     def _as_written(self) -> list[pl.Expr]:
@@ -241,22 +238,16 @@ class _CountryJudge:
         return made
 
     def _asked(
-        self, part: pl.DataFrame, columns: tuple[ColumnChecks, ...], *, among: pl.Series | None = None
-    ) -> tuple[pl.Series, list[Unsound]]:
-        """Return which rows are sound in all columns, and column by column those `among` them that are not."""
+        self, part: pl.DataFrame, checks: Sequence[ColumnCheck], among: pl.Series | None = None
+    ) -> tuple[pl.Series, list[Failed]]:
+        """Return which rows pass all checks, and check by check those (`among` some) that do not."""
         every = pl.Series([True]).new_from_index(0, part.height)
-        unsound = []
-        for column, asked in zip(columns, part.select(c.asked_first.alias(c.column) for c in columns), strict=True):
-            sound = asked if among is None else asked | ~among
-            if sound.all():
-                continue
-            at = (~sound).arg_true()
-            rows = part.select(column.needs)[at]
-            if column.plainly_sound is not None:
-                is_sound = rows.select(column.sound).to_series()
-                sound = sound.scatter(at, is_sound)
-                rows = rows if not is_sound.any() else rows_of(rows, ~is_sound)
-            if rows.height:
-                unsound.append(Unsound(self.code, column, rows))
-                every &= sound
-        return every, unsound
+        failed = []
+        for check, passes in zip(
+            checks, part.select(c.passes.alias(str(at)) for at, c in enumerate(checks)), strict=True
+        ):
+            right = passes if among is None else passes | ~among
+            if not right.all():
+                failed.append(Failed(self.code, check, part.select(check.needs)[(~right).arg_true()]))
+                every &= right
+        return every, failed

@@ -1,15 +1,15 @@
-"""Rows that repeat each other: order ids that stand twice, payments that look alike."""
+"""Finds rows that repeat each other: order ids used twice, payments that look alike."""
 
 import polars as pl
 
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.model import DEFECT_SCHEMA, no_defects
+from paygw_batch.sheet.model import defects_of, no_defects, shown
 
 _ROWS_NAMED = 6
 
 
-def standing_twice(hashes: pl.DataFrame) -> pl.Series:
-    """Return the `row` of each `hash` that stands twice: of all rows that repeat each other, and of hardly any other.
+def occurring_twice(hashes: pl.DataFrame) -> pl.Series:
+    """Return the `row` of each `hash` that occurs twice: of all rows that repeat each other, and of hardly any other.
 
     Sorting 64-bit hashes and comparing neighbours costs a fraction of comparing texts.
     """
@@ -20,32 +20,19 @@ def standing_twice(hashes: pl.DataFrame) -> pl.Series:
 
 def _groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Return the rows that share all `keys` with others, with `count` and `rows`, a text naming the first of them."""
-    if not repeated.height:
-        return repeated.with_columns(count=pl.lit(0, pl.UInt32), rows=pl.lit(""))
     text = pl.col("row").cast(pl.String)
     groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_ROWS_NAMED).str.join(", "))
     return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
 def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for every row whose `client_orderid` stands in another row too. `frame`: with the `row`."""
-    groups = _groups(frame.select("row", "client_orderid").drop_nulls(), ["client_orderid"])
-    if not groups.height:
-        return no_defects()
+    """Return a defect for each row whose `client_orderid` is also another row's. `frame`: with the `row`."""
+    name = "client_orderid"
     more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
-    return groups.select(
-        "row",
-        column=pl.lit("client_orderid"),
-        value=pl.col("client_orderid").str.slice(0, 60),
-        code=pl.lit("client_orderid.duplicate"),
-        message=pl.format(
-            "{} stands in {} rows ({}{}): give each row an id of its own.",
-            pl.col("client_orderid").str.slice(0, 60),
-            "count",
-            "rows",
-            more,
-        ),
-    ).match_to_schema(DEFECT_SCHEMA)
+    said = "{} stands in {} rows ({}{}): give each row an id of its own."
+    message = pl.format(said, shown(name), "count", "rows", more)
+    repeated = _groups(frame.select("row", name).drop_nulls(), [name])
+    return defects_of(repeated, name, "client_orderid.duplicate", message)
 
 
 def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
@@ -59,7 +46,7 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
 def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
     """Return a warning for every valid line that is like another one, or the same account under another name.
 
-    `lines` need hold no others than those whose payee stands twice.
+    `lines` may leave out every line whose payee occurs once.
     """
     paid = payees_of(lines).with_columns(value=readable_amount("amount"))
     if not paid.height:
@@ -69,7 +56,7 @@ def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return a warning for every row whose account stands under different names."""
+    """Return a warning for every row whose account has different names."""
     # Case, accents, blanks, punctuation and the order of names are no other name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     named = paid.drop_nulls("account_name").with_columns(
@@ -79,42 +66,22 @@ def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_ROWS_NAMED).str.join(", ")
     )
     several = named.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
-    if not several.height:
-        return no_defects()
-    return several.select(
-        "row",
-        column=pl.lit("account_name"),
-        value=pl.col("account_name").str.slice(0, 60),
-        code=pl.lit("account_name.two_names"),
-        message=pl.format(
-            "{}: the same account stands under {} different names (rows {}): make sure whose it is.",
-            pl.col("account_name").str.slice(0, 60),
-            "names",
-            "rows",
-        ),
-    ).match_to_schema(DEFECT_SCHEMA)
+    said = "{}: the same account stands under {} different names (rows {}): make sure whose it is."
+    message = pl.format(said, shown("account_name"), "names", "rows")
+    return defects_of(several, "account_name", "account_name.two_names", message)
 
 
 def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Return a warning for every row with the payee and the amount of another one."""
-    groups = _groups(paid, keys)
-    if not groups.height:
-        return no_defects()
+    order_id = pl.col("client_orderid")
     other = (
         pl.when(pl.int_range(pl.len()).over(keys) == 0)
-        .then(pl.col("client_orderid").get(1).over(keys))
-        .otherwise(pl.col("client_orderid").first().over(keys))
+        .then(order_id.get(1).over(keys))
+        .otherwise(order_id.first().over(keys))
     )
-    return groups.select(
-        "row",
-        column=pl.lit("client_orderid"),
-        value=pl.col("client_orderid").str.slice(0, 60),
-        code=pl.lit("row.look_alike"),
-        message=pl.format(
-            "{} has the same account and the same amount as {} ({} such rows: {}): make sure that all are meant.",
-            pl.col("client_orderid").str.slice(0, 60),
-            other.str.slice(0, 60),
-            "count",
-            "rows",
-        ),
-    ).match_to_schema(DEFECT_SCHEMA)
+    said = "{} has the same account and the same amount as {} ({} such rows: {}): make sure that all are meant."
+    message = pl.format(said, shown("client_orderid"), shown("other"), "count", "rows")
+    groups = _groups(paid, keys)
+    return defects_of(
+        groups.with_columns(other=other) if groups.height else groups, "client_orderid", "row.look_alike", message
+    )

@@ -3,10 +3,9 @@
 import polars as pl
 
 from paygw_batch.core.spelling import spelled_alike
-from paygw_batch.sheet.model import DEFECT_SCHEMA, no_defects
+from paygw_batch.sheet.model import defects_of, shown
 
 LOOK_ALIKE = "client_orderid.look_alike"
-_SHOWN_CHARACTERS = 60
 
 
 def in_one_spelling(text: pl.Series) -> pl.Series:
@@ -37,19 +36,14 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
         second_row=pl.col("row").filter(is_other).first(),
     )
     alike = ids.join(groups.drop_nulls("second"), on="folded", how="inner", maintain_order="left").rechunk()
-    if not alike.height:
-        return no_defects()
     is_first = order_id == pl.col("first")
-    return alike.select(
-        "row",
-        column=pl.lit("client_orderid"),
-        value=order_id.str.slice(0, _SHOWN_CHARACTERS),
-        code=pl.lit(LOOK_ALIKE),
-        message=pl.format(
-            "{} differs only in its spelling from {} of row {}: if both are one payment, delete one of the rows; if "
-            "not, give one of them an id that differs in more than case, width or hyphens.",
-            order_id.str.slice(0, _SHOWN_CHARACTERS),
-            pl.when(is_first).then("second").otherwise("first").str.slice(0, _SHOWN_CHARACTERS),
-            pl.when(is_first).then("second_row").otherwise("first_row"),
-        ),
-    ).match_to_schema(DEFECT_SCHEMA)
+    named = alike.with_columns(
+        other=pl.when(is_first).then("second").otherwise("first"),
+        other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
+    )
+    said = (
+        "{} differs only in its spelling from {} of row {}: if both are one payment, delete one of the rows; if "
+        "not, give one of them an id that differs in more than case, width or hyphens."
+    )
+    message = pl.format(said, shown("client_orderid"), shown("other"), "other_row")
+    return defects_of(named, "client_orderid", LOOK_ALIKE, message)

@@ -1,7 +1,7 @@
-"""What the rows of a sheet come to together, counted piece by piece: no row of it is kept.
+"""Adds up the rows of a sheet piece by piece, and keeps no row.
 
-What can only be said of rows beside each other (the same order id twice, payments that look alike) is told by 64-bit
-hashes of all of them; the few rows whose hashes stand twice are then looked at themselves.
+Rows that concern each other (the same order id twice, payments that look alike) are found by 64-bit hashes of all
+rows; the few rows whose hashes occur twice are then compared themselves.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.check.judge import NO_COUNTRY, Judged, Unsound, explained
-from paygw_batch.sheet.check.repeats import payees_of, standing_twice
+from paygw_batch.sheet.check.contract import NO_COUNTRY
+from paygw_batch.sheet.check.judge import Failed, Judged, explained
+from paygw_batch.sheet.check.repeats import occurring_twice, payees_of
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
-from paygw_batch.sheet.model import COUNT_KEYS
+from paygw_batch.sheet.model import COUNT_KEYS, defects_of
 from paygw_batch.sheet.pieces import Piece, SheetSource, each
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
@@ -23,7 +24,7 @@ _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|s
 
 @dataclass(frozen=True, slots=True)
 class _PieceTally:
-    """A piece of a sheet, and what it adds. `ids`, `payees`: `row` and `hash` of what stands there.
+    """Holds the sums of a piece of a sheet. `ids`, `payees`: the `row` and the `hash` of each order id, each payee.
 
     Order ids that differ only in their spelling have one hash.
     """
@@ -35,8 +36,8 @@ class _PieceTally:
     payees: pl.DataFrame
     counts: pl.DataFrame
     defects: pl.DataFrame
-    unsound: Sequence[Unsound]
-    doubtful: Sequence[Unsound]
+    failed: Sequence[Failed]
+    doubtful: Sequence[Failed]
 
     @classmethod
     def of(cls, piece: Piece, judged: Judged) -> "_PieceTally":
@@ -51,13 +52,13 @@ class _PieceTally:
             ids=ids,
             payees=payees.select("row", hash=payees.select("currency", "payee").hash_rows()),
             counts=counted(lines),
-            defects=pl.concat([piece.defects, _total_rows(piece.frame, judged.unsound)]),
-            unsound=judged.unsound,
+            defects=pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)]),
+            failed=judged.failed,
             doubtful=judged.doubtful,
         )
 
     def without_rows(self) -> "_PieceTally":
-        """Return what is kept of it."""
+        """Return the sums alone."""
         return replace(self, frame=self.frame.clear(), lines=self.lines.clear())
 
 
@@ -65,7 +66,7 @@ class SheetTally:
     """The pieces of a sheet added up.
 
     `held` names the columns that hold anything at all: the batch's id needs them before the first row is counted in.
-    Where they are not told, the first piece stands for all, and `batch` is None if that was wrong.
+    Without them, those of the first piece are assumed, and `batch` is None if that was wrong.
     """
 
     def __init__(self, source: SheetSource, held: Collection[str] | None) -> None:
@@ -105,7 +106,7 @@ class SheetTally:
 
     @property
     def counts(self) -> pl.DataFrame:
-        """`COUNT_KEYS`, `count`, and the `sum` of what can be read as an amount."""
+        """`COUNT_KEYS`, `count`, and the `sum` of the readable amounts."""
         return pl.concat(piece.counts for piece in self._pieces).group_by(COUNT_KEYS).sum()
 
     @property
@@ -115,26 +116,26 @@ class SheetTally:
 
     @property
     def same_ids(self) -> pl.Series:
-        """The numbers of rows whose order ids may stand twice, in whatever spelling; none is missing."""
-        return standing_twice(pl.concat(piece.ids for piece in self._pieces))
+        """The numbers of all rows whose order ids may occur twice, in any spelling."""
+        return occurring_twice(pl.concat(piece.ids for piece in self._pieces))
 
     @property
     def same_payees(self) -> pl.Series:
-        """The numbers of valid rows whose payees may stand twice; none is missing."""
-        return standing_twice(pl.concat(piece.payees for piece in self._pieces))
+        """The numbers of all valid rows whose payees may occur twice."""
+        return occurring_twice(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> pl.DataFrame:
         """Return those that the file, single values and rows of totals show, in no order."""
-        unsound = explained(one for piece in self._pieces for one in piece.unsound)
-        return pl.concat([unsound, *(piece.defects for piece in self._pieces)])
+        failed = explained(one for piece in self._pieces for one in piece.failed)
+        return pl.concat([failed, *(piece.defects for piece in self._pieces)])
 
     def warnings(self) -> pl.DataFrame:
-        """Return what single values show of valid rows, in no order."""
+        """Return the warnings about single values of valid rows, in no order."""
         return explained(one for piece in self._pieces for one in piece.doubtful)
 
 
 def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> SheetTally:
-    """Return what the pieces of a sheet come to, as they are judged. `held` as in `SheetTally`."""
+    """Check the pieces of a sheet and return their tally. `held` as in `SheetTally`."""
     tally = SheetTally(source, held)
     for piece in each(source, lambda piece: _PieceTally.of(piece, judge(piece))):
         tally.add(piece)
@@ -142,7 +143,7 @@ def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collect
 
 
 def counted(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return how many lines share `COUNT_KEYS`, and the sum of whatever can be read as an amount, as `Validated`."""
+    """Return the number of lines that share `COUNT_KEYS`, and the sum of their readable amounts, as `Validated`."""
     is_valid, shown = lines["valid"], lines.select(*COUNT_KEYS, "amount")
     if lines.height and is_valid.all():  # then every amount can be read, and is not asked
         return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("amount").cast(pl.Decimal(38, 4)).sum())
@@ -151,16 +152,11 @@ def counted(lines: pl.DataFrame) -> pl.DataFrame:
     return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
 
 
-def _total_rows(frame: pl.DataFrame, unsound: Sequence[Unsound]) -> pl.DataFrame:
+def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
     """Return a defect for each row without a country that says "Total" somewhere."""
-    without = [one.rows["row"] for one in unsound if one.country == NO_COUNTRY and one.column.column == "country"]
+    without = [one.rows["row"] for one in failed if one.country == NO_COUNTRY and one.check.column == "country"]
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
     texts = pl.exclude("row").str.extract(_TOTAL, 0)
     totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
-    return totals.select(
-        "row",
-        column=pl.lit("row"),
-        value=pl.col("value"),
-        code=pl.lit("row.total"),
-        message=pl.lit("This looks like a total and not like a payment: delete the row."),
-    )
+    message = pl.lit("This looks like a total and not like a payment: delete the row.")
+    return defects_of(totals, "row", "row.total", message, pl.col("value"))

@@ -1,8 +1,8 @@
-"""Validation: a sheet held against its countries' rules. Every defect of every row at once, nothing row by row.
+"""Validates a sheet against its countries' rules: every defect of every row at once, nothing row by row.
 
-The sheet is gone through in pieces, and each piece in its countries (`judge`); what the pieces come to is added up
-(`tally`), and no row is kept. Where only the end tells what the first row should have been judged by (an order id that
-stands again in the last row, a column that holds something after all), it is gone through once more.
+The sheet is read in pieces, and each piece is checked country by country (`judge`); the results are added up (`tally`),
+and no row is kept. Where only the last row decides about the first one (an order id that is used again, a column that
+holds something after all), the sheet is read once more.
 """
 
 from collections import defaultdict
@@ -42,7 +42,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
 
 
 def validate_opened(source: SheetSource, rules: Rules, *, reference: str | None = None) -> Validated:
-    """Hold what `read.open_sheet` returned against `rules`, as `validate` does. Raises `SheetError` as reading does."""
+    """Hold the result of `read.open_sheet` against `rules`, as `validate` does. Raises `SheetError` as reading does."""
     try:
         return _validate(source, rules, reference)
     except NotPlain:
@@ -52,7 +52,7 @@ def validate_opened(source: SheetSource, rules: Rules, *, reference: str | None 
 def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Validated:
     derive = "client_orderid" not in source.headers
     if derive and reference is None:
-        source.whole()  # what is wrong with the file itself is told first
+        source.whole()  # a mistake in the file itself is reported first
         raise SheetError(
             f"{source.name} has no column client_orderid.",
             hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",
@@ -219,7 +219,7 @@ def _profile_that_has(missing: Collection[str], source: SheetSource) -> str:
 
 
 def _ordered(defects: pl.DataFrame) -> pl.DataFrame:
-    """Return defects by row, then in the order of columns; what concerns the whole row comes first."""
+    """Return defects by row, then in the order of columns; a defect of the whole row is first."""
     ranks = {name: rank for rank, name in enumerate(known_columns())}
     rank = pl.col("column").replace_strict(ranks, default=-1, return_dtype=pl.Int32)
     return defects.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")

@@ -1,4 +1,4 @@
-"""What is worth a look in a row that is valid: warnings, which refuse nothing."""
+"""Finds warnings in valid rows: a person should look at them, and nothing is refused."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,8 @@ import polars as pl
 
 from paygw_batch.countries.kinds import NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind
-from paygw_batch.sheet.check.checks import Check, ColumnChecks, shown
+from paygw_batch.sheet.check.checks import ColumnCheck, Reason
+from paygw_batch.sheet.model import shown
 from paygw_batch.sheet.phones import PhoneColumn
 
 PAYEE_NAME = "account_name"
@@ -15,16 +16,16 @@ _DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
 _NO_NAME = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|none|null|nil|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto|idem|dito)[.?!]*$"
 )
-"""What people write where a name is due: nothing with a letter in it, or a word that is nobody's name. Words that are
+"""Texts in place of a name: nothing with a letter in it, or a word that is nobody's name. Words that are
 somewhere a name (`Na`, `No`, `Yes`) are not among them."""
 
 
-def warnings_of(rule: CountryRule) -> tuple[ColumnChecks, ...]:
-    """Return what is worth a look in valid rows; it refuses nothing."""
+def warnings_of(rule: CountryRule) -> tuple[ColumnCheck, ...]:
+    """Return the checks that a valid row may fail: a warning refuses nothing."""
     return tuple(_warnings_of(rule))
 
 
-def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
+def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
     fields = rule.form.fields if rule.form is not None else ()
     names = {PAYEE_NAME, *dict(rule.form.shown if rule.form is not None else ()).get(PAYEE_NAME, ())}
     numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in rule.omitted]
@@ -33,26 +34,27 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnChecks]:
     for field in fields:
         if field in numbers:
             column = PhoneColumn.of(rule, field.name, field.kind)
-            checks, plainly = [_zero_restored(column)], column.is_long
+            yield _zero_restored(column)
             if field is payee and rule.operator is not None and rule.purpose is not None:
-                other = _other_operator(column, rule, rule.operator)
-                checks.append(other)
-                plainly &= ~other.fails
-            yield ColumnChecks(field.name, ~pl.any_horizontal(check.fails for check in checks), tuple(checks), plainly)
+                yield _other_operator(column, rule, rule.operator)
         elif field.name in names:
             yield _doubtful_names(field.name)
 
 
-def _zero_restored(column: PhoneColumn) -> Check:
-    lost = column.lost_its_zero.fill_null(value=False)
+def _doubt(column: PhoneColumn, code: str, doubtful: pl.Expr, message: pl.Expr) -> ColumnCheck:
+    reason = Reason(f"{column.name}.{code}", doubtful, message)
+    return ColumnCheck(column.name, ~doubtful.fill_null(value=False), (reason,))
+
+
+def _zero_restored(column: PhoneColumn) -> ColumnCheck:
     read = pl.format(
         "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(column.name), column.wire
     )
-    return Check(f"{column.name}.zero_restored", lost, read)
+    return _doubt(column, "zero_restored", column.lost_its_zero, read)
 
 
-def _other_operator(column: PhoneColumn, rule: CountryRule, operator: str) -> Check:
-    fails, owner = column.of_another_operator(operator)
+def _other_operator(column: PhoneColumn, rule: CountryRule, operator: str) -> ColumnCheck:
+    is_other, owner = column.of_another_operator(operator)
     message = pl.format(
         "{} begins like a number of {}, and the purpose {} pays to {}: make sure that it was taken there.",
         shown(column.name),
@@ -60,14 +62,13 @@ def _other_operator(column: PhoneColumn, rule: CountryRule, operator: str) -> Ch
         pl.lit(rule.purpose),
         pl.lit(operator),
     )
-    return Check(f"{column.name}.operator", fails, message)
+    return _doubt(column, "operator", is_other, message)
 
 
-def _doubtful_names(name: str) -> ColumnChecks:
+def _doubtful_names(name: str) -> ColumnCheck:
     text = pl.col(name)
-    nobody = text.str.contains(_NO_NAME).fill_null(value=False)
-    digits = text.str.contains(_DIGITS_ALONE).fill_null(value=False)
     swapped = pl.format("{}: the name has digits only. Are two columns swapped?", shown(name))
     no_name = pl.format("{} is no name: make sure who is paid.", shown(name))
-    checks = (Check(f"{name}.digits", digits, swapped), Check(f"{name}.placeholder", nobody & ~digits, no_name))
-    return ColumnChecks(name, ~nobody, checks)  # digits alone hold no letter
+    digits = Reason(f"{name}.digits", text.str.contains(_DIGITS_ALONE), swapped)
+    nobody = Reason(f"{name}.placeholder", text.str.contains(_NO_NAME), no_name)
+    return ColumnCheck(name, ~nobody.applies.fill_null(value=False), (digits, nobody))  # digits alone hold no letter

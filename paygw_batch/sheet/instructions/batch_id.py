@@ -1,4 +1,4 @@
-"""The id of a batch: a digest of what the sheet says, whatever file it came in."""
+"""Computes the id of a batch: a digest of the sheet's content, the same for every file format."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ _DIGITS = 16
 
 
 class BatchDigest:
-    """16 hex digits that stand for a sheet's content, and for what its rows are for.
+    """Computes 16 hex digits from a sheet's content and its operation.
 
     Counted in: row numbers, validity, order ids, every text and the names of `unknown` columns, and the operation, so
     that a batch of collections never has the id of one of payouts. Not counted: purpose (the configuration's), our own

@@ -9,7 +9,7 @@ _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
 def content_digests(content: pl.Series) -> pl.Series:
-    """Return the `digest` that stands for each row's content.
+    """Return the `digest` of each row's content.
 
     SHA-256, because polars' own hashes are not the same in every version.
     """

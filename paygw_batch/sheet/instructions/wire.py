@@ -1,11 +1,11 @@
-"""Valid rows as the wire wants them: the columns of an instruction, and those that the reconciliation shows."""
+"""Makes instructions of valid rows: the fields of a request, and the columns that the reconciliation shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
-from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS
+from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.amounts import minor_value
@@ -26,9 +26,9 @@ INSTRUCTION_COLUMNS = (
 )
 """The columns of `journal.port.NewInstruction`, in its order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
-"""What the reconciliation shows of a row in another form, or from other columns, than the sheet's."""
+"""Columns that the reconciliation shows in another form, or from other columns, than the sheet's."""
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
-"""What a valid row's own country makes of it, beside `SHOWN_COLUMNS`."""
+"""Columns that the country makes of a valid row, beside `SHOWN_COLUMNS`."""
 
 _MINOR_DIGITS = 19
 """The most that 64 bits hold."""
@@ -68,7 +68,7 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return the expressions that turn valid, prepared rows of one country into what is sent.
+    """Return the expressions that turn valid, prepared rows of one country into the fields of a request.
 
     Result: `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String).
     """
@@ -94,10 +94,10 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
 
 
 def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], minor: pl.Expr) -> list[pl.Expr]:
-    """Return everything a person decided (country, currency, amount, form, the form's fields), and what is sent.
+    """Return each decision of a person (country, currency, amount, form, its fields), and the fields of the request.
 
-    What the configuration fills in is no decision about the payment: the same order is the same content whatever the
-    configuration says today. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.
+    A value that the configuration fills in is no decision about the payment: the content of an order does not depend on
+    today's configuration. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.
     """
     head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
     if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
@@ -132,7 +132,7 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
     always = field.kind is FieldKind.COUNTRY or (field.name in rule.required and field.name not in rule.defaults)
     if with_default and field.name in rule.defaults:
         value, always = value.fill_null(pl.lit(rule.defaults[field.name])), True
-    if field.kind is FieldKind.TEXT:
+    if KINDS[field.kind].checking is Checking.TEXT:  # all others have neither quotation marks nor backslashes
         value = value.str.replace_all(r'(["\\])', r"\${1}")
     return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
 

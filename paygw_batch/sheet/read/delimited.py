@@ -13,6 +13,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.formulas import unguarded, unguarded_names
+from paygw_batch.sheet.model import SHOWN_CHARACTERS, defects_of
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
@@ -32,7 +33,7 @@ _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where the header stands: `line` (0-based, in the file), `row` (from 1) and `offset` of the byte after it."""
+    """Locates the header: its `line` (0-based, in the file), `row` (from 1) and the `offset` of the byte after it."""
 
     delimiter: str
     line: int
@@ -42,7 +43,7 @@ class Start:
     headings: Headings
 
     def of_part(self, header: bytes, lines_before: int) -> "Start":
-        """Return where it stands in a part of the file that begins so many lines below it: `header` is put before."""
+        """Return the place of `header` before a part of the file that begins so many lines below the header."""
         return replace(self, line=0, row=self.row + lines_before, offset=len(header))
 
 
@@ -57,7 +58,7 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
 
 
 def count_lines(data: bytes, begin: int, end: int) -> int:
-    """Return how many lines stand between two places, the last one with an end or without."""
+    """Count the lines between two places, the last one with an end or without."""
     return data.count(b"\n", begin, end) + (end > begin and data[end - 1 : end] != b"\n")
 
 
@@ -99,7 +100,7 @@ def _first_lines(data: bytes) -> list[tuple[bytes, int]]:
 
 
 def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
-    """Return where the header stands. Raises `SheetError` for a text that has none."""
+    """Find the header. Raises `SheetError` for a text that has none."""
     lines = _first_lines(data)
     # A spreadsheet obeys a first line `sep=;` and shows the rest of the file from row 1 on.
     sep = _SEP_LINE.fullmatch(lines[0][0]) if lines else None
@@ -149,7 +150,7 @@ def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None
 
 
 def _counts_agree(data: bytes, start: Start, lines: int) -> bool:
-    """Return whether counting alone tells that no line has a field too few, so that lines need not be looked at.
+    """Return whether counting alone proves that no line has a field too few: no line is then read by itself.
 
     Lines with quotation marks are few, and are looked at one by one. polars refuses a line with a field too many, so
     that the right number of delimiters in all the others leaves no room for a line with one too few, nor for a blank
@@ -253,11 +254,6 @@ def _with_ragged(
     few = "add the missing ones, empty where there is nothing to say"
     many = f"put a field that holds {start.delimiter!r} in quotation marks, and write an amount without it"
     mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
-    defects = ragged.select(
-        row=(pl.col("index") + start.row + 1).cast(pl.UInt32),
-        column=pl.lit("row"),
-        value=pl.col("line").str.slice(0, 60),
-        code=pl.lit("row.fields"),
-        message=pl.format("The row has {} fields, and the header has {}: {}.", "fields", pl.lit(columns), mend),
-    )
-    return frame, defects
+    message = pl.format("The row has {} fields, and the header has {}: {}.", "fields", pl.lit(columns), mend)
+    numbered = ragged.with_columns(row=(pl.col("index") + start.row + 1).cast(pl.UInt32))
+    return frame, defects_of(numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))

@@ -1,4 +1,4 @@
-"""What a file is: as its name says, and as its first bytes say."""
+"""Recognises the format of a file by its name and by its first bytes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,7 +7,7 @@ from paygw_batch.errors import SheetError
 
 
 class Kind(StrEnum):
-    """What a file is."""
+    """Names a format of sheets."""
 
     DELIMITED = "delimited text"
     PARQUET = "Parquet"
@@ -42,7 +42,7 @@ _FIRST_BYTES = (
 
 
 def kind_of(file: str) -> Kind:
-    """Return what a file is by its name. Raises `SheetError` for a name that says nothing."""
+    """Return the format that a file's name says. Raises `SheetError` for a name that says nothing."""
     ending = Path(file).suffix.lower()
     if ending not in _KINDS:
         raise SheetError(f"{file} ends in none of {', '.join(_KINDS)}.", hint="The ending says what a file is.")
@@ -50,7 +50,7 @@ def kind_of(file: str) -> Kind:
 
 
 def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
-    """Raise `SheetError` for a file that is not what its name says."""
+    """Raise `SheetError` for a file whose first bytes contradict its name."""
     head = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
     found = next((what for mark, what in _FIRST_BYTES if head.startswith(mark)), Kind.DELIMITED)
     if found is not kind:

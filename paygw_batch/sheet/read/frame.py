@@ -1,4 +1,4 @@
-"""What every file format is read into, and the steps that all formats share on the way to a `Sheet`."""
+"""Holds the rows of a file as text, and makes a `Sheet` of them: the steps that all formats share."""
 
 from dataclasses import dataclass, field
 
@@ -58,7 +58,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
 
 
 def notes_of(headings: Headings) -> tuple[str, ...]:
-    """Return what a person should know about the columns of a sheet."""
+    """Return sentences for a person about the columns of a sheet."""
     return (_OURS_DROPPED,) if headings.ours else ()
 
 

@@ -1,4 +1,4 @@
-"""Headings: how a sender's column names are recognised, wherever the header row stands."""
+"""Recognises a sender's column names, and finds the header row."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from paygw_batch.sheet.columns import (
 )
 
 HEADER_ROWS = 20
-"""The header is looked for among so many first rows: titles and notes may stand above it."""
+"""The number of first rows that may hold the header, with titles and notes above it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What headings mean in a sheet of `operation`. `aliases`: a sender's heading -> our column.
+    """Translates headings in a sheet of `operation`. `aliases`: a sender's heading -> our column.
 
     `profiles` are all that there are, by name, as aliases: a sheet that is refused for its header is told which one
     fits. None is taken unasked, because a heading decides what is paid.
@@ -71,7 +71,7 @@ def fold(heading: str) -> str:
 
 
 def known_names(cells: Sequence[str], vocabulary: Vocabulary) -> list[str | None]:
-    """Return for each heading the known column it stands for, or None."""
+    """Return for each heading the known column that it means, or None."""
     return _names(cells, vocabulary.columns, vocabulary.aliases)
 
 
@@ -107,7 +107,7 @@ def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> HeadingError:
-    """Return the error for a file whose first `rows` hold no header: what is missing, where one almost does.
+    """Return the error for a file whose first `rows` hold no header; it names the columns that are missing.
 
     Names the profiles that fit, where there are some.
     """
@@ -146,9 +146,9 @@ def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, 
 
 
 def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, row: int) -> Headings:
-    """Return what the cells of the header row `row` of `file` stand for.
+    """Return the columns that the cells of the header row `row` of `file` mean.
 
-    Raises `SheetError` for a heading that stands there twice, in whichever spelling: one of the two columns would win
+    Raises `SheetError` for a heading that occurs twice, in any spelling: one of the two columns would win
     silently.
     """
     trimmed = [" ".join(cell.split()) for cell in cells]

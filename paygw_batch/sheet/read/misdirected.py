@@ -1,4 +1,4 @@
-"""Sheets that were given to the wrong command: people to pay and customers to collect from are told apart."""
+"""Refuses sheets that were given to the wrong command: payees for `collect`, customers for `submit`."""
 
 from collections.abc import Mapping
 

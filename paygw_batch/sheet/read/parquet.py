@@ -5,7 +5,7 @@ import io
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.model import no_defects
+from paygw_batch.sheet.model import defects_of, no_defects
 from paygw_batch.sheet.read.frame import Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
 from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
@@ -15,7 +15,7 @@ _EXACT_BELOW = 2**53
 
 
 def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:
-    """Return the rows of a Parquet file; the first one is row 2, as if a header stood above it.
+    """Return the rows of a Parquet file; the first one is row 2, as if a header were above it.
 
     Text is taken as it is, whole numbers and decimals exactly. A float is taken where it is a whole number below
     2^53, and is a defect of a known column (`COLUMN.float`) otherwise. Raises `SheetError` for a damaged file, for one
@@ -29,7 +29,7 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
 
 
 def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table:
-    """Return a typed frame as exact text, as `read_parquet` does; `file` is what errors call it."""
+    """Return a typed frame as exact text, as `read_parquet` does; `file` is its name in errors."""
     cells = frame.columns
     if not is_header(cells, vocabulary):
         raise no_header(file, [cells], vocabulary)
@@ -72,14 +72,9 @@ def _is_whole(column: pl.Series) -> pl.Series:
 
 
 def _inexact(column: pl.Series) -> pl.DataFrame:
-    """Return a defect for each float that is no whole number, or too large for a float to tell from its neighbours."""
+    """Return a defect for each float that is no whole number, or too large to differ from its neighbours."""
     frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=_FIRST_ROW)
     wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
     value = pl.col("number").cast(pl.String)
-    return wrong.select(
-        pl.col("row").cast(pl.UInt32),
-        column=pl.lit(column.name),
-        value=value,
-        code=pl.lit(f"{column.name}.float"),
-        message=pl.format("{} is stored as a binary fraction, which is not exact: write the column as text.", value),
-    )
+    message = pl.format("{} is stored as a binary fraction, which is not exact: write the column as text.", value)
+    return defects_of(wrong, column.name, f"{column.name}.float", message, value)

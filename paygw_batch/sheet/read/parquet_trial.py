@@ -24,7 +24,7 @@ _START = "from paygw_batch.sheet.read.parquet_trial import child; child({limits}
 
 
 class TrialResult(IntEnum):
-    """What a trial came to: the child's exit status. Any other status means a damaged file."""
+    """Names the result of a trial: the child's exit status. Any other status means a damaged file."""
 
     SOUND = 0
     TOO_MANY_ROWS = 10

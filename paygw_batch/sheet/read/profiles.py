@@ -14,7 +14,7 @@ from paygw_batch.sheet.read.headings import fold
 OWN_ENDING = ".toml"
 """By this end a profile is the path of a file, and no name."""
 NOT_OURS = ""
-"""What a heading of a profile stands for in the configuration when it is to stand for nothing."""
+"""The configuration's word for a heading of a profile that means nothing."""
 
 
 def profile_names(data: Path | None = None) -> list[str]:
@@ -55,7 +55,7 @@ def every_profile(own: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
 
 
 def suggested(heading: str, columns: Sequence[str]) -> str | None:
-    """Return which of `columns` a heading may stand for: by the profiles, or because it is written almost so."""
+    """Return the ones of `columns` that a heading may mean: by the profiles, or by a spelling that is almost theirs."""
     profiles = [read_profile(name) for name in profile_names()]
     said = {column for profile in profiles for known, column in profile.items() if fold(known) == fold(heading)}
     if said:

@@ -45,14 +45,14 @@ class ReadOptions:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What headings mean."""
+        """The meaning of headings."""
         return Vocabulary(self.operation, self.aliases, self.profiles)
 
 
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     """Return the sheet in a .csv, .txt, .tsv, .parquet or .xlsx file, every value as the text it was written as.
 
-    Raises `SheetError` for whatever concerns the file as a whole: missing, not a regular file, empty, too large, not
+    Raises `SheetError` for each problem of the file as a whole: missing, not a regular file, empty, too large, not
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
     file = path.name
@@ -102,7 +102,7 @@ def open_sheet(path: Path, options: ReadOptions) -> SheetSource:
 
 
 def headings_in(path: Path, options: ReadOptions) -> Sequence[tuple[str, str | None]]:
-    """Return the headings of a file, each with the column it stands for, also where it has no header that we know.
+    """Return the headings of a file, each with the column that it means, also where no row is a known header.
 
     Raises `SheetError` for a file that cannot be read for another reason.
     """

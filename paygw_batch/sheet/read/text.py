@@ -35,7 +35,7 @@ def to_utf8(data: bytes, *, code_page: str | None, file: str) -> bytes:
 
 
 def is_plain_utf8(text: bytes) -> bool:
-    """Return whether whole lines of a text are read as they stand: UTF-8, LF or CR LF, no control character."""
+    """Return whether whole lines of a text need no conversion: UTF-8, LF or CR LF, no control character."""
     has_lone_return = text.find(b"\r") >= 0 and text.count(b"\r") != text.count(b"\r\n")
     return (
         not has_lone_return

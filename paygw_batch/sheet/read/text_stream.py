@@ -1,4 +1,4 @@
-"""Large files of delimited text, read block by block: what is held at once does not grow with the file.
+"""Reads large files of delimited text block by block, so that memory does not grow with the file.
 
 A record is a physical line, or the file is refused (`delimited`): so a block of whole lines can be read by itself, with
 the header put before it. Whatever is not as plain as most files are (another encoding, control characters, a quotation
@@ -134,7 +134,7 @@ def _blocks(file: io.FileIO) -> Iterator[tuple[bytes, int]]:
 
 
 def _header(block: bytes, vocabulary: Vocabulary, file: str) -> tuple[Start, bytes]:
-    """Return where the header stands in the first block (behind a mark), and its line."""
+    """Find the header in the first block (behind a mark), and return its place and its line."""
     text = block.removeprefix(UTF8_MARK)
     try:
         check_first_bytes(block, Kind.DELIMITED, file)

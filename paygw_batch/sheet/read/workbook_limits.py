@@ -1,4 +1,4 @@
-"""What a workbook may come to once it is unpacked: refused before it is unpacked where its directory says so already.
+"""Limits the size of an unpacked workbook, and refuses it before unpacking where its directory says enough.
 
 A few hundred KiB can hold hundreds of MiB of XML, and every part of it becomes objects here. All bounds follow from
 `limits.max_sheet_mib`. docs/decisions/0105 has the arithmetic.
@@ -12,12 +12,12 @@ from paygw_batch.errors import SheetError
 MOST_CELL_CHARACTERS = 8 * 32_767
 """A spreadsheet keeps 32,767 characters in a cell; each may be written as an escape of seven."""
 MOST_DEPTH = 64
-"""How deep the tags of a part may stand in each other. A workbook's own stand ten deep."""
+"""The most levels of tags in each other. A spreadsheet writes ten."""
 MOST_TAG_BYTES = 1 << 22
 """How long one tag or comment may be."""
 MOST_WORKSHEETS = 1_000
 _MOST_RATIO = 100
-"""How many times longer the parts may be than the file. What people save is 5 to 30 times as long."""
+"""The most that the parts may be longer than the file. Saved workbooks are 5 to 30 times as long."""
 _RATIO_FROM_BYTES = 16 * 1024 * 1024
 """Below it, the ratio says nothing that matters."""
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
@@ -30,17 +30,17 @@ _DOUBT_BYTES = 200
 
 @dataclass(slots=True)
 class Budget:
-    """What one workbook may still take: bytes to unpack, and memory for what is made of them. Raises `SheetError`."""
+    """Counts the bytes of one workbook that are unpacked, and the memory of its cells. Raises `SheetError`."""
 
     file: str
     max_bytes: int
     _unpacked: int = 0
     _texts: int = 0
     _held: int = 0
-    """Memory of the strings and of what is doubtful, in bytes."""
+    """Memory of the strings and of the doubts, in bytes."""
 
     def check_directory(self, archive: zipfile.ZipFile, packed_bytes: int) -> None:
-        """Refuse a workbook by what its directory says, before anything is unpacked."""
+        """Refuse a workbook by its directory, before anything is unpacked."""
         parts = archive.infolist()
         unpacked = sum(part.file_size for part in parts)
         if any(part.compress_type not in _COMPRESSIONS for part in parts):
@@ -73,11 +73,11 @@ class Budget:
             self._texts += _width(text)
 
     def hold_doubts(self, count: int) -> None:
-        """Count what was found doubtful."""
+        """Count the doubts that were found."""
         self._held += count * _DOUBT_BYTES
 
     def hold_cells(self, rows: int, columns: int) -> None:
-        """Look at what is held with so many rows and columns by now; an empty cell takes as much as a full one."""
+        """Check the memory of so many rows and columns; an empty cell takes as much as a full one."""
         self._check(rows * columns * _CELL_BYTES)
 
     def too_large(self) -> SheetError:

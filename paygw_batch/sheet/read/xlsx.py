@@ -1,4 +1,4 @@
-"""Workbooks (.xlsx) as a frame of exact text: which worksheet is meant, where its header is, what is doubtful in it."""
+"""Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes its doubts."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.columns import OUR_WORKSHEETS
-from paygw_batch.sheet.model import DEFECT_SCHEMA
+from paygw_batch.sheet.model import SHOWN_CHARACTERS, as_defects
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import HEADER_ROWS, Headings, Vocabulary, is_header, match_headings, no_header
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
@@ -26,7 +26,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a sheet of payees stands in a workbook. `names`: what each column is called in the sheet's frame."""
+    """Locates a sheet of payees in a workbook. `names`: the name of each column in the sheet's frame."""
 
     worksheet: str
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Content:
-    """What a worksheet holds: rows above its header, the header, and below it frames of `row` and column numbers."""
+    """Holds a worksheet: rows above its header, the header, and below it frames of `row` and column numbers."""
 
     above: list[Row] = field(default_factory=list)
     header: Row | None = None
@@ -178,17 +178,15 @@ def _some(rows: Iterator[Row]) -> list[Row]:
 
 
 def _hidden(rows: Sequence[int]) -> pl.DataFrame:
-    """Return a warning for each hidden row: whoever looked the workbook through has not seen it."""
+    """Return a warning for each hidden row: a person who looked through the workbook has not seen it."""
     sentence = "The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it."
-    lines = [(row, "row", None, "row.hidden", sentence) for row in rows]
-    return pl.DataFrame(lines, schema=DEFECT_SCHEMA, orient="row")
+    return as_defects((row, "row", None, "row.hidden", sentence) for row in rows)
 
 
 def _defects(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
-    lines = [
-        (row, headings.names[column - 1], text[:60], f"{headings.names[column - 1]}.{doubt}", _SENTENCES[doubt])
-        for row, column, doubt, text in content.doubts
-        if headings.names[column - 1] in vocabulary.columns
-    ]
-    filled = [(row, name, text, code, sentence.format(text)) for row, name, text, code, sentence in lines]
-    return pl.DataFrame(filled, schema=DEFECT_SCHEMA, orient="row")
+    named = ((row, headings.names[at - 1], doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
+    return as_defects(
+        (row, name, text, f"{name}.{doubt}", _SENTENCES[doubt].format(text))
+        for row, name, doubt, text in named
+        if name in vocabulary.columns
+    )

@@ -39,7 +39,7 @@ _DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImple
 
 
 class Doubt(StrEnum):
-    """Why a cell's text may not be what was meant. The value is the last part of a defect's code."""
+    """Names a reason to doubt a cell's text. The value is the last part of a defect's code."""
 
     FORMULA = "formula"
     """A formula without a value: nothing has calculated the workbook since it was written."""
@@ -196,7 +196,7 @@ class Workbook:
 
 @dataclass(frozen=True, slots=True)
 class _Handlers:
-    """What to do at a start tag (local name, attributes), an end tag, and text."""
+    """Handles a start tag (local name, attributes), an end tag, and text."""
 
     start: Callable[[str, Mapping[str, str]], object]
     end: Callable[[str], object] | None = None
@@ -351,7 +351,7 @@ def _number_text(raw: str) -> tuple[str, bool]:
 
 
 def _date_text(raw: str, first_day: datetime) -> str:
-    """Return a date cell's value as ISO 8601: enough for a person to see what the spreadsheet made of it."""
+    """Return a date cell's value as ISO 8601, so that a person sees the date of the spreadsheet."""
     days = float(raw)
     if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
         return raw

@@ -1,4 +1,4 @@
-"""What each column of a sheet must hold, in plain words and with an example, from the rules' data alone."""
+"""Explains each column of a sheet in plain words and by an example, from the rules' data alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from paygw_batch.sheet.phones import PhoneColumn
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
 _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
-"""What the rules and the configuration say better than a person: not asked for."""
+"""Fields that the rules and the configuration fill: a person is not asked for them."""
 
 
 GUIDE_HEADINGS = ("Column", "Country", "Needed", "What to write", "Example")
@@ -21,7 +21,7 @@ GUIDE_HEADINGS = ("Column", "Country", "Needed", "What to write", "Example")
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuide:
-    """What one column holds for some countries. `example` is valid, and empty where the cell is best left empty.
+    """Explains one column for some countries. `example` is valid, and empty where the cell is best left empty.
 
     `width` is the column's in a template, in characters; 0 where another country's guide says it.
     """
@@ -40,7 +40,7 @@ class ColumnGuide:
 
 
 def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
-    """Return what every column that is worth having holds for these countries, in the order of columns.
+    """Return the guides of all useful columns for these countries, in the order of columns.
 
     Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are left out, and
     countries of which the same can be said share a guide.
@@ -86,7 +86,7 @@ def _not_taken(rule: CountryRule, column: str) -> ColumnGuide:
 
 
 def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
-    """Return what a field holds, and an example."""
+    """Return words about a field's value, and an example."""
     if field.kind in NUMBER_KINDS:
         return _number(rule, field)
     match field.kind:

@@ -1,4 +1,4 @@
-"""Writes the headings of a sheet to a file in which a person says what each means: a column profile of their own."""
+"""Writes the headings of a sheet to a file in which a person gives each a meaning: an own column profile."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Marking a sender's own workbook: red cells with comments, and a worksheet that lists every problem and leads to it.
+"""Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
 Everything else stays where it was. Nothing that is read from an unmended cell may change by it: a cell that was wrong
 must not become one that can be paid because its type or its format is another. Whoever writes the copy out reads it
@@ -9,16 +9,20 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import date, time, timedelta
+from math import ceil
 
 import polars as pl
 from openpyxl.cell import Cell, MergedCell
 from openpyxl.comments import Comment
-from openpyxl.styles import PatternFill
+from openpyxl.styles import Alignment, Font, PatternFill
+from openpyxl.utils import get_column_letter
 from openpyxl.workbook import Workbook
+from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
-from paygw_batch.sheet.columns import PROBLEMS_TITLE, known_columns
+from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS, known_columns
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.xlsx import Place
 from paygw_batch.sheet.write.problem_list import COLOURS, PROBLEM, WARNING, Problem, add_problems, write_text
@@ -26,17 +30,18 @@ from paygw_batch.sheet.write.workbook_copy import loaded, saved
 
 MOST_COMMENTS = 5_000
 """A spreadsheet becomes slow with more; the list has the sentences of all the others."""
+_PROBLEMS_WIDTH = 60
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
 _OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
-"""How our part of a comment begins: the sender's own stands before it, and stays when ours is taken away again."""
+"""The beginning of our part of a comment: the sender's part is before it, and stays when ours is removed."""
 
 
 def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, Collection[tuple[int, int]]]:
     """Return the workbook `data` with every defect and warning of `validated` marked in its worksheet `place`.
 
     Marks of an earlier copy are taken away first. With it come (row, column) of the worksheet's cells that hold
-    formulas: these have no value in the copy. Raises whatever the library does about a workbook that it cannot carry.
+    formulas: these have no value in the copy. Raises the library's own exceptions about some workbooks.
     """
     with warnings.catch_warnings(action="ignore"):  # of what the library cannot carry: `lost_parts` looks for itself
         book = loaded(data)
@@ -50,13 +55,54 @@ def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, C
         return saved(book), formulas
 
 
+def marked_table(table: pl.DataFrame, validated: Validated) -> bytes:
+    """Return refused rows (`table.rejects`) as a workbook of their own, marked as `annotated` marks a sender's.
+
+    Every cell but the row's number is text: what is typed there stays as it is typed.
+    """
+    book = Workbook()
+    sheet = book.worksheets[0]
+    sheet.title = "Refused rows"
+    ours = [""] * len(REJECTS_COLUMNS)
+    place = Place(sheet.title, (*ours, *(name for name in validated.sheet.frame.columns if name != "row")))
+    bold, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
+    for column, heading in enumerate(table.columns, start=1):
+        write_text(sheet, 1, column, heading)
+        sheet.cell(1, column).font = bold
+        sheet.column_dimensions[get_column_letter(column)].width = {1: 7, 2: _PROBLEMS_WIDTH}.get(column, 20)
+    for at, line in enumerate(table.iter_rows(), start=2):
+        sheet.cell(at, 1, line[0])
+        for column, text in enumerate(line[1:], start=2):
+            write_text(sheet, at, column, text or "")
+            sheet.cell(at, column).number_format = "@"
+        sheet.cell(at, 2).alignment = wrapped
+        sheet.row_dimensions[at].height = 15 * max(1, ceil(len(line[1] or "") / _PROBLEMS_WIDTH))
+    _set_up(sheet)
+    rows = {row: at for at, row in enumerate(table["row"], start=2)}
+    findings = [
+        replace(one, row=rows[one.row], sheet_row=one.row) for one in _findings(validated, place) if one.row in rows
+    ]
+    _mark(sheet, findings, place)
+    add_problems(book, sheet, findings)
+    return saved(book)
+
+
+def _set_up(sheet: Worksheet) -> None:
+    """Keep the header in sight, offer filters, and print on landscape pages with the header on each."""
+    sheet.freeze_panes = "C2"
+    sheet.auto_filter.ref = sheet.dimensions
+    sheet.page_setup.orientation, sheet.page_setup.fitToHeight = "landscape", 0
+    sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+    sheet.print_title_rows = "1:1"
+
+
 def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
     """Return the cells that are there, by (row, column). The public ways make cells of the places in between, too."""
     return sheet._cells  # noqa: SLF001 (as said)
 
 
 def _findings(validated: Validated, place: Place) -> list[Problem]:
-    """Return all findings by row. What concerns a whole row is shown at its country."""
+    """Return all findings by row. A finding about a whole row is shown at its country."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
@@ -81,7 +127,7 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Take away what an earlier copy was marked with."""
+    """Remove the marks of an earlier copy."""
     for other in list(book.worksheets):
         if str(other["A1"].value).startswith(PROBLEMS_TITLE) and other is not sheet:
             book.remove(other)
@@ -110,7 +156,7 @@ def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated
 
 
 def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
-    """Colour the cells of the findings, and say in comments what is wrong."""
+    """Colour the cells of the findings, and explain them in comments."""
     by_cell: dict[tuple[int, int], list[Problem]] = defaultdict(list)
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
@@ -139,7 +185,7 @@ def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
 
 
 def _cell(sheet: Worksheet, finding: Problem) -> Cell:
-    """Return the cell that shows a finding: of merged ones the first, which holds what they all show."""
+    """Return the cell that shows a finding: of merged cells the first, which holds their value."""
     cell = sheet.cell(finding.row, finding.column)
     if isinstance(cell, MergedCell):
         merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)
@@ -148,7 +194,7 @@ def _cell(sheet: Worksheet, finding: Problem) -> Cell:
 
 
 def _add_comment(cell: Cell, messages: Sequence[str]) -> None:
-    """Say what is wrong, below what the sender has to say there."""
+    """Add the messages below the sender's own comment."""
     ours = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
     own = cell.comment.text if cell.comment is not None else ""
     author = cell.comment.author or _AUTHOR if cell.comment is not None else _AUTHOR

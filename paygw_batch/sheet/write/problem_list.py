@@ -5,7 +5,6 @@ Needs the extra `excel`: imported only where it is there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from openpyxl.styles import Alignment, Font, PatternFill
 from openpyxl.utils import get_column_letter
@@ -15,6 +14,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.sheet.columns import PROBLEMS_TITLE
+from paygw_batch.sheet.write.table import row_points
 
 PROBLEM, WARNING = "problem", "warning"
 COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
@@ -23,14 +23,13 @@ MOST_LISTED = 50_000
 """A worksheet can hold 65,530 links."""
 _HEADINGS = (("Row", 8), ("Cell", 9), ("Column", 22), ("Value", 26), ("Kind", 10), ("What is wrong", 96), ("Code", 26))
 
-_LINE_POINTS = 15
-_LETTERS_A_DIGIT = 1.1
-"""A width is in digits; letters are narrower on the whole."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A defect or a warning, and the cell that shows it. `heading` is the sender's."""
+    """A defect or a warning, and the cell that shows it. `heading` is the sender's.
+
+    `sheet_row` is the row of the sender's sheet, where that is not the row of the cell.
+    """
 
     row: int
     column: int
@@ -39,10 +38,11 @@ class Problem:
     kind: str
     message: str
     code: str
+    sheet_row: int = 0
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
-    """Write a text as text, whatever it looks like: nothing that a sheet holds becomes a formula here."""
+    """Write a text as text: no value of a sheet becomes a formula here."""
     sheet.cell(row, column, text).data_type = "s"
 
 
@@ -54,20 +54,17 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) 
     link = Font(name="Calibri", underline="single", color="FF0563C1")
     wrapped = Alignment(wrap_text=True, horizontal="left", vertical="top")
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
+    widths = [width for _, width in _HEADINGS[1:]]
     quoted = sheet.title.replace("'", "''")
     for row, finding in enumerate(findings[:MOST_LISTED], start=top + 1):
         place = f"{get_column_letter(finding.column)}{finding.row}"
-        problems.cell(row, 1, finding.row)
+        problems.cell(row, 1, finding.sheet_row or finding.row)
         texts = (place, finding.heading, finding.value, finding.kind, finding.message, finding.code)
         for column, text in enumerate(texts, start=2):
             write_text(problems, row, column, text)
         for column in range(1, len(_HEADINGS) + 1):
             problems.cell(row, column).alignment = wrapped
-        # Not every spreadsheet makes a row as high as its wrapped text.
-        lines = max(
-            ceil(len(text) / (width * _LETTERS_A_DIGIT)) for text, (_, width) in zip(texts, _HEADINGS[1:], strict=True)
-        )
-        problems.row_dimensions[row].height = _LINE_POINTS * lines
+        problems.row_dimensions[row].height = row_points(texts, widths)
         problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{place}")
         problems.cell(row, 2).font = link
         problems.cell(row, 5).fill = fills[finding.kind]
@@ -108,7 +105,7 @@ def _free_name(names: Sequence[str]) -> str:
 
 
 def _show_first(book: Workbook, problems: Worksheet) -> None:
-    """Make `problems` the open worksheet, and the only selected one: what is typed goes into all that are selected."""
+    """Make `problems` the open worksheet, and the only selected one: typing changes all that are selected."""
     views = [view for other in book.worksheets for view in other.views.sheetView]
     views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
     for view in views:

@@ -1,4 +1,4 @@
-"""What is refused, handed back to be mended: a table of the refused rows, or the sender's own workbook, annotated."""
+"""Hands refused rows back for correction: as a table, or in the sender's own workbook with marks."""
 
 import importlib.util
 from collections import defaultdict
@@ -14,15 +14,18 @@ from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
 from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
-from paygw_batch.sheet.write.table import check_format, write_rejects
+from paygw_batch.sheet.write.file_ending import table_ending
+from paygw_batch.sheet.write.table import rejects, write_frame, write_rejects
 
+MOST_MARKED_CELLS = 300_000
+"""Of a table of refused rows: the library that marks it makes an object of each cell."""
 _Formulas = Mapping[str, Collection[int]]
 """Column of a sheet's frame -> rows whose cell holds a formula."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written. `is_workbook`: the sender's own, annotated, and not a table. `notes`: what to know about it."""
+    """Describes the written file. `is_workbook`: the sender's own with marks, not a table. `notes`: for a person."""
 
     is_workbook: bool
     notes: tuple[str, ...] = ()
@@ -41,19 +44,18 @@ class _NoCopy:
 
 
 def write_mendable(validated: Validated, source: Path, options: ReadOptions, path: Path) -> Written:
-    """Write what is refused of the sheet at `source` to `path`.
+    """Write the refused rows of the sheet at `source` to `path`.
 
     From workbook to workbook that is an annotated copy; a table of the refused rows otherwise, and where the workbook
     cannot be annotated. Raises `OutputError`, also where `path` is the sheet itself, and `SheetError` when the sheet
     has changed since it was read.
     """
-    check_format(path)
+    table_ending(path)
     check_writable(path)
     if Kept("the sheet", source).is_hit_by(path):
         raise OutputError(f"{path} is the sheet itself.", hint="Name another file: the sheet is never overwritten.")
     if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
-        write_rejects(validated, path)
-        return Written(is_workbook=False)
+        return Written(is_workbook=False, notes=_write_table(validated, path))
     copy = _annotated_copy(source, validated, options)
     if isinstance(copy, _NoCopy):
         write_rejects(validated, path)
@@ -61,6 +63,21 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
         return Written(is_workbook=False, notes=(note,))
     write_whole(path, copy.data)
     return Written(is_workbook=True, notes=copy.notes)
+
+
+def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
+    """Write the refused rows as a table, in a workbook with marks; return what to know about it."""
+    table = rejects(validated)
+    if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
+        write_frame(table, path)
+        return ()
+    if table.height * table.width > MOST_MARKED_CELLS:
+        write_frame(table, path)
+        return (f"{path.name} has no marks: it has more than {MOST_MARKED_CELLS:,} cells.",)
+    from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
+
+    write_whole(path, marked_table(table, validated))
+    return ()
 
 
 def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) -> _Copy | _NoCopy:

@@ -1,6 +1,7 @@
 """Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
 
-import importlib.util
+from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,10 +12,13 @@ from paygw_batch.files import appearing, cannot_write
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
 from paygw_batch.sheet.formulas import guarded_columns, guarded_names
 from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.write.file_ending import table_ending
 
-_ENDINGS = (".csv", ".parquet", ".xlsx")
 _WORKBOOK_ROWS = 1_048_575
-"""What a sheet of a workbook holds below its header."""
+"""The most rows of a worksheet below its header."""
+_LINE_POINTS = 15
+_LETTERS_A_DIGIT = 1.1
+"""A width is in digits; letters are narrower on the whole."""
 
 
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
@@ -23,7 +27,7 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
     The file appears whole, with mode 0600, or not at all, and is on stable storage on return; an older file of that
     name stays until then. CSV is UTF-8 with formulas guarded; in .xlsx text is typed as text. Raises `OutputError`.
     """
-    ending = _ending(path)
+    ending = table_ending(path)
     if ending == ".xlsx" and frame.height > _WORKBOOK_ROWS:
         raise OutputError(
             f"{path.name}: a workbook holds at most {_WORKBOOK_ROWS} rows.", hint="Write .csv or .parquet."
@@ -38,11 +42,6 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
                 _write_workbook(frame, file)
         except pl.exceptions.PolarsError as error:
             raise cannot_write(path, error) from error
-
-
-def check_format(path: Path) -> None:
-    """Raise `OutputError` for a file whose ending names no format that `write_frame` can write."""
-    _ending(path)
 
 
 def rejects(validated: Validated) -> pl.DataFrame:
@@ -69,16 +68,10 @@ def workbook_options() -> dict[str, Any]:
     return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
 
 
-def _ending(path: Path) -> str:
-    ending = path.suffix.lower()
-    if ending not in _ENDINGS:
-        raise OutputError(f"{path.name} ends in none of {', '.join(_ENDINGS)}.", hint="The ending says the format.")
-    if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
-        raise OutputError(
-            f"{path.name}: writing .xlsx needs the extra `excel`.",
-            hint="pip install 'paygw-batch[excel]', or write .csv or .parquet.",
-        )
-    return ending
+def row_points(texts: Iterable[str], widths: Iterable[int]) -> int:
+    """Return the height of a row of wrapped texts: not every spreadsheet sets it by itself."""
+    lines = (ceil(len(text) / (width * _LETTERS_A_DIGIT)) for text, width in zip(texts, widths, strict=True))
+    return _LINE_POINTS * max(1, *lines)
 
 
 def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:

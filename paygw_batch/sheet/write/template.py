@@ -1,12 +1,11 @@
 """Templates: an empty sheet with the columns that some countries ask for, ready to be filled in.
 
-The worksheet of payees is empty, and the examples stand on the help sheet, a line for each column: nothing has to be
+The worksheet of payees is empty, and the examples are on the help sheet, a line for each column: nothing has to be
 deleted before the sheet is submitted, and no example can be paid by mistake. As it is, a template pays nobody.
 """
 
 import io
 from collections.abc import Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_whole
 from paygw_batch.sheet.columns import HELP_TITLE
+from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, ColumnGuide, columns_of, guides
-from paygw_batch.sheet.write.table import check_format, workbook_options
+from paygw_batch.sheet.write.table import row_points, workbook_options
 
 _LAST_ROW = 1_048_576
 _STEPS = (
@@ -29,18 +29,15 @@ _STEPS = (
 _LISTED = tuple(name for name, kind in OF_EVERY_SHEET.items() if KINDS[kind].is_filled)
 """Columns with few values: a cell offers them as a list."""
 _HELP_WIDTHS = (22, 16, 9, 98, 34)
-_LINE_POINTS = 15
-_LETTERS_A_DIGIT = 1.1
-"""A width is in digits; letters are narrower on the whole."""
 
 
 def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide]:
-    """Write a template for these countries to `path` (.xlsx or .csv), and return what its columns must hold.
+    """Write a template for these countries to `path` (.xlsx or .csv), and return the guides of its columns.
 
     An .xlsx has cells of text, drop-down lists and a help sheet; a .csv has the headings alone. An existing file is
     never touched: it may be a template that someone has filled in. Raises `OutputError`.
     """
-    check_format(path)
+    table_ending(path)
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
         raise OutputError(f"{path.name}: a template is a .xlsx or a .csv file.", hint="Give it one of these endings.")
@@ -67,7 +64,7 @@ def _workbook(rules: Sequence[CountryRule], every: Sequence[ColumnGuide]) -> byt
 
 
 def _add_payees(workbook: Any, sheet: Any, every: Sequence[ColumnGuide]) -> None:
-    """Add the headings, and below them nothing but cells of text. What every country needs stands out."""
+    """Add the headings, and below them nothing but cells of text. Columns that every country needs are bold."""
     text = workbook.add_format({"num_format": "@"})
     needed = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
@@ -92,11 +89,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
         sheet.set_column(at, at, width)
         sheet.write_string(top, at, heading, head)
     for row, guide in enumerate(every, start=top + 1):
-        # Not every spreadsheet makes a row as high as its wrapped text.
-        lines = max(
-            ceil(len(cell) / (width * _LETTERS_A_DIGIT)) for cell, width in zip(guide.cells, _HELP_WIDTHS, strict=True)
-        )
-        sheet.set_row(row, _LINE_POINTS * max(lines, 1))
+        sheet.set_row(row, row_points(guide.cells, _HELP_WIDTHS))
         for at, cell in enumerate(guide.cells):
             sheet.write_string(row, at, cell, wrapped)
     sheet.freeze_panes(top + 1, 0)
@@ -105,7 +98,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
 
 
 def _add_lists(workbook: Any, payees: Any, every: Sequence[ColumnGuide]) -> None:
-    """Add drop-down lists of the few values that a column can have; they stand on a hidden worksheet."""
+    """Add drop-down lists of the few values that a column can have, on a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
     for place, column in enumerate(_LISTED):

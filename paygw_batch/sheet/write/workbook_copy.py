@@ -18,9 +18,9 @@ from openpyxl.writer.excel import ExcelWriter
 from paygw_batch.sheet.read.workbook_limits import MOST_DEPTH
 
 MOST_UNPACKED_BYTES = 32 * 1024 * 1024
-"""docs/performance.md says what so much comes to in memory and time."""
+"""docs/performance.md says how much memory and time so many bytes take."""
 _MOST_RANGED_CELLS = 200_000
-"""What merged cells and links may span together: the library makes an object of each."""
+"""The most cells that merged cells and links may span: the library makes an object of each."""
 _RANGES = frozenset({"mergeCell", "hyperlink"})
 _LOST = {
     "xl/media/": "pictures",
@@ -36,7 +36,7 @@ _LOST = {
 
 
 class _Seen:
-    """What the parts of a workbook hold that the library would take too much memory for."""
+    """Counts the things in a workbook's parts that would take the library too much memory."""
 
     def __init__(self) -> None:
         self.ranged_cells = 0
@@ -48,7 +48,7 @@ class _Seen:
         self.has_doctype = True
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        """Take a start tag. Raises `ValueError` where tags stand too deep in each other."""
+        """Take a start tag. Raises `ValueError` where tags are nested too deep."""
         self._depth += 1
         if self._depth > MOST_DEPTH:
             raise ValueError("tags stand too deep in each other")
@@ -89,7 +89,7 @@ def why_not_copied(data: bytes) -> str:
 
 
 def _cells_of(ref: str) -> int:
-    """Return how many cells a range such as `A1:C3` has. Raises `ValueError` for what is no range."""
+    """Count the cells of a range such as `A1:C3`. Raises `ValueError` for another text."""
     left, top, right, bottom = range_boundaries(ref)
     if left is None or top is None or right is None or bottom is None:
         return _MOST_RANGED_CELLS + 1  # whole rows or columns
@@ -116,7 +116,7 @@ def saved(book: Workbook) -> bytes:
 
 
 def lost_parts(before: bytes, after: bytes) -> list[str]:
-    """Return what the workbook `before` has and its copy `after` has not, in words."""
+    """Name the parts of the workbook `before` that its copy `after` lacks."""
     old, new = _names(before), _names(after)
     return [words for prefix, words in _LOST.items() if _count(old, prefix) > _count(new, prefix)]
 

@@ -1,4 +1,4 @@
-"""The journal in memory: the one that is on disk elsewhere, on a database that ends with its connection.
+"""Opens the shipping journal in memory: on a database that ends with its connection.
 
 For a command that looks where no journal is, for tests and for benchmarks. Tables, statements and chain are the same;
 there is no file, so nothing is durable, nothing can go back in time, and no other run can reach it.

@@ -1,50 +1,51 @@
-"""Sending what is due in a batch, and telling how it stands: the part of a run that no screen has to do with."""
+"""Sends the due rows of a batch, and returns the state of the batch afterwards."""
 
 import asyncio
+import random
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import (
-    as_answered,
-    intake_of,
-    minor_units_of,
-    operation_of,
-    real_world,
-    require_complete,
-    take_in_waiting,
-    utc_now,
-)
-from paygw_batch.core.outcome import Verdict
+from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of, require_complete
+from paygw_batch.compose.run_journal import take_in_waiting
+from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.engine.engine import Engine, Judge, Pace, RunEnd
 from paygw_batch.engine.gc_pause import gc_paused
-from paygw_batch.engine.ports import Prepare, Progress
-from paygw_batch.engine.threads import Away, JournalThread
-from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.engine.ports import Prepare, Progress, World
+from paygw_batch.errors import InboxDamaged, InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signers_at_work
-from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, EngineJournal, Journal, JournalReader, TallyKind
+from paygw_batch.report.batch_states import end_sentence
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import BatchTotals, books
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch, behind_sentence
-from paygw_batch.run.take_in import NotificationReader
 from paygw_batch.settings.configuration import Settings
+
+
+def real_world() -> World:
+    """Return the real clock, nonces of 128 random bits, and chance."""
+    return World(now=utc_now, nonce=partial(secrets.token_hex, 16), chance=random.random)
+
 
 TAKE_IN_EVERY_S = 2.0
 """How often a run takes in the notifications that came meanwhile."""
 
 Watch = Callable[[Engine], None]
-"""Is given the engine inside its event loop, before it starts: whoever wants to drain it keeps it."""
+"""Takes the engine inside its event loop, before it starts, so that the caller can drain it."""
 
 
 WaitForRoom = Callable[[], Awaitable[None]]
-"""Waits until whoever is told of outcomes can take more of them."""
+"""Waits until the receiver of outcomes can take more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """How a batch stands: the reconciliation's frame, its books, and the summary."""
+    """The state of a batch: the reconciliation's frame, its totals, and the summary."""
 
     frame: pl.DataFrame
     books: BatchTotals
@@ -73,46 +74,46 @@ class Standings:
 
 
 def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitForRoom | None = None) -> RunEnd:
-    """Send what is due in the batch, in an event loop of its own, and return how that ended.
+    """Send the due rows of the batch, and return how that ended. The event loop starts and ends here.
 
     `wait_for_room` is awaited before requests are prepared: while it waits, no further row is signed, and nothing that
     is in flight is held up.
 
     Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
     """
-    due = task.journal.due_counts(task.batch.number)
+    due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
         return RunEnd(0, None, interrupted=False)
     if operation_of(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
-    require_complete(task.settings, task.rules, set(due))
+    require_complete(task.settings, task.rules, {tally.country for tally in due})
     if wrong := behind_sentence(task.journal, utc_now(), at_most_s=AHEAD_AT_MOST_S):
         # An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
         return RunEnd(0, f"{wrong} Set the clock right; nothing is sent by such a clock.", interrupted=False)
-    sent_at_most = sum(due.values()) if task.first is None else min(task.first, sum(due.values()))
+    due_rows = sum(tally.count for tally in due)
+    sent_at_most = due_rows if task.first is None else min(task.first, due_rows)
     progress.started(sent_at_most)
-    intake = intake_of(task.settings)
     dates = DateWatch(utc_now)
     signing = task.connection.signing
 
-    async def run(away: Away) -> RunEnd:
+    async def run(journal: EngineJournal) -> RunEnd:
         async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
             prepare = signing.preparer(signers)
             paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
-            return await _run(task, paced, away, progress, watch, intake, dates)
+            return await _run(task, paced, journal, progress, watch, dates)
 
     with (
         gc_paused(),
-        JournalThread() as away,
+        task.journal.for_engine() as given,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        end = runner.run(run(away))
+        end = runner.run(run(given))
     if end.failure is not None:
         for order_id, kind in end.unrecorded:
             progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
         raise end.failure
     dates.note_in(task.journal)
-    take_in_waiting(intake, task.journal, progress.note)
+    take_in_waiting(task.settings, task.journal, progress.note)
     return end
 
 
@@ -127,16 +128,15 @@ def _paced(prepare: Prepare, wait_for_room: WaitForRoom) -> Prepare:
 async def _run(
     task: Task,
     prepare: Prepare,
-    away: Away,
+    journal: EngineJournal,
     progress: Progress,
     watch: Watch,
-    intake: NotificationReader,
     dates: DateWatch,
 ) -> RunEnd:
     submission = task.settings.submission
     async with task.connection.transport as transport:
         engine = Engine(
-            journal=task.journal,
+            journal=journal,
             gateway=transport,
             prepare=prepare,
             judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
@@ -148,27 +148,27 @@ async def _run(
                 task.first,
             ),
             world=real_world(),
-            away=away,
             progress=progress,
         )
         watch(engine)
-        taking = asyncio.create_task(
-            _at_intervals(
-                lambda: away.journal(lambda: take_in_waiting(intake, task.journal, progress.note, is_quiet=True))
-            )
-        )
+        taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words(), progress.note))
         try:
             return await engine.run(task.batch.number)
         finally:
             taking.cancel()
 
 
-async def _at_intervals(take_in: Callable[[], Awaitable[None]]) -> None:
-    """Take notifications in as long as the run lasts. What the journal cannot write, the engine hears as well."""
+async def _take_in_at_intervals(
+    journal: EngineJournal, words: Mapping[str, OutcomeKind], tell: Callable[[str], None]
+) -> None:
+    """Take notifications in as long as the run lasts. Where the journal cannot write, the engine fails as well."""
     with suppress(JournalError):
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
-            await take_in()
+            try:
+                await journal.take_in_waiting(words, at=timestamp(utc_now()))
+            except InboxDamaged as error:
+                tell(f"Note: {error.message} {error.hint}")
 
 
 def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
@@ -191,14 +191,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0) -> Standings:
-    """Return how the rows of a batch stand after a run's `end`. Nothing is written."""
+    """Return the state of a batch after a run's `end`. Nothing is written."""
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
-    contradictions, waiting = len(journal.contradictions(batch.number)), len(journal.evidence_waiting(batch.number))
+    messages = journal.messages(batch.number)
+    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     summary = Summary(
         of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
-        end_sentence(batch, counted.states, end, contradictions, waiting),
+        end_sentence(
+            batch, counted.states, contradictions, waiting, stop_reason=end.stop_reason, interrupted=end.interrupted
+        ),
         batch=batch.batch,
         sheet=batch.sheet_name,
         rows=batch.rows,
@@ -209,31 +212,3 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
         sent_this_run=end.sent,
     )
     return Standings(frame, counted, summary)
-
-
-def end_sentence(batch: BatchRecord, states: Mapping[str, int], end: RunEnd, contradictions: int, waiting: int) -> str:
-    """Return what a run came to, and what a person should do next; so much evidence is `waiting` for one."""
-    parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
-    if end.stop_reason:
-        parts.append(f"The run stopped early: {end.stop_reason}")
-    if states.get("in_doubt"):
-        parts.append(
-            "Rows in doubt may have been paid and are never sent again by themselves: "
-            f"`paygw-batch status {batch.batch}` says what to do about each."
-        )
-    if contradictions:
-        parts.append(
-            f"The journal holds {contradictions} contradicting messages: `paygw-batch status` shows them, and "
-            "which rows they hold."
-        )
-    if waiting:
-        parts.append(
-            f"{waiting:,} messages of the gateway wait for a person: `paygw-batch status {batch.batch}` shows them."
-        )
-    if end.interrupted:
-        parts.append("Interrupted: run the same command again to continue.")
-    elif states.get("ready"):
-        parts.append(f"`paygw-batch resume {batch.batch}` sends the rows that are ready.")
-    if states.get("rejected"):
-        parts.append(f"`paygw-batch retry {batch.batch}` gives rejected rows another attempt.")
-    return " ".join(parts)

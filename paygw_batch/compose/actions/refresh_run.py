@@ -1,31 +1,27 @@
-"""Asking after a batch: settings become the parts of a refresh."""
+"""Asks the gateway after a batch, by the settings."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.send import Task, real_world
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.parts import (
-    PAYOUT,
-    as_answered,
-    intake_of,
-    journal_to_read,
-    minor_units_of,
-    real_world,
-    take_in_waiting,
-    utc_now,
-)
-from paygw_batch.compose.send import Task
+from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.compose.operations import as_answered, minor_units_of
+from paygw_batch.compose.run_journal import take_in_waiting
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Candidate, Claim, EvidenceSource, Finding
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
+from paygw_batch.gateway.http.httpx_transport import GatewayClient
 from paygw_batch.gateway.message import Expected
 from paygw_batch.run.follow_up import FollowUp
 from paygw_batch.run.quarantine_clock import DateWatch
-from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
+from paygw_batch.run.refresh import Ask, Clock, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
 
 
@@ -41,7 +37,7 @@ def require_enquiry(settings: Settings) -> str:
 
 
 def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
-    """Ask after the rows of a batch that are accepted or in doubt, in an event loop of its own.
+    """Ask after the rows of a batch that are accepted or in doubt. The event loop starts and ends here.
 
     `watch` is given the refresh inside the loop, before it starts: whoever wants to drain it keeps it.
     """
@@ -59,12 +55,12 @@ async def following_up(
         if not settings.journal_path().exists():
             return []
         with journal_to_read(settings, must_be_known=True) as journal:
-            return journal.candidates(order_id)
+            return journal.orders(order_id)
 
-    async with connection.transport:
+    async with GatewayClient(connection.transport) as client:
         follow_up = FollowUp(
             look,
-            asking(settings, connection, PAYOUT, DateWatch(utc_now)),
+            _asking(settings, connection, client, PAYOUT, DateWatch(utc_now)),
             keep,
             words=settings.words(),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -87,27 +83,26 @@ def _doubts(settings: Settings) -> Sequence[Claim]:
     with journal_to_read(settings, must_be_known=True) as journal:
         waiting = [
             one
-            for one in journal.evidence_waiting()
+            for one in journal.messages().waiting
             if one.source is EvidenceSource.NOTIFICATION and one.finding is Finding.TO_CONFIRM
         ]
-        found = [candidate for one in waiting for candidate in journal.candidates(one.client_orderid)]
+        found = [candidate for one in waiting for candidate in journal.orders(one.client_orderid)]
     return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
 
 
 async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     section = task.settings.status_enquiry
-    intake = intake_of(task.settings)
     dates = DateWatch(utc_now)
-    async with task.connection.transport:
+    async with GatewayClient(task.connection.transport) as client:
         one = Refresh(
             task.journal,
             task.batch,
-            asking(task.settings, task.connection, task.batch.operation, dates),
+            _asking(task.settings, task.connection, client, task.batch.operation, dates),
             words=task.settings.words(),
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            take_in=lambda: take_in_waiting(intake, task.journal, tell, is_quiet=True),
+            take_in=lambda: take_in_waiting(task.settings, task.journal, tell, is_quiet=True),
         )
         watch(one)
         refreshed = await one.run()
@@ -115,10 +110,10 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
     return refreshed
 
 
-def asking(
-    settings: Settings, connection: GatewayAccess, batch_operation: str, dates: DateWatch
-) -> Callable[[Expected], "asyncio.Future[EnquiryAnswer]"]:
-    """Return what asks the gateway about one order; `dates` is shown each reply."""
+def _asking(
+    settings: Settings, connection: GatewayAccess, client: GatewayClient, batch_operation: str, dates: DateWatch
+) -> Ask:
+    """Return the function that asks the gateway about one order; `dates` is shown each reply."""
     signer = connection.signing.signer
     operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
@@ -127,8 +122,8 @@ def asking(
 
     async def ask(expected: Expected) -> EnquiryAnswer:
         request = enquirer.prepare(expected, nonce=world.nonce(), timestamp_s=int(world.now().timestamp()))
-        came_back = await connection.transport.deliver(request)
+        came_back = await client.ask(request)
         dates.see(came_back)
         return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())
 
-    return lambda expected: asyncio.ensure_future(ask(expected))
+    return ask

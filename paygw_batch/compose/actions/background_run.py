@@ -1,4 +1,4 @@
-"""A run in a thread of its own, watched from another one: what a program that embeds this holds in its hands.
+"""Runs a batch in its own thread, for a program that watches it from another one.
 
 The thread composes, sends and concludes; its event loop is its own, so that it does not matter whether the program has
 one. Outcomes wait for the program in memory, and never more than a few: then no further row is signed until it has
@@ -29,7 +29,7 @@ OUTCOMES_WAITING = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """What became of one row, durably written down. `order_id` is the one it was sent under.
+    """The outcome of one row, as the journal keeps it. It was sent under `order_id`.
 
     `outcome` is left out of the representation: the gateway's own words could name the payee.
     """
@@ -43,7 +43,7 @@ class RowOutcome:
 
 
 class RunHandle:
-    """A run from the inside: progress that queues outcomes, and the way to stop it. Safe from any thread."""
+    """Queues the outcomes of a run for its holder, and stops the run. Safe from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -59,7 +59,7 @@ class RunHandle:
         """Nothing to show."""
 
     def concluded(self, due: Due, outcome: Outcome) -> None:
-        """Queue an outcome. An attempt of which nothing left is none: its row is tried again, or stays ready."""
+        """Queue an outcome, unless nothing left: that row is tried again, or stays ready."""
         if outcome.kind is OutcomeKind.NOT_SENT:
             return
         with self._changed:
@@ -126,7 +126,7 @@ class RunHandle:
         return taken
 
     def wait_until_sending(self) -> None:
-        """Wait until the batch stands and rows are about to leave, or the run has ended without."""
+        """Wait until the batch is stored and rows are about to leave, or the run has ended before."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_sending or self._has_ended)
 
@@ -137,7 +137,7 @@ class RunHandle:
             self._changed.notify_all()
 
     def _wake(self) -> None:
-        """Let whoever waits for room look again. The lock is held."""
+        """Wake the tasks that wait for room. The lock is held."""
         for wake in self._wakers:
             wake()
         self._wakers.clear()
@@ -184,7 +184,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the run came to. Raises what made it impossible to go on; `UsageError` before the end."""
+        """The result of the run. Raises what made it impossible to go on; `UsageError` before the end."""
         if self._thread.ident is None or self._thread.is_alive():
             raise UsageError("The run has not ended yet.", hint="Its result stands after the with block.")
         self._raise_failure()

@@ -1,0 +1,34 @@
+"""`paygw-batch completion`: what a shell needs to complete commands, options, batches and countries."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.streams import standard_output
+from paygw_batch.errors import InternalError
+from paygw_batch.report.summary import ExitCode, Summary
+
+PROGRAM = "paygw-batch"
+VARIABLE = "_PAYGW_BATCH_COMPLETE"
+"""By which the shell asks the program: click takes the name from that of the program."""
+
+
+@click.command("completion", short_help="Complete commands in a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_obj
+@click.pass_context
+def command(ctx: click.Context, invocation: Invocation, *, shell: str) -> None:
+    """Print the script by which SHELL completes commands, options, batch ids and countries.
+
+    For bash write `eval "$(paygw-batch completion bash)"` into ~/.bashrc; for zsh the same with zsh into ~/.zshrc,
+    after compinit. For fish write the script to ~/.config/fish/completions/paygw-batch.fish.
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise InternalError(f"click completes nothing in {shell}")
+    script = kind(ctx.find_root().command, {}, PROGRAM, VARIABLE).source()
+    screen = Screen(invocation)
+    if screen.as_json:
+        screen.finish(Summary(ExitCode.DONE, f"The script for {shell}.", further={"script": script}))
+    standard_output().write(f"{script.strip()}\n")

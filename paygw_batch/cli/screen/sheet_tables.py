@@ -1,0 +1,49 @@
+"""Shows the defects, warnings and totals of a sheet. The first defects are data as well, for the JSON summary."""
+
+from typing import Any
+
+import polars as pl
+
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.terminal import plain
+from paygw_batch.report.totals import BatchTotals
+
+EXAMPLES = 3
+"""How many rows of each kind of defect are shown in full on a screen."""
+
+LISTED = 1000
+"""How many defects, or warnings, the JSON summary lists."""
+
+
+def listed(found: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the first defects or warnings as the JSON summary has them."""
+    return found.head(LISTED).select("row", "column", "value", "code", "message").to_dicts()
+
+
+def warnings_told(warnings: pl.DataFrame) -> dict[str, Any]:
+    """Return what the JSON summary says of warnings: how many rows, and the first of them."""
+    return {"warnings": warnings["row"].n_unique(), "warning_list": listed(warnings)}
+
+
+def show_findings(screen: Screen, title: str, found: pl.DataFrame) -> None:
+    """Print defects or warnings by kind: how many, and the first few in full."""
+    if found.is_empty():
+        return
+    console = screen.err if screen.as_json else screen.out
+    console.print(plain(title, "bold"))
+    kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
+    for code, count in kinds.iter_rows():
+        is_about_rows = (found.filter(pl.col("code") == code)["row"] > 0).any()
+        console.print(plain(f"{code}: {count:,} {'row' if count == 1 else 'rows'}" if is_about_rows else code))
+        for row, column, message in (
+            found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()
+        ):
+            where = f"Row {row}, {column}" if row else "The sheet"
+            console.print(plain(f"  {where}: {message}"), soft_wrap=True)
+        if count > EXAMPLES:
+            console.print(plain(f"  ... and {count - EXAMPLES:,} more."))
+
+
+def show_totals(screen: Screen, totals: BatchTotals) -> None:
+    """Print counts and sums by country and state."""
+    screen.table("", ("country", "currency", "state", "rows", "sum"), totals.lines)

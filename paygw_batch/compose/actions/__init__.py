@@ -1,0 +1,1 @@
+"""Does what a person or a program asks for, once for every surface: no click, no terminal, no page."""

@@ -1,0 +1,209 @@
+"""Settles rows of a batch: by a person's word, by a statement of the gateway's, or by an order of two people."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.compose.approvals import known_maker, needs_order, required_policy
+from paygw_batch.compose.journal import find_batch
+from paygw_batch.core.evidence import HOLDING
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.errors import ApprovalError, UsageError
+from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader
+from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.match_statement import Matched, StatementReader
+from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, require_sound_clock
+from paygw_batch.run.resolve import Settlement, check_settlements, settle
+from paygw_batch.run.settlement_order import SettlementOrder, make_order, order_content, order_in_force
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.statement.read import Statement
+from paygw_batch.statement.stated_time import WRITTEN, TimeSpan, read_time
+
+
+class OrderNeeded(ApprovalError):
+    """Two people have to settle these rows; nothing was settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStatement:
+    """A statement to carry out, and how: `words` go before its own evidence, `by` is who decides.
+
+    `as_of` is when it was true, for lines without a time. `matching_only` settles the lines that fit though others do
+    not. `again` carries out a file that was carried out for the batch before.
+    """
+
+    statement: Statement
+    by: str
+    words: str | None = None
+    as_of: TimeSpan | None = None
+    matching_only: bool = False
+    again: bool = False
+
+    def is_refused(self, matched: Matched) -> bool:
+        """Whether nothing is settled, because a line does not fit."""
+        return bool(matched.differences) and not self.matching_only
+
+    def settlements(self, matched: Matched) -> Sequence[Settlement]:
+        """Return what the statement settles, the person's words before its own."""
+        found, words = matched.settlements, self.words
+        return [replace(one, evidence=f"{words} ({one.evidence})") for one in found] if words else found
+
+    def carried_out_before(self, journal: JournalReader, record: BatchRecord) -> str:
+        """Return the sentence that this very file was carried out for the batch before; empty where it was not."""
+        done = [one for one in journal.messages(record.number).carried_out if one.sha256 == self.statement.sha256]
+        if not done:
+            return ""
+        return f"{self.statement.name} was carried out for this batch at {done[-1].at} by {done[-1].by}."
+
+    def refuse_again(self, done: str) -> None:
+        """Raise `UsageError` for a file that was carried out for the batch before, unless it is meant."""
+        if done and not self.again:
+            raise UsageError(
+                f"{done} Nothing was changed.",
+                hint="A file counts once. --again carries it out once more; each line must still be about the latest "
+                "attempt.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOutStatement:
+    """What carrying a statement out did: the rows settled, and how many orders it holds."""
+
+    matched: Matched
+    settled: Sequence[Settlement]
+    held: int
+
+
+def as_of_time(text: str) -> TimeSpan:
+    """Return the time that a person says a statement was true at. Raises `UsageError`."""
+    if (found := read_time(text)) is None:
+        raise UsageError(f"--as-of {text!r} cannot be read without guessing.", hint=f"Write it as {WRITTEN}.")
+    if found.start > utc_now() + timedelta(seconds=AHEAD_AT_MOST_S):
+        raise UsageError(f"--as-of {text} has not come yet.", hint="No statement is true before its time.")
+    return found
+
+
+def settle_by_word(
+    settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
+) -> None:
+    """Settle rows on the word of one person. Raises `OrderNeeded` where it takes two people."""
+    _check(settings, journal, record, settlements)
+    require_one_is_enough(settings, journal, record, settlements)
+    settle(journal, record, settlements, by=by, now=utc_now)
+
+
+def compare_statement(
+    settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement
+) -> Matched:
+    """Compare a statement with a batch. Nothing is written."""
+    return _reader(settings, journal, record, asked).match(asked.statement)
+
+
+def carry_out_statement(
+    settings: Settings,
+    journal: Journal,
+    record: BatchRecord,
+    asked: AskedStatement,
+    show: Callable[[Matched, int], None],
+) -> CarriedOutStatement:
+    """Settle what a statement settles, and hold the orders that the gateway has by it.
+
+    `show` is called with what was matched, and how many orders are held now, before rows are settled.
+    """
+    asked.refuse_again(asked.carried_out_before(journal, record))
+    reader = _reader(settings, journal, record, asked)
+    matched = reader.match(asked.statement)
+    held = 0
+    if matched.contrary:
+        evidence = reader.evidence(asked.statement, matched.contrary, asked.by)
+        taken = journal.take_in(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
+        held = sum(finding in HOLDING for finding in taken)
+    show(matched, held)
+    if asked.is_refused(matched):
+        return CarriedOutStatement(matched, (), held)
+    require_sound_clock(journal, utc_now())
+    settlements = asked.settlements(matched)
+    require_one_is_enough(settings, journal, record, settlements)
+    carried_out = CarriedOut(record.batch, asked.statement.name, asked.statement.sha256, asked.by)
+    settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out)
+    return CarriedOutStatement(matched, settlements, held)
+
+
+def prepare_order(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    settlements: Sequence[Settlement],
+    maker: ApprovalKey,
+    *,
+    statement: Statement | None = None,
+) -> SettlementOrder:
+    """Return the order to make `settlements`, signed by its maker. It is written nowhere yet."""
+    known_maker(maker, required_policy(settings), "No order was written.")
+    if not settlements:
+        raise UsageError("There is nothing to settle: no order was written.")
+    _check(settings, journal, record, settlements)
+    content = order_content(
+        journal,
+        record,
+        settlements,
+        endpoint=settings.endpoint(),
+        minor_units=minor_units_by_currency(),
+        statement=statement,
+    )
+    return make_order(content, maker, utc_now())
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOutOrder:
+    """What carrying an order out did: the batch, the rows settled, and who decided."""
+
+    batch: BatchRecord
+    settled: Sequence[Settlement]
+    by: str
+
+
+def carry_out_order(
+    settings: Settings, journal: Journal, order: SettlementOrder, batch: str | None, by: str
+) -> CarriedOutOrder:
+    """Carry an order out, once. `batch` is the one that the person thinks it is about, if one was named."""
+    policy, units = required_policy(settings), minor_units_by_currency()
+    if batch is not None and find_batch(journal, batch).batch != order.content.batch:
+        raise UsageError(f"The order is about batch {order.content.batch}, and not about {batch}.")
+    found = order_in_force(order, journal, policy, utc_now(), endpoint=settings.endpoint(), minor_units=units)
+    _check(settings, journal, found.batch, found.settlements)
+    by = f"{by}, {found.decided}"
+    settle(journal, found.batch, found.settlements, by=by, now=utc_now, carried_out=found.carried_out(by))
+    return CarriedOutOrder(found.batch, found.settlements, by)
+
+
+def require_one_is_enough(
+    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+) -> None:
+    """Raise `OrderNeeded` when one person may not make `settlements` alone."""
+    if rows := needs_order(settings, journal, record, settlements):
+        raise OrderNeeded(f"{needs_order_sentence(rows)} Nothing was settled.")
+
+
+def needs_order_sentence(rows: Sequence[int]) -> str:
+    """Return why settling `rows` needs two people."""
+    named = f"row {rows[0]}" if len(rows) == 1 else f"{len(rows):,} rows, the first of them row {rows[0]},"
+    return f"This would let {named} be paid again, so two people have to say so."
+
+
+def _check(settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]) -> None:
+    quarantine_h = settings.submission.quarantine_h
+    check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
+
+
+def _reader(settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement) -> StatementReader:
+    return StatementReader(
+        journal,
+        record,
+        words=settings.words(),
+        minor_units=minor_units_by_currency(),
+        quarantine_h=settings.submission.quarantine_h,
+        now=utc_now,
+        as_of=asked.as_of,
+    )

@@ -1,0 +1,140 @@
+"""Opens the configured journal, to look into it or to write, and finds batches in it."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.errors import HolderKind, JournalMissing, UsageError
+from paygw_batch.journal import (
+    Adoption,
+    BatchRecord,
+    Identity,
+    JournalReader,
+    SqliteJournal,
+    SqliteReader,
+    in_memory_journal,
+    new_journal,
+    open_journal,
+    read_journal,
+)
+from paygw_batch.settings.configuration import Settings
+
+Tell = Callable[[str], None]
+"""Takes a sentence that a person should read now."""
+
+
+def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
+    """Open the journal and hold it. The sandbox's is made where there is none; no other is.
+
+    Raises `JournalHeld` at once when another process has it, and `JournalMissing` where there is none.
+    """
+    open_it = partial(
+        open_journal,
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        now=timestamp(utc_now()),
+        holder=command,
+        kind=kind,
+    )
+    try:
+        return open_it()
+    except JournalMissing:
+        if not settings.uses_sandbox:
+            raise
+    make_journal(settings, command)
+    return open_it()
+
+
+def make_journal(settings: Settings, command: str, *, beside: str | None = None) -> Identity | None:
+    """Make the journal of the configured endpoint, and return which one it is; None where one is there already."""
+    return new_journal(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        now=timestamp(utc_now()),
+        holder=command,
+        beside=beside,
+    )
+
+
+def adoption(settings: Settings, *, beside: str | None) -> Adoption:
+    """Hold the configured journal, so that a person can look at it and call it the newest copy."""
+    return Adoption(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        now=timestamp(utc_now()),
+        holder="journal adopt",
+        beside=beside,
+    )
+
+
+@contextmanager
+def journal_to_read(
+    settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
+) -> Iterator[SqliteReader]:
+    """Look into the journal, also while a run holds it; `tell` takes what a person should read about it.
+
+    One that this machine knows nothing of is looked into all the same, unless it `must_be_known`.
+    """
+    journal = read_journal(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        must_be_known=must_be_known,
+    )
+    try:
+        if tell is not None:
+            for note in journal.notes:
+                tell(f"Note: {note}")
+        yield journal
+    finally:
+        journal.close()
+
+
+@contextmanager
+def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
+    """Look into the journal that a run would use. Where the sandbox has none yet, that is an empty one."""
+    if settings.uses_sandbox and not settings.journal_path().exists():
+        with closing(in_memory_journal()) as empty:
+            yield empty
+        return
+    with journal_to_read(settings, must_be_known=True) as journal:
+        yield journal
+
+
+@contextmanager
+def journal_to_name(settings: Settings, command: str) -> Iterator[JournalReader]:
+    """Look into the journal that a document is to name. The sandbox makes its own first, where it has none yet."""
+    if settings.uses_sandbox and not settings.journal_path().exists():
+        open_to_write(settings, command).close()
+    with journal_to_read(settings, must_be_known=True) as journal:
+        yield journal
+
+
+def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
+    """Return the batch that a person means: by id, by any unambiguous prefix of it, or by the path of its sheet."""
+    records = journal.batches()
+    found = [record for record in records if record.batch.startswith(batch.lower())]
+    path = Path(batch)
+    if not found and path.is_file():
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        # By its name the newest: of several worksheets of a workbook, each is a batch of its own.
+        found = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+        raise UsageError(f"{batch} could be any of {names}.", hint="Write the batch id, or more of it.")
+    raise UsageError(
+        f"The journal has no batch {batch}.", hint="`paygw-batch status` lists the batches and their sheets."
+    )

@@ -1,0 +1,71 @@
+"""Configures the built-in gateway from the settings: the requests it accepts, and the proof of its notifications."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paygw_batch.compose.notifications import authenticity, field_names
+from paygw_batch.compose.operations import as_answered, operation_of
+from paygw_batch.compose.signing import control_secret, supplies_of
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.countries.load import load_enquiry, load_operation
+from paygw_batch.countries.rules import AmountForm, Rules
+from paygw_batch.gateway.authenticity import HeaderHash, SharedSecretHash
+from paygw_batch.gateway.signing.key import PrivateKey
+from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader
+from paygw_batch.sandbox.expects import ControlRule, Expects
+from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
+from paygw_batch.settings.configuration import Settings
+
+RECORD_NAME = "sandbox-record.csv"
+"""The file, beside the journal, of the payouts that the built-in gateway accepted."""
+ENQUIRY_PROFILE = "paynet-v4"
+"""The status enquiry that the built-in gateway answers."""
+
+
+def sandbox_config(
+    settings: Settings, every_rules: Sequence[Rules], key: PrivateKey, environ: Mapping[str, str]
+) -> SandboxConfig:
+    """Return the built-in gateway that expects what these settings send, and proves what it notifies of.
+
+    It serves the operations of `every_rules`.
+    """
+    gateway = settings.gateway
+    return SandboxConfig(
+        endpoint_id=gateway.endpoint_id or "",
+        consumer_key=gateway.consumer_key or "",
+        public_key_pem=key.public_key_pem(),
+        profile=gateway.signature_profile or "",
+        served=tuple(_served(settings, rules, environ) for rules in every_rules),
+        behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
+        callback_proof=_callback_proof(settings, environ),
+        enquiry=load_enquiry(ENQUIRY_PROFILE, as_answered(settings, load_operation(PAYOUT))),
+    )
+
+
+def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackHash | CallbackHeader | None:
+    check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
+    match check:
+        case SharedSecretHash():
+            return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
+        case HeaderHash(algorithm, header, secret):
+            return CallbackHeader(algorithm, header.name, header.encoding, header.prefix, secret)
+        case _:
+            return None  # the sandbox has no key of the gateway's: what it notifies of is unproven
+
+
+def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Served:
+    operation, supplies, payin = operation_of(rules), supplies_of(settings, rules, environ), settings.payin
+    control = None
+    if supplies.control is not None:
+        secret = control_secret(payin, environ)
+        order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
+        control = ControlRule(tuple(order), separator, amount, secret, is_keyed=payin.has_key)
+    expects = Expects(supplies.amount_form is AmountForm.TWO_DECIMALS, control)
+    return Served(as_answered(settings, operation), rules, record_path(settings, operation.name), expects)
+
+
+def record_path(settings: Settings, operation: str) -> Path:
+    """Return where the built-in gateway writes down what it accepted: beside the journal, by operation."""
+    name = RECORD_NAME if operation == PAYOUT else f"sandbox-record-{operation}.csv"
+    return settings.journal_path().parent / name

@@ -1,0 +1,62 @@
+"""Reads and validates a sheet by the settings."""
+
+from pathlib import Path
+
+import polars as pl
+
+from paygw_batch.compose.operations import operation_of, require_complete
+from paygw_batch.core.batch import ControlTotals, differences
+from paygw_batch.countries.load import load_operation, operation_names
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.validate import validate_opened
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.pieces import InMemory, SheetSource
+from paygw_batch.sheet.read.misdirected import refuse_misdirected
+from paygw_batch.sheet.read.profiles import every_profile, known_headings
+from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, sheet_of
+
+
+def validated_sheet(
+    settings: Settings, rules: Rules, path: Path, *, reference: str | None, worksheet: str | None = None
+) -> Validated:
+    """Read and validate a sheet by the rules of its operation; `worksheet` names one of a workbook's."""
+    return _validated(open_sheet(path, read_options(settings, operation_of(rules).name, worksheet)), rules, reference)
+
+
+def validated_frame(
+    settings: Settings, rules: Rules, frame: pl.DataFrame, *, name: str, reference: str | None
+) -> Validated:
+    """Validate a frame as a sheet called `name`, by the rules of its operation."""
+    sheet = sheet_of(frame, read_options(settings, operation_of(rules).name), name=name)
+    return _validated(InMemory(sheet), rules, reference)
+
+
+def _validated(source: SheetSource, rules: Rules, reference: str | None) -> Validated:
+    try:
+        refuse_misdirected(source, {name: load_operation(name).command for name in operation_names()})
+    except SheetError:
+        source.whole()  # what is wrong with the file itself is told first
+        raise
+    return validate_opened(source, rules, reference=reference)
+
+
+def read_options(settings: Settings, operation: str, worksheet: str | None = None) -> ReadOptions:
+    """Return how sheets of an operation are read."""
+    return ReadOptions(
+        max_rows=settings.limits.max_rows,
+        max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
+        code_page=settings.sheet.code_page,
+        sheet_name=worksheet,
+        aliases=known_headings(settings.sheet.column_profile, settings.columns),
+        operation=operation,
+        profiles=every_profile(settings.columns),
+    )
+
+
+def require_as_stated(settings: Settings, rules: Rules, validated: Validated, stated: ControlTotals | None) -> None:
+    """Raise `SheetError` unless a sheet has the stated totals, and `ConfigurationError` for a key that it needs."""
+    if stated is not None and (wrong := differences(stated, validated.totals)):
+        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+    require_complete(settings, rules, set(validated.counts.filter("valid")["country"]))

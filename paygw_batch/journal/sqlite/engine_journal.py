@@ -1,0 +1,64 @@
+"""Gives an engine the journal without blocking its event loop.
+
+One call at a time, in the order asked. Only the wait for the disk happens in a thread: the rest of an append is made in
+the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that costs
+more than it spares (docs/decisions/0051).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from paygw_batch.core.evidence import Finding
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.values import Due, Entry, MoveResult
+
+if TYPE_CHECKING:
+    from paygw_batch.journal.sqlite.writer import SqliteJournal
+
+T = TypeVar("T")
+
+
+class SqliteEngineJournal:
+    """Implements `EngineJournal` on a journal in a file, for one run."""
+
+    def __init__(self, journal: "SqliteJournal") -> None:
+        self._journal = journal
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._turn = asyncio.Lock()
+        self._last_row: dict[int, int] = {}
+
+    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+        """Return the next rows of a batch that may be sent, `limit` at the most."""
+        after = self._last_row.get(batch, 0)
+        async with self._turn:
+            page = await self._called(partial(self._journal.due, batch, after_row=after, limit=limit))
+        self._last_row[batch] = page[-1].row if page else after
+        return page
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Stage facts here and now, and commit them in the thread."""
+        async with self._turn:
+            return await self._called(self._journal.stage(entries))
+
+    async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Take in the notifications that wait in the inbox."""
+        async with self._turn:
+            return await self._called(partial(self._journal.take_in_waiting, words, at=at))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    async def _called(self, call: Callable[[], T]) -> T:
+        """Make a call in the thread. Its turn is over when the call is, also where nobody waits for it any more."""
+        calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            await asyncio.wait([calling])
+            calling.exception()  # the next call to the journal raises it
+            raise

@@ -1,0 +1,82 @@
+"""A shell completes commands, options, batches and countries; a mistyped command is told the nearest."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import Program, kenyan_rows
+
+COMPLETED = {"bash": "COMPREPLY", "zsh": "#compdef paygw-batch", "fish": "complete --no-files --command paygw-batch"}
+
+
+def completed(program: Program, *words: str) -> list[str]:
+    """Ask as bash does, by the environment; the last word is the one that is begun."""
+    asked = {"_PAYGW_BATCH_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("paygw-batch", *words))}
+    environ = {**os.environ, **program.environ, **asked, "COMP_CWORD": str(len(words))}
+    code = "from paygw_batch.cli.start import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("shell", COMPLETED)
+def test_the_script_of_each_shell_is_printed(program: Program, shell: str) -> None:
+    result = program.run("completion", shell)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert COMPLETED[shell] in result.stdout
+    assert "_PAYGW_BATCH_COMPLETE" in result.stdout
+    assert program.json("completion", shell)["script"].strip() == result.stdout.strip()
+
+
+def test_an_unknown_shell_is_a_usage_error(program: Program) -> None:
+    assert program.run("completion", "csh").exit_code == 2
+
+
+def test_bash_reads_the_script(program: Program) -> None:
+    script = program.run("completion", "bash").stdout
+    done = subprocess.run(["/bin/bash", "--norc", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_commands_and_options_are_completed(program: Program) -> None:
+    assert completed(program, "ver") == ["plain,verify"]
+    assert "plain,--advice" in completed(program, "find", "--ad")
+    assert completed(program, "completion", "f") == ["plain,fish"]
+
+
+def test_batches_are_completed_the_newest_first_and_without_any_files(program: Program) -> None:
+    config = ["--config", str(program.config)]
+    assert completed(program, *config, "status", "") == ["file,"]
+    sheets = [
+        program.sheet(kenyan_rows(1, prefix=name, amount=f"{n}00"), name) for n, name in ((1, "a.csv"), (2, "b.csv"))
+    ]
+    batches = [program.json("submit", sheet)["batch"] for sheet in sheets]
+    for command in ("status", "resume", "retry", "resolve", "reconcile", "refresh"):
+        assert completed(program, *config, command, "") == [f"plain,{batch}" for batch in reversed(batches)]
+    assert completed(program, *config, "status", batches[0][:6]) == [f"plain,{batches[0]}"]
+    assert completed(program, *config, "status", "payroll.c") == ["file,payroll.c"]
+
+
+def test_countries_are_completed_in_any_case(program: Program) -> None:
+    assert completed(program, "template", "k") == ["plain,KE"]
+    assert completed(program, "init", "--country", "Z") == ["plain,ZA", "plain,ZM"]
+
+
+def test_a_broken_configuration_completes_nothing_and_says_nothing(program: Program, tmp_path: Path) -> None:
+    program.config.write_text("not toml at all")
+    assert completed(program, "--config", str(tmp_path / "paygw.toml"), "status", "") == ["file,"]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("sumbit", "submit"), ("verfy", "verify"), ("run_folder", "run-folder")])
+def test_a_mistyped_command_is_told_the_nearest(program: Program, typed: str, meant: str) -> None:
+    result = program.run(typed)
+    assert result.exit_code == 2
+    assert f"Did you mean '{meant}'?" in result.stderr
+
+
+def test_a_mistyped_option_or_subcommand_is_told_the_nearest(program: Program) -> None:
+    assert "--dry-run" in program.run("submit", "x.csv", "--drry-run").stderr
+    assert "'new'" in program.run("journal", "nwe").stderr

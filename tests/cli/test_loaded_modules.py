@@ -1,0 +1,100 @@
+"""Each command loads what it needs: what it does not need costs every start of it, and is no way in for a mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.compose.signing import signer_key
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import SAMPLES, Program, kenyan_rows, sandbox_toml
+
+RUN = """
+import atexit, json, os, runpy, sys
+def say():
+    with open(os.environ["LOADED"], "w") as file:
+        json.dump(sorted(sys.modules), file)
+atexit.register(say)
+sys.argv = ["paygw-batch", *sys.argv[1:]]
+runpy.run_module("paygw_batch", run_name="__main__", alter_sys=True)
+"""
+"""Runs the program, and writes down at its end what was loaded."""
+
+UNREACHABLE = '"http://127.0.0.1:9"'
+"""A real gateway, as far as the configuration goes; nobody listens at the port of discard."""
+
+
+def loaded(program: Program, *arguments: str | Path, exit_code: int = 0) -> list[str]:
+    """Return what a command has loaded by its end, in a process of its own."""
+    found = program.home / "loaded.json"
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "--config", program.config, *arguments],
+        env={**os.environ, **program.environ, "LOADED": str(found)},
+        cwd=program.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == exit_code, done.stderr
+    names: list[str] = json.loads(found.read_text())
+    return names
+
+
+def among(names: Collection[str], *unwanted: str) -> list[str]:
+    """Return the modules that are, or are below, one of the unwanted ones. `ours.X` is a part of the package."""
+    whole = [one.replace("ours.", "paygw_batch.") for one in unwanted]
+    return [name for name in names if any(name == one or name.startswith(f"{one}.") for one in whole)]
+
+
+def test_validate_loads_no_journal_no_engine_and_nothing_of_a_network(program: Program) -> None:
+    names = loaded(program, "validate", SAMPLES / "payroll-mixed.csv")
+    assert "paygw_batch.sheet.check.validate" in names
+    ours = ("ours.journal", "ours.engine", "ours.run", "ours.gateway", "ours.sandbox", "ours.listener", "ours.api")
+    assert among(names, *ours, "apsw", "cryptography", "httpx", "httptools", "uvicorn", "starlette") == []
+
+
+def test_status_loads_neither_transport_nor_sandbox_nor_what_reads_sheets(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(2))
+    program.run("submit", sheet)
+    for arguments in (("status",), ("status", sheet)):
+        names = loaded(program, *arguments)
+        assert "paygw_batch.journal.sqlite.reader" in names
+        ours = (
+            "ours.sandbox",
+            "ours.listener",
+            "ours.engine",
+            "ours.gateway.http",
+            "ours.sheet.read",
+            "ours.sheet.check",
+        )
+        heavy = ("httpx", "httptools", "uvicorn", "starlette", "h11", "cryptography", "polars", "pandera")
+        assert among(names, *ours, "ours.sheet.check", *heavy) == []
+
+
+@pytest.mark.parametrize("command", ["submit", "resume"])
+def test_the_payout_path_loads_no_httpx(program: Program, command: str) -> None:
+    sheet = program.sheet(kenyan_rows(2))
+    if command == "resume":
+        program.run("submit", sheet, "--first", "1")
+    names = loaded(program, command, sheet)
+    assert "paygw_batch.gateway.http.transport" in names
+    assert among(names, "httpx", "httpcore", "ours.gateway.http.httpx_transport") == []
+
+
+def test_a_run_for_a_real_gateway_loads_nothing_of_the_built_in_one(program: Program) -> None:
+    signer_key(load_settings(program.config, environ={}), {})  # makes the sandbox's key, which serves here as ours
+    key = next(program.home.rglob("*.pem"))
+    text = sandbox_toml(base_url=UNREACHABLE, signature_profile=f'"json-params"\nprivate_key = "{key}"')
+    program.config.write_text(text)
+    program.config.chmod(0o600)
+    program.make_journal()
+    names = loaded(program, "submit", program.sheet(kenyan_rows(1)), exit_code=6)
+    assert among(names, "ours.sandbox", "ours.listener", "uvicorn", "h11", "starlette", "httpx") == []
+
+
+def test_httpx_serves_where_somebody_asks_the_gateway(program: Program) -> None:
+    assert among(loaded(program, "doctor"), "httpx")
