@@ -104,7 +104,7 @@ def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal:
         Finding.UNREADABLE,
         Finding.UNKNOWN_ORDER,
     ]
-    assert journal.head() == head
+    assert (journal.head().seq, journal.head().hash) == (head.seq, head.hash)
     assert states(journal) == [State.ACCEPTED] * 3
     assert journal.verify()["evidence"] == 6
 
@@ -317,7 +317,7 @@ def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, mon
     head = old.head()
     old.close()
     journal = brought_up(place, monkeypatch)
-    assert journal.head() == head
+    assert (journal.head().seq, journal.head().hash) == (head.seq, head.hash)
     send(journal, 1, OutcomeKind.ACCEPTED)
     assert list(journal.take_in([says(1)], WORDS, at=AT)) == [Finding.MOVED]
     assert journal.verify()["paid"] == 1
@@ -337,7 +337,7 @@ def test_batches_opened_before_version_3_are_counted_when_it_is_brought_up(
     head = old.head()
     old.close()
     journal = brought_up(place, monkeypatch)
-    assert journal.head() == head
+    assert (journal.head().seq, journal.head().hash) == (head.seq, head.hash)
     for batch in (1, 2):
         assert list(journal.tallies(batch)) == list(twin.tallies(batch))
         assert list(journal.messages(batch).waiting) == list(twin.messages(batch).waiting)
