@@ -158,10 +158,10 @@ def _journal(name: str, own: Machine, batches: Sequence[str]) -> Iterator[Output
         report = own.home / "report.html"
         yield f"{name}/{number}/reconcile", own.run("--json", "reconcile", batch, "--out", out, "--report", report)
         yield f"{name}/{number}/reconciliation", own.masked(out.read_text(encoding="utf-8"))
-        if number < len(batches):  # the chart of the last one, which was killed, reaches to today
-            yield f"{name}/{number}/report", own.masked(report.read_text(encoding="utf-8"))
         own.run("reconcile", batch, "--out", own.home / "out.xlsx")
-        yield f"{name}/{number}/workbook", own.masked(members_of(own.home / "out.xlsx"))
+        if number < len(batches):  # charts and dates of the last one, which was killed, reach to today
+            yield f"{name}/{number}/report", own.masked(report.read_text(encoding="utf-8"))
+            yield f"{name}/{number}/workbook", own.masked(members_of(own.home / "out.xlsx"))
         questions = own.home / "questions.csv"
         own.run("status", batch, "--in-doubt", "--out", questions)
         if questions.exists():
