@@ -21,12 +21,6 @@ PLACE_HOLDERS = re.compile(r"\b(XX|NAME|FORM|OP|PROFILE|FILE)\b")
 MADE_WHEN_RUN = re.compile(r"\.reconciliation\.|^samples/(payroll|out|results)|rejects|\.plan$")
 ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "er", "or", "ers", "ors", "ion", "ions", "al", "als")
 
-IN_PLAIN_WORDS = ("countries", "sheet", "statement")
-"""Folders whose docstrings begin with a line of plain words."""
-NOT_PLAIN = re.compile(r"\b(?:stands?|stood|comes? to|came to|whoever|whatever|however|told)\b|\bwhat\b", re.IGNORECASE)
-"""Metaphors and clauses in place of a noun: a reader whose second language is English stops at them."""
-PLACES_OF_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
 QUESTIONS = {
     "a country": ("config/countries/KE.toml", "currency"),
     "a phone prefix": ("config/mobile-numbers.toml", "pattern"),
@@ -174,27 +168,6 @@ def test_no_name_has_a_word_that_the_glossary_rules_out() -> None:
     assert {"utils", "spool"} <= ruled_out
     found = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}
     assert found == {}
-
-
-def first_lines(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the first line of every docstring below a folder, and where it is; those of attributes too."""
-    for path in sorted((PACKAGE / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for line in getattr(node, "body", None) or () if isinstance(node, PLACES_OF_DOCSTRINGS) else ():
-                if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant):
-                    yield f"{path.relative_to(PACKAGE)}:{line.lineno}", str(line.value.value).partition("\n")[0]
-
-
-@pytest.mark.parametrize("folder", IN_PLAIN_WORDS)
-def test_the_first_line_of_a_docstring_is_said_in_plain_words(folder: str) -> None:
-    lines = dict(first_lines(folder))
-    assert len(lines) > 5
-    assert {place: line for place, line in lines.items() if NOT_PLAIN.search(line)} == {}
-
-
-@pytest.mark.parametrize("line", ["Where the header stands.", "What a file is.", "Return what a person should know."])
-def test_words_that_are_not_plain_are_found(line: str) -> None:
-    assert NOT_PLAIN.search(line)
 
 
 @pytest.mark.parametrize(("word", "stem"), [("planning", "plan"), ("enquiries", "enquiry"), ("resolved", "resolve")])

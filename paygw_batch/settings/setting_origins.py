@@ -1,4 +1,4 @@
-"""Tells where the value of each setting comes from: the command line, the environment, the file, or the default."""
+"""Names the origin of each setting: the command line, the environment, the file, or the default."""
 
 import json
 import re

@@ -116,7 +116,7 @@ class Judge:
         return instructions_of(lines, pl.concat(wire).sort("row"))
 
     def _grouped(self, raw: pl.DataFrame) -> "_Grouped":
-        """Return the rows country by country: each country is then a slice, and no copy of its own."""
+        """Return the rows country by country: each country is then a slice without a copy."""
         codes = sorted(self._rules)
         country = cleaned_codes(raw["country"]).cast(pl.Enum(codes), strict=False).to_physical()
         country = country.cast(pl.UInt32).fill_null(len(codes))

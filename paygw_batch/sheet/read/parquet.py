@@ -11,7 +11,7 @@ from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_heading
 from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
 
 _EXACT_BELOW = 2**53
-"""Every whole number below it has a float of its own."""
+"""Each whole number below it has its exact float."""
 
 
 def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:

@@ -1,4 +1,4 @@
-"""A trial decoding of Parquet, in a process of its own and with a limit on its memory.
+"""A trial decoding of Parquet, in a separate process with a limit on its memory.
 
 A damaged or malicious Parquet file can make the decoder ask for any amount of memory, and then the whole process is
 aborted: no exception can be caught. So a child decodes first, and only bytes that it has survived are decoded here.
