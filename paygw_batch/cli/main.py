@@ -14,7 +14,6 @@ from paygw_batch.cli.help_texts import with_exit_codes
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
-from paygw_batch.cli.start import main as main  # noqa: PLC0414 (where console scripts of earlier versions find it)
 from paygw_batch.core.terminal_text import fit_for_terminal
 from paygw_batch.errors import PaygwError
 from paygw_batch.processes import forbid_core_dumps

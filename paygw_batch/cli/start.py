@@ -1,7 +1,7 @@
 """The start of the program: hears signals before anything heavy is imported, and until the command's end.
 
 Until a run starts its rows, SIGINT and SIGTERM raise `KeyboardInterrupt`, so that files are closed and the journal is
-let go. The run then has handlers of its own (`sending`). Nothing heavy may be imported here.
+let go. The run then has its own handlers (`cli/runs/send_batch.py`). Nothing heavy may be imported here.
 """
 
 from paygw_batch.cli.signals import AGAIN, interruption, leave

@@ -55,7 +55,7 @@ def _start(start: dict[str, Any]) -> int:
     code = 1
     try:
         _become(start)
-        from paygw_batch.cli.main import main  # noqa: PLC0415 (only the child calls into the program)
+        from paygw_batch.cli.start import main  # noqa: PLC0415 (only the child calls into the program)
 
         main()
     except SystemExit as end:

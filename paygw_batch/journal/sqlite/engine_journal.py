@@ -10,22 +10,39 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
-if TYPE_CHECKING:
-    from paygw_batch.journal.sqlite.writer import SqliteJournal
-
 T = TypeVar("T")
+
+
+class CommittingJournal(Protocol):
+    """The calls of a `SqliteJournal` that an engine's journal makes."""
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` rows above `after_row` that may be sent."""
+        ...
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one transaction."""
+        ...
+
+    def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
+        """Make an append but for its commit, and return the call that commits."""
+        ...
+
+    def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Take in the notifications that wait in the inbox."""
+        ...
 
 
 class SqliteEngineJournal:
     """Implements `EngineJournal` on a journal in a file, for one run."""
 
-    def __init__(self, journal: "SqliteJournal") -> None:
+    def __init__(self, journal: CommittingJournal) -> None:
         self._journal = journal
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._turn = asyncio.Lock()
