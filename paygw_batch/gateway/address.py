@@ -50,7 +50,7 @@ class TransportSettings:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Scheme, host and port, in lower case; what connections are made to."""
+    """The scheme, host and port of a server that connections are made to, in lower case."""
 
     scheme: str
     host: str
@@ -83,7 +83,7 @@ class Origin:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether what is sent stays on this machine."""
+        """Whether the host is `localhost` or a loopback address: bytes sent to it stay on this machine."""
         if self.host == "localhost":
             return True
         try:

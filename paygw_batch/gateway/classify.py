@@ -22,7 +22,7 @@ STATUS_FIELD = "status"
 MAX_URL_CHARACTERS = 2000
 """A longer address is left out: cut short, it would lead nowhere."""
 MAX_PAUSE_S = 900.0
-"""However long the gateway asks for, a run rests no longer at a time."""
+"""The longest pause of a run at a time, even if the gateway asks for a longer one."""
 UNSTATED_PAUSE_S = 60.0
 """The rest when the gateway asks for one and does not say, in words we can read, how long."""
 
@@ -42,7 +42,7 @@ def classify(
     *,
     now: datetime | None = None,
 ) -> Verdict:
-    """Return the outcome of an attempt, and what the run should do about it.
+    """Return the verdict on an attempt: its outcome, and the advice for the run.
 
     `words` is the operator's `[outcomes]`: status word -> outcome, matched exactly. `now` (with its time zone) is only
     needed for a Retry-After date in a reply without a Date of its own. Never raises, with any reply.
@@ -110,7 +110,7 @@ def _of_object(
     words: Mapping[str, OutcomeKind],
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
-    """Return what the members of a strict JSON object say about this payout, and the cause where that is not known."""
+    """Return the outcome kind that a strict JSON object states for this payout, and the cause where it is UNKNOWN."""
     order_id = first_of(members, operation.reply.order_id)
     if not _is_ours(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
@@ -128,7 +128,7 @@ def _of_object(
 
 
 def _is_ours(order_id: object, members: Mapping[str, Any], expected: Expected, names: ReplyNames) -> bool:
-    """Whether nothing of the request that the reply repeats differs from what was sent. A null repeats nothing."""
+    """Whether order id, amount and currency are as sent, where the reply repeats them. A null repeats nothing."""
     amount, currency = first_of(members, names.amount), first_of(members, names.currency)
     return (
         (order_id is None or text_of(order_id) == expected.order_id)
@@ -191,7 +191,7 @@ def _rest(reply: RawReply, now: datetime | None) -> Advice:
 
 
 def _seconds(asked: str, date: str | None, now: datetime | None) -> float | None:
-    """Return how many seconds a Retry-After means (RFC 9110 section 10.2.3), or None for what it cannot mean.
+    """Return the seconds that a Retry-After states (RFC 9110 section 10.2.3), or None where they cannot be computed.
 
     A date counts from the reply's own Date, by the clock that both were taken from, and otherwise from `now`.
     """

@@ -55,7 +55,7 @@ class ControlProfile:
     algorithm: ControlAlgorithm = ControlAlgorithm.SHA256
 
     def text(self, *, order_id: str, amount: str, amount_sent: str, currency: str, minor_units: int) -> str:
-        """Return what the hash is taken over. `amount` has the sheet's digits, `amount_sent` is as in the body.
+        """Return the text that is hashed. `amount` has the sheet's digits, `amount_sent` is as in the body.
 
         It holds the secret: not to be shown.
         """

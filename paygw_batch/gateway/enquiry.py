@@ -68,7 +68,7 @@ def read_answer(
     not_found: Collection[str],
     now: datetime,
 ) -> EnquiryAnswer:
-    """Return what a reply or a fault says of the order that was asked after.
+    """Return the result of an enquiry about one order, from its reply or its fault.
 
     A reply counts under the very rules of `classify`; what it does not repeat is what was asked. `not_found` are the
     words by which the gateway says that it does not know an order.

@@ -70,7 +70,7 @@ class Explanation:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the base string, in hex: what the key signs."""
+        """The SHA-256 of the base string, in hex. The key signs this digest."""
         return hashlib.sha256(self.base_string.encode()).hexdigest()
 
     def steps(self) -> list[Step]:
@@ -135,7 +135,7 @@ class Explanation:
 def explain(
     signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
 ) -> Explanation:
-    """Return the request that `signer` would send for `instruction`, taken apart. Raises what `encode_body` raises."""
+    """Return the explanation of the request of `signer` for `instruction`. Raises the errors of `encode_body`."""
     request = signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
     encoded = encode_body(rule, instruction, order_id=order_id, supplies=signer.supplies)
     text = signer.base_string(encoded, nonce=nonce, timestamp_s=timestamp_s)

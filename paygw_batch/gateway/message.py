@@ -9,7 +9,7 @@ from paygw_batch.core.instruction import Instruction
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an echo in the reply must equal for the reply to be about this payout."""
+    """The values that an echo in the reply must equal for the reply to be about this payout."""
 
     order_id: str
     amount: Decimal
@@ -20,7 +20,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to deliver one instruction: what its request is made of."""
+    """One try to deliver one instruction: the values that its request is made of."""
 
     instruction: Instruction = field(repr=False)
     order_id: str
@@ -95,7 +95,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransportFault:
-    """No complete reply, and what is known about what left.
+    """The reason why there is no complete reply, and whether bytes of the request may have left.
 
     `first_byte_left` is the witness: set before the first byte of the request is handed to the socket or TLS layer.
     Only when it is False is it proven that nothing left. `detail` is for the log and holds no payee's data.

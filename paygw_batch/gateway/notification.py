@@ -44,7 +44,7 @@ class NotificationFields:
 
 
 def read_notification(received: Received, names: NotificationFields, check: AuthenticityCheck | None) -> Claim | str:
-    """Return what a notification says and whether it is proven, or the cause why it cannot be read. Never raises."""
+    """Return the claim of a notification with its proof, or the cause why it cannot be read. Never raises."""
     members = _members(received)
     if isinstance(members, str):
         return members
@@ -65,7 +65,7 @@ def read_notification(received: Received, names: NotificationFields, check: Auth
 
 
 def headers_that_matter(received: Received, header: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the headers that are kept: who sent it, when, and what could prove it; `header` is the configured one.
+    """Return the headers to keep: those about sender, time and authenticity. `header` is the configured one.
 
     Of the others none that may hold a secret.
     """

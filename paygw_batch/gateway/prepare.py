@@ -16,7 +16,7 @@ from paygw_batch.gateway.signing.signers import Signers
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A request that lacks nothing but its signature. `text` is what must be signed for it."""
+    """A request that lacks nothing but its signature. `text` is the text to sign."""
 
     attempt: Attempt
     url: str
@@ -26,7 +26,7 @@ class Draft:
     text: str = field(repr=False)
 
     def signed(self, signature: str) -> PreparedRequest:
-        """Return the request with its signature, the base64 of what the key makes of `text`."""
+        """Return the request with `signature`, the key's signature of `text` in base64."""
         attempt, body = self.attempt, self.encoded.body
         instruction = attempt.instruction
         return PreparedRequest(
@@ -57,12 +57,12 @@ class Signer:
     def prepare(
         self, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
     ) -> PreparedRequest:
-        """Return the request of one attempt, signed here and now. Raises what `encode_body` raises."""
+        """Return the request of one attempt, signed here and now. Raises the errors of `encode_body`."""
         drafted = self.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
         return drafted.signed(self.key.sign(drafted.text))
 
     def draft(self, rule: CountryRule, attempt: Attempt) -> Draft:
-        """Return the request of one attempt but for its signature. Raises what `encode_body` raises."""
+        """Return the request of one attempt but for its signature. Raises the errors of `encode_body`."""
         encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, supplies=self.supplies)
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=attempt.nonce, timestamp_s=attempt.timestamp_s)
         own_urls = tuple([url for url in self.supplies.urls.values() if url])
@@ -83,7 +83,7 @@ class Preparer:
     signers: Signers
 
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
-        """Return the request of each attempt. Raises what `encode_body` raises, and `SigningFailed`."""
+        """Return the request of each attempt. Raises the errors of `encode_body`, and `SigningFailed`."""
         drafts = [self.signer.draft(self.rules[attempt.instruction.country], attempt) for attempt in attempts]
         signatures = await self.signers.sign([drafted.text for drafted in drafts])
         return [drafted.signed(signature) for drafted, signature in zip(drafts, signatures, strict=True)]

@@ -18,7 +18,7 @@ _ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
 
 
 class SignatureProfile(StrEnum):
-    """What is signed besides method and URL. The interface does not show it, so the operator names it."""
+    """The parts signed besides method and URL. The interface does not show them: the operator names a profile."""
 
     JSON_PARAMS = "json-params"
     """The body's fields and the `oauth_` parameters together, sorted, as RFC 5849 does with a form."""

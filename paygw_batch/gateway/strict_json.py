@@ -66,7 +66,7 @@ def _inside(value: object) -> list[object]:
 
 
 def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
-    """Yield what the reply holds at each of `paths` (`error.message`: the member `message` of the object `error`).
+    """Yield the value in the reply at each of `paths` (`error.message`: the member `message` of the object `error`).
 
     A path that leads nowhere is left out, and so is a null.
     """
@@ -79,7 +79,7 @@ def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]
 
 
 def first_of(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
-    """Return what is at the first of `paths` that is present, or None."""
+    """Return the value at the first of `paths` that is present, or None."""
     return next(values_at(members, paths), None)
 
 

@@ -108,7 +108,7 @@ _ON_DEMAND = {
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
     "inbox_path": "paygw_batch.journal.sqlite.inbox",
 }
-"""What loads SQLite, and the module that has it: most commands open no journal."""
+"""The names imported on first use, each with its module: most commands open no journal and need no SQLite."""
 
 if not TYPE_CHECKING:
 

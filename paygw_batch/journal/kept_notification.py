@@ -48,7 +48,7 @@ def encode_notification(notification: Notification) -> str:
 
 
 def decode_notification(text: str) -> Notification:
-    """Return what `encode_notification` made this of. Raises `InboxDamaged` when it could not have."""
+    """Return the notification that `text` encodes. Raises `InboxDamaged` when `text` encodes none."""
     try:
         fields = json.loads(text)
         said = fields.pop("said")

@@ -1,4 +1,4 @@
-"""Declares how payments are looked for over all batches: the search, what is found, and the question itself.
+"""Declares the search for payments over all batches: its criteria, its results, and its protocol.
 
 A part of `port.JournalReader`.
 """
@@ -12,7 +12,7 @@ from paygw_batch.core.lifecycle import State
 
 @dataclass(frozen=True, slots=True)
 class PaymentSearch:
-    """What payments are looked for: by words of the payee, or by the order id.
+    """The criteria of a search for payments: words of the payee, or the order id.
 
     A payment fits if each of `words` has an alternative among the payee's words: one that ends with `*` is a beginning.
     """

@@ -1,4 +1,4 @@
-"""Declares what the rest of the program asks of a journal, in three protocols.
+"""Declares the interface of a journal for the rest of the program, in three protocols.
 
 `EngineJournal` is what a run needs to send a batch, `JournalReader` what is asked without writing, and `Journal` adds
 what people and commands write.
@@ -120,7 +120,7 @@ class JournalReader(PaymentReader, Protocol):
         ...
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, many at a time: a fraction of what `rows` costs.
+        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, many at a time: a fraction of the cost of `rows`.
 
         For what needs the whole batch: its reconciliation, and a statement of the gateway's.
         """
@@ -131,7 +131,7 @@ class JournalReader(PaymentReader, Protocol):
         ...
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
-        """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
+        """Return the URLs where customers of a batch pay, by row, as the gateway named them for the latest attempt."""
         ...
 
     def tallies(
@@ -152,7 +152,7 @@ class JournalReader(PaymentReader, Protocol):
         ...
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
-        """Return what people did to a batch and to the rows it covers, in the order they did it."""
+        """Return the acts of people on a batch and on the rows it covers, oldest first."""
         ...
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
@@ -160,7 +160,7 @@ class JournalReader(PaymentReader, Protocol):
         ...
 
     def verify(self) -> Mapping[str, int]:
-        """Replay the whole journal, and check its inbox; return what was counted.
+        """Replay the whole journal, and check its inbox; return the counts by name.
 
         Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
         """
@@ -172,7 +172,7 @@ class JournalReader(PaymentReader, Protocol):
 
 
 class Journal(JournalReader, Protocol):
-    """The journal of one endpoint, held for writing: what people and commands do to it."""
+    """The journal of one endpoint, held for writing, with the operations of people and commands."""
 
     def open_batch(
         self,
@@ -197,7 +197,7 @@ class Journal(JournalReader, Protocol):
         ...
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
-        """Keep evidence in order, and move what it proves, all in one transaction; return what came of each.
+        """Keep evidence in order and apply the facts it proves, all in one transaction; return the findings.
 
         Ends before the first that speaks of a row in flight: what it says can only be judged later. `words` is the
         operator's `[outcomes]`.
@@ -207,7 +207,7 @@ class Journal(JournalReader, Protocol):
     def take_in_waiting(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Take in the notifications that wait in the inbox (all, or about so many), each once; count what came of them.
+        """Take in the notifications that wait in the inbox (all, or about so many), each once; count the findings.
 
         Ends before the first about a row in flight. Raises `InboxDamaged`; what was taken in by then is in the journal.
         """

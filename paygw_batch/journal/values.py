@@ -152,7 +152,7 @@ class LookAlike:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An instruction that may be sent now, and what its next attempt is."""
+    """An instruction that may be sent now, with its standing and the order id of its next attempt."""
 
     number: int
     row: int
@@ -175,7 +175,7 @@ class KeptReply:
 
     @property
     def sha256(self) -> str:
-        """Its digest, in hex: what the fact names that it led to."""
+        """The digest of the reply, in hex, as the fact that it led to names it."""
         return reply_sha256(self.head, self.body)
 
 
@@ -258,7 +258,7 @@ LINE_COLUMNS = (
     "updated_at",
     "minor",
 )
-"""What `JournalReader.standing_lines` has of a `RowStanding`, in its order; states as their words."""
+"""The fields of `RowStanding` in each line of `JournalReader.standing_lines`, in this order; states as words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class UsedSpelling:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatch:
-    """How many of the rows asked about pay what a batch pays, under other order ids."""
+    """A batch whose payments some given rows repeat under other order ids, and the number of those rows."""
 
     batch: str
     sheet_name: str
@@ -323,7 +323,7 @@ class RepeatedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A fact that did not fit where its instruction stood: kept, and changed nothing."""
+    """A fact that did not fit the state of its instruction: it was kept, and changed nothing."""
 
     seq: int
     batch: str
@@ -337,7 +337,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence about a row that a person has to look at. `said` is what its word means, None where that is not listed.
+    """Evidence about a row that a person has to look at. `said` is the meaning of its word, None if it is not listed.
 
     The row has not moved since the evidence was taken in, at `taken_at`.
     """

@@ -104,7 +104,7 @@ def _payees(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sums(paid: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return what each payee gets in each currency, under the column `name`."""
+    """Return the sum of each payee in each currency, in the column `name`."""
     return paid.group_by("payee", "currency", maintain_order=True).agg(
         pl.col("row", "name", "person").first(), pl.col("value").sum().alias(name)
     )

@@ -14,7 +14,7 @@ STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "paid": ("#A9D18E", "#274E13"),
     }
 )
-"""State -> (fill, ink) on white, what needs a person first. Each pair can be read in grey as well."""
+"""State -> (fill, ink) on white; the states that need a person are first. Each pair can be read in grey as well."""
 DARK_STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "in_doubt": ("#574400", "#FFDD75"),

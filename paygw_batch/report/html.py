@@ -1,4 +1,4 @@
-"""Writes the reconciliation as one HTML page: what a person should do first, sums, and the rest when it is asked for.
+"""Writes the reconciliation as one HTML page: sums, the rows that need a person, and the rest when it is asked for.
 
 Made from the same frame as the CSV, and like it a pure function of sheet and journal. It shows payees, so it is for the
 same eyes as the reconciliation itself.
@@ -36,7 +36,7 @@ SHOWN_DEEDS = 200
 HELD = "held"
 """Rows that are ready, and that evidence speaks against: no run sends them."""
 PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
-"""What waits for a person, in the order of the page."""
+"""The states of rows that wait for a person, in the order of the page."""
 _APPROVED, _OPENED = "approved", "opened"
 _CUT = "These are the first {shown:,} of {all:,} rows: the reconciliation file has all of them."
 
@@ -142,7 +142,7 @@ def _sums(books: BatchTotals) -> str:
 
 
 def _needs_person(journal: JournalReader, batch: BatchRecord, rows: _Rows, quarantine_h: float) -> str:
-    """Return the rows that need a person, those in doubt first, each state with what to do about it."""
+    """Return the rows that need a person, those in doubt first, each state with its next step."""
     operation = load_operation(batch.operation)
     parts, count = [], 0
     for state in (*PERSON_STATES, State.READY.value):
@@ -186,7 +186,7 @@ def _by_country(books: BatchTotals) -> str:
 
 
 def _deeds(history: Sequence[HistoryEntry]) -> str:
-    """Return what people did to the batch after it was opened, the first deeds first."""
+    """Return the acts of people on the batch, except its opening and its approvals, the first acts first."""
     deeds = [deed for deed in history if deed.kind not in {_OPENED, _APPROVED}]
     if not deeds:
         return ""
@@ -209,7 +209,7 @@ def _charts(frame: pl.DataFrame) -> str:
 
 
 def _caption(state: str, found: pl.DataFrame, shown: int) -> str:
-    """Return what a table of rows is about, and whether it has all of them."""
+    """Return the caption of a table of rows. It says whether the table has all of them."""
     if found.height <= shown:
         return f"All rows that are {state_words(state)}"
     return _CUT.format(shown=shown, all=found.height)

@@ -35,7 +35,7 @@ Samples = dict[str, dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class JournalTotals:
-    """What a journal holds over all batches, each row once. `oldest_in_doubt` is when that row was sent."""
+    """The counts and sums of all batches of a journal, each row once. `oldest_in_doubt` is when that row was sent."""
 
     states: Mapping[str, int]
     totals: Mapping[str, Mapping[str, str]]
@@ -81,7 +81,7 @@ def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
 
 
 def _samples_of(text: str) -> Samples:
-    """Return what an earlier text says; what is no sample of ours is left out."""
+    """Return our own samples in an earlier text; every other line is left out."""
     found: Samples = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):

@@ -51,7 +51,7 @@ class BatchStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What a person should do about `row` of a batch (its id, shortened or not).
+    """The next step for a person about `row` of a batch (its id, shortened or not).
 
     `verb` is that of the batch's operation, `hold` what holds the row. What the person decides counts from `not_before`
     on; empty: from now on.
@@ -68,7 +68,7 @@ class NextStep:
 def next_step(
     row: RowStanding, *, batch: str, verb: str, quarantine_h: float, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
-    """Return what a person should do about a row, or None: nothing."""
+    """Return the next step for a person about a row, or None where there is none."""
     step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
     if step is None:
         return None
@@ -105,7 +105,7 @@ def long_accepted_until(now: datetime) -> str:
 def batch_steps(
     states: Mapping[str, int], *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[tuple[BatchStep, int]]:
-    """Yield what a person should do about a batch, and how many rows or messages each step is about."""
+    """Yield the next steps for a person about a batch, each with the number of its rows or messages."""
     ready = states.get(State.READY, 0)
     steps = (
         (BatchStep.RESOLVE_DOUBT, states.get(State.IN_DOUBT, 0)),
@@ -196,7 +196,7 @@ def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StateStep:
-    """What a person should do about all rows of a batch that are in one state, and the commands for it."""
+    """The next step for a person about all rows of a batch that are in one state, and the commands for it."""
 
     sentence: str
     commands: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Builds HTML pages for people: no script, no other file, nothing fetched. What all pages of ours have in common."""
+"""Builds the common parts of our HTML pages for people. They have no script and no other file, and fetch nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -83,7 +83,7 @@ def commands(lines: Iterable[str]) -> str:
 
 
 def details(summary: str, content: str) -> str:
-    """Return what is shown when a person asks for it."""
+    """Return a summary with content that is hidden until a person opens it."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 

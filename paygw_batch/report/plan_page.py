@@ -43,7 +43,7 @@ class KindOfWarning:
 
 
 def differences(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFinding]]]:
-    """Return what differs from the last run, by kind under a heading: all of it, in the plan's order."""
+    """Return the differences from the last run, by kind under a heading: all of them, in the plan's order."""
     found = sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code])
     grouped = ((code, list(ones)) for code, ones in groupby(found, key=attrgetter("code")))
     return [(f"{len(ones):,} {_HEADINGS[code][len(ones) != 1]}", ones) for code, ones in grouped]
@@ -68,7 +68,7 @@ def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
 
 
 def finding_line(finding: PlanFinding) -> str:
-    """Return a difference as one line: row, name, amount, and what differs."""
+    """Return a difference as one line: row, name, amount and message."""
     where = f"Row {finding.row}" if finding.row else ""
     paid = f"{finding.currency} {finding.amount or finding.before}"
     return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {finding.message}"
@@ -98,7 +98,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
-    """Return a plan as one page of HTML: what an approver must look at comes before everything else."""
+    """Return a plan as one page of HTML: totals, then all differences from the last run, then warnings by kind."""
     content, found, kinds = document.content, differences(document), kinds_of_warnings(document)
     sums = [(currency, with_separators(amount)) for currency, amount in content.totals.items()]
     return page(
@@ -157,7 +157,7 @@ def _warnings_part(kind: KindOfWarning) -> str:
 
 
 def _advice(code: str) -> str:
-    """Return what a kind of warning means and what to do about it; nothing for one that the catalogue does not have."""
+    """Return the meaning of a kind of warning and the suggestion for it; nothing for one outside the catalogue."""
     try:
         meaning = meaning_of(code, WARNINGS)
     except KeyError:

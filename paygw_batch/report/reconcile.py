@@ -96,7 +96,7 @@ def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Itera
 
 
 def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
-    """Return the rows with what holds them at the end of their messages."""
+    """Return the rows; the message of a held row ends with the reason of its hold."""
     if not holds:
         return frame
     told = pl.DataFrame(

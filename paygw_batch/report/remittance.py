@@ -1,4 +1,4 @@
-"""Writes a remittance advice: what was paid to one person, as a page to hand over."""
+"""Writes a remittance advice: the payments made to one person, as a page to hand over."""
 
 from collections.abc import Sequence
 from decimal import Decimal

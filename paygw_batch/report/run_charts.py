@@ -1,4 +1,4 @@
-"""Draws what a run did as bar charts, in SVG text: a report must need no script and no other file."""
+"""Draws outcomes and latency of a run as bar charts, in SVG text: a report must need no script and no other file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

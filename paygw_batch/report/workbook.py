@@ -35,7 +35,7 @@ _COLUMNS: Mapping[str, int] = {
     "Sent (UTC)": 17,
     "Last change (UTC)": 18,
 }
-"""What a person needs, in its order, and the widths in characters. This is what is printed."""
+"""The columns that a person needs and prints, in their order, with the widths in characters."""
 _AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
     [*_COLUMNS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
 )

@@ -1,4 +1,4 @@
-"""Asks the kernel what has arrived on a connection, and what the peer has acknowledged.
+"""Asks the kernel whether a connection has unread bytes, and whether the peer has acknowledged all written ones.
 
 The event loop hands out what has arrived a moment later. Whether a reply began before its request had left can only be
 seen by asking the kernel at the right moments (`docs/decisions/0100-a-reply-comes-after-its-request.md`).

@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, living: set["Connection"]) -> None:
         self.quiet_since_s = 0.0
         self.opening_kind = FaultKind.CONNECT_TIMEOUT
-        """What it is called when opening gets no further than it has got."""
+        """The kind of the fault when the peer closes, or time runs out, at the present step of opening."""
         self.gone = asyncio.Event()
         """Set once nothing of the connection is left open."""
         self._loop = loop
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last exchange left the connection as it should be; what came since may not have been seen."""
+        """Whether the last exchange left the connection ready for another one. Later bytes may still be unread."""
         return self._stage is _Stage.QUIET
 
     def is_fit(self) -> bool:
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
     def exchange(
         self, request: bytes, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
-        """Send the bytes of one whole request, once, and return the future of what comes of it.
+        """Send the bytes of one whole request, once, and return the future of its reply or fault.
 
         The future ends after `read_timeout_s` of silence, and at `deadline_s` of the loop's clock, even if bytes come.
         """
@@ -393,5 +393,5 @@ class Connection(asyncio.Protocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """Return the library's own name for what went wrong, which holds nothing that was sent."""
+    """Return the TLS library's own name for the error. The name holds nothing that was sent."""
     return error.reason or type(error).__name__

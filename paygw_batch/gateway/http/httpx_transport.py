@@ -17,7 +17,7 @@ _SET_HERE = frozenset(
 
 
 class DeliveryFault(httpx.TransportError):
-    """There is no complete reply; `fault` is what is known about what left."""
+    """There is no complete reply; `fault` gives the reason, and whether bytes may have left."""
 
     def __init__(self, fault: TransportFault, request: httpx.Request) -> None:
         super().__init__(f"{fault.kind.value}: {fault.detail}", request=request)

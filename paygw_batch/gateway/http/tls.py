@@ -48,7 +48,7 @@ class TlsChannel:
         self.ended = False
         """The peer has said that it sends nothing more (close_notify)."""
         self.failure: ssl.SSLError | None = None
-        """What made reading on impossible."""
+        """The TLS error after which nothing more can be read; None: there was none."""
         self._header = b""
         self._record_left_bytes = 0
         self._incoming = ssl.MemoryBIO()
@@ -57,7 +57,7 @@ class TlsChannel:
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """What a later connection to the same server may resume, once the server has handed it out."""
+        """The session that a later connection to the same server may resume; None before the server sends a ticket."""
         session = self._side.session
         return session if session is not None and session.has_ticket else None
 
@@ -68,7 +68,7 @@ class TlsChannel:
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether a record has begun to arrive and has not ended: what it holds is not known yet."""
+        """Whether a record has begun to arrive and has not ended: its content is not known yet."""
         return bool(self._header) or self._record_left_bytes > 0
 
     def handshake(self, arrived: bytes = b"") -> bool:
@@ -118,7 +118,7 @@ class TlsChannel:
             position += step
 
     def outgoing(self) -> bytes:
-        """Return what must be written to the wire now."""
+        """Return the bytes that must be written to the wire now."""
         return self._outgoing.read()
 
     def say_goodbye(self) -> bytes:

@@ -148,7 +148,7 @@ class PayoutTransport:
             connection.close()
 
     def _close_stale(self, now_s: float) -> None:
-        """Close what no one will take any more: the list runs from the longest idle to the latest."""
+        """Close the connections idle for `MAX_QUIET_S` or longer. The list begins with the longest idle one."""
         while self._idle and now_s - self._idle[0].quiet_since_s >= MAX_QUIET_S:
             self._idle.pop(0).close()
 

@@ -154,7 +154,7 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
 
 
 def _read_private(path: Path) -> bytes:
-    """Return what the file holds, if only its owner may read and write it. Looked at and read through one handle."""
+    """Return the content of the file, if only its owner may read and write it. Check and read use one file handle."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

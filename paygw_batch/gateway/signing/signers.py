@@ -22,7 +22,7 @@ from paygw_batch.processes import child_environment, python_command
 
 FEWEST_SIGNERS = 2
 MOST_SIGNERS = 8
-"""Each has two groups of the texts that are signed ahead; and one event loop uses up what two or three sign."""
+"""The largest number of signers. Each has two groups of texts signed ahead; one event loop needs two or three."""
 LONG_RUN_PAYOUTS = 2_000
 """From here on processes are worth their start: while they start, two threads sign about as many."""
 _STARTING_TIMEOUT_S = 60.0
@@ -41,7 +41,7 @@ def usable_cores() -> int:
 
 
 class Signers(Protocol):
-    """Sign texts off the event loop. A context, whose end lets go of what signs."""
+    """Signs texts off the event loop. The end of the context ends the threads or processes that sign."""
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the signature of each text, in base64. May be called again while an earlier call is under way."""
@@ -52,18 +52,18 @@ class Signers(Protocol):
         ...
 
     async def __aexit__(self, *_: object) -> None:
-        """Let go of what signs."""
+        """End the threads or processes that sign."""
         ...
 
 
 def signers_for(key: PrivateKey, payouts: int) -> Signers:
-    """Return what signs a run of so many payouts."""
+    """Return the signers for a run of so many payouts: processes for a long run, threads for a short one."""
     return SigningProcesses(key) if payouts >= LONG_RUN_PAYOUTS else SigningThreads(key)
 
 
 @asynccontextmanager
 async def signers_at_work(key: PrivateKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
-    """Yield what signs a run of so many payouts: threads, where no process can be started, and `tell` that then."""
+    """Yield the signers for a run of so many payouts: threads if processes fail to start, and then `tell` is called."""
     async with AsyncExitStack() as stack:
         try:
             signers = await stack.enter_async_context(signers_for(key, payouts))
@@ -149,7 +149,7 @@ class SigningProcesses:
 
 
 class _AtWork(asyncio.Protocol):
-    """A signing process and what is under way in it: it always has another group of texts before it is done with one.
+    """A signing process and the groups of texts under way in it: it always has the next group before it ends one.
 
     Groups come back in the order they were sent, also those that nobody waits for any more.
     """

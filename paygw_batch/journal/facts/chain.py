@@ -1,4 +1,4 @@
-"""The chain of facts: what a line of it holds, how its hash comes about, and how facts move instructions.
+"""Chains facts: defines the columns of a line, computes its hash, and moves instructions by facts.
 
 Pure, and shared by every store.
 """
@@ -49,7 +49,7 @@ class Identity:
 
     @property
     def start(self) -> Link:
-        """What the first line is linked to: it binds the chain to one journal and one endpoint."""
+        """The link before the first line: it binds the chain to one journal and one endpoint."""
         text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at])
         return Link(0, hashlib.sha256(text.encode()).digest())
 
@@ -95,7 +95,7 @@ def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
 
 
 def follow(end: Link, line: Line) -> Link:
-    """Return the end of the chain with `line`. Raises `JournalCorrupt` unless the line is what `end` leads to."""
+    """Return the end of the chain after `line`. Raises `JournalCorrupt` unless number and hash follow from `end`."""
     if line.seq != end.seq + 1:
         raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
     if link_hash(end.hash, *line[:-1]) != line.hash:

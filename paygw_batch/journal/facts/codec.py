@@ -39,7 +39,7 @@ canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fa
 
 @dataclass(frozen=True, slots=True)
 class BatchOpened:
-    """What a batch was when it was opened, with digests by which any later change to its rows is found.
+    """The details of the fact that opens a batch, with digests by which any later change to its rows is found.
 
     `totals` maps a currency to the count and the sum, in minor units, of the rows that are new. Digests are SHA-256 in
     hex, over the canonical bytes of the rows in order (see `digest.py`).
@@ -72,7 +72,7 @@ def encode(fact: Fact) -> tuple[str, str]:
 
 
 def _details(fact: Fact) -> str:
-    """Return what `canonical` would; written out, because every payout comes by here twice."""
+    """Return the details of `fact` as `canonical` spells them; written out for speed: each payout has two facts."""
     match fact:
         case Intended():
             purpose = "null" if fact.purpose is None else _quoted(fact.purpose)
@@ -98,7 +98,7 @@ def _details(fact: Fact) -> str:
 
 
 def _outcome_details(outcome: Outcome) -> str:
-    """Return what is known of an outcome beside its kind; what it does not have is left out."""
+    """Return the details of an outcome without its kind; fields without a value are left out."""
     parts = [f'"cause":{_quoted(outcome.cause)}'] if outcome.cause else []
     if outcome.conflict:
         parts.append('"conflict":true')
@@ -179,7 +179,7 @@ def encode_batch(opened: BatchOpened) -> str:
 
 
 def decode_batch(details: str) -> BatchOpened:
-    """Return what `encode_batch` made this of. Raises `JournalCorrupt` when it could not have."""
+    """Return the opening that `encode_batch` turns into `details`. Raises `JournalCorrupt` when there is none."""
     try:
         fields = _read(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}

@@ -33,7 +33,7 @@ class RowDigest:
             self._hash()
 
     def hexdigest(self) -> str:
-        """Return the digest of what was taken in so far. Raises `InternalError` when a value holds NUL."""
+        """Return the digest of all rows so far. Raises `InternalError` when a value holds NUL."""
         self._hash()
         return self._sha256.hexdigest()
 
@@ -59,7 +59,7 @@ class PageDigest:
         self._sha256.update(page)
 
     def hexdigest(self) -> str:
-        """Return the digest of what was taken in so far."""
+        """Return the digest of all pages so far."""
         return self._sha256.hexdigest()
 
 
@@ -98,7 +98,7 @@ class OpeningDigests:
         self._known.add(f"{known.row}\0{known.instruction}")
 
     def opened(self) -> BatchOpened:
-        """Return what was taken in, digests and totals."""
+        """Return the opening of the batch, with the digests and totals of all that was added."""
         batch = self._batch
         return BatchOpened(
             batch=batch.batch,

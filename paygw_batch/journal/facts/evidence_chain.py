@@ -36,7 +36,7 @@ class EvidenceLine(NamedTuple):
 
 
 def start_of(identity: Identity) -> bytes:
-    """Return what the first line of evidence is linked to: it binds the chain to one journal."""
+    """Return the hash before the first line of evidence: it binds the chain to one journal."""
     return hashlib.sha256(identity.start.hash + b"evidence").digest()
 
 
@@ -75,7 +75,7 @@ def lines_of(
 
 
 def word_of(entry: Entry) -> tuple[Evidence, Ruling]:
-    """Return a person's word about a held row as evidence, and that it answers what held the row."""
+    """Return a person's word about a held row as evidence, and the ruling that it answers the hold."""
     fact = entry.fact
     if not isinstance(fact, Resolved):
         raise InternalError("a row that is held was to be settled by something else than a person's word")
@@ -93,7 +93,7 @@ def carried_out_evidence(done: CarriedOut) -> tuple[Evidence, Ruling]:
 
 
 def carried_out_of(content: str, at: str) -> CarriedOut:
-    """Return what `carried_out_evidence` made this content of."""
+    """Return the `CarriedOut` that `carried_out_evidence` encoded as `content`, with time `at`."""
     said = json.loads(content)
     return CarriedOut(said["batch"], said["statement"], said["sha256"], said["by"], at)
 
@@ -105,7 +105,7 @@ def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
 
 
 def clock_of(content: str) -> ClockSeen:
-    """Return what `clock_evidence` made this content of."""
+    """Return the `ClockSeen` that `clock_evidence` encoded as `content`."""
     said = json.loads(content)
     return ClockSeen(said["our_time"], said["gateway_date"], said["ahead_s"])
 

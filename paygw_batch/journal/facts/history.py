@@ -1,4 +1,4 @@
-"""Reads from facts what people did."""
+"""Reads the acts of people from facts."""
 
 from collections.abc import Iterator
 from typing import assert_never
@@ -19,7 +19,7 @@ from paygw_batch.journal.values import HistoryEntry
 def history_of(
     seq: int, at: str, kind: str, details: str, *, row: int | None, attempt: int | None
 ) -> Iterator[HistoryEntry]:
-    """Yield what one fact says that people did; nothing for the facts of a run."""
+    """Yield the acts of people that one fact records; nothing for the facts of a run."""
     if kind == BATCH_OPENED:
         opened = decode_batch(details)
         yield HistoryEntry(seq, at, "opened", None, None, opened.by, f"{opened.rows} rows of {opened.sheet_name}")

@@ -1,4 +1,4 @@
-"""What facts make of an instruction: the state machine's standing, and the latest evidence beside it.
+"""Computes the progress of an instruction from facts: its standing in the state machine, and its latest evidence.
 
 Pure, and shared by every store: `advance` is `core.lifecycle.step` plus the columns a person reads in the
 reconciliation. The evidence always speaks of the latest attempt, and an intent wipes that of the attempt before.
@@ -54,7 +54,7 @@ class RowProgress(NamedTuple):
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
-    """Return what `before` becomes by `fact`, which speaks of attempt number `attempt` and is known since `at`.
+    """Return the progress after `fact`, which is about attempt number `attempt` and is known since `at`.
 
     Beyond the table of the state machine, an intent under any order id but the one that is due is illegal.
     """
@@ -122,7 +122,7 @@ def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) 
 
 
 def _plain_sentence(outcome: Outcome) -> str | None:
-    """What a person reads where the gateway said nothing."""
+    """Return our sentence about an outcome that has no message of the gateway; None where we have none."""
     cause = f" ({outcome.cause})" if outcome.cause else ""
     if outcome.kind is OutcomeKind.UNKNOWN:
         return f"No one knows what became of the request{cause}: it may have been paid."
@@ -142,7 +142,7 @@ def _storable(text: str | None) -> str | None:
 
 
 def storable(text: str) -> str:
-    """Return `text` with `?` for what cannot be written as UTF-8 (halves of surrogate pairs, odd file names)."""
+    """Return `text` with `?` for each character that UTF-8 cannot encode (half a surrogate pair, odd file names)."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -158,7 +158,7 @@ def amendable(standing: Standing) -> bool:
 
 
 def succeed(replaced: RowProgress) -> RowProgress:
-    """Return what an amended row starts with: the numbering and order id of the payment it replaces, no evidence."""
+    """Return the first progress of an amended row: numbering and order id of the payment it replaces, no evidence."""
     return RowProgress(
         order_id=replaced.order_id, standing=replaced.standing, inherited_attempts=replaced.standing.attempt
     )
@@ -177,7 +177,7 @@ def next_order_id(client_orderid: str, progress: RowProgress, *, suffix: bool, i
 def row_standing(
     row: int, instruction: int, client_orderid: str, country: str, currency: str, minor: int, progress: RowProgress
 ) -> RowStanding:
-    """Return what a person reads about a row: its progress, the mark of a possible duplicate always with it."""
+    """Return the standing of a row as people read it; the message of a possible duplicate is always marked."""
     standing = progress.standing
     in_flight = standing.state is State.IN_FLIGHT
     return RowStanding(

@@ -37,7 +37,7 @@ def settled(path: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make `directory` and what is missing above it, for its owner alone; their names are durable on return."""
+    """Make `directory` and its missing parents, for its owner alone; their names are durable on return."""
     missing = []
     while not directory.exists():
         missing.append(directory)

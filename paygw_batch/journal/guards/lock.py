@@ -39,7 +39,7 @@ class LockWait:
 
 
 class WriteLock(Protocol):
-    """What a writer asks of its lock: held until `close`."""
+    """The interface of a writer's lock, which is held until `close`."""
 
     def close(self) -> None:
         """Let another run have the journal."""

@@ -23,7 +23,7 @@ _WORD = "paygw-witness-1"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a witness knows: the journal with this id once reached fact `seq` with this hash (hex).
+    """The newest fact of a journal, as its witness noted it: id of the journal, number of the fact, its hash (hex).
 
     `seq` is 0 when the journal was made and no fact was written yet.
     """
@@ -59,7 +59,7 @@ def read_witness(path: Path) -> Seen | None:
 
 
 def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, Seen]]:
-    """Yield what any witness in `witness_dir` knows of a journal, for any place of it."""
+    """Yield path and newest fact of every witness of a journal in `witness_dir`, for any place of the journal."""
     for path in sorted(witness_dir.glob("*.witness")):
         seen = read_witness(path)
         if seen is not None and seen.journal_id == journal_id:
@@ -73,7 +73,7 @@ def retire(path: Path, seen: Seen) -> None:
 
 
 class HeadWitness(Protocol):
-    """What a writer asks of a witness."""
+    """The interface of a writer's witness."""
 
     def note(self, seen: Seen) -> None:
         """Make `seen` durable. Raises `OSError`."""
@@ -110,7 +110,7 @@ class Witness:
 
 
 def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]) -> None:
-    """Raise `JournalWentBack` unless a journal with this id, that ends at `seq`, continues what was seen.
+    """Raise `JournalWentBack` unless a journal with this id, that ends at `seq`, continues from `seen`.
 
     A journal that is ahead of its witness is fine: a run may end between writing the one and the other. A witness of
     another journal that never had a fact says nothing.
@@ -158,7 +158,7 @@ def _slot(seen: Seen) -> bytes:
 
 
 def _read_slot(content: bytes) -> Seen | None:
-    """Return what a slot says, None when it is empty, torn or damaged."""
+    """Return the fact noted in a slot, None when the slot is empty, torn or damaged."""
     try:
         _, journal_id, seq, head_hash, _ = content.decode("ascii").split()
         seen = Seen(journal_id, int(seq), head_hash)

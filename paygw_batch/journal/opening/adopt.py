@@ -116,7 +116,7 @@ class Adoption:
         return witness_path(self._witness_dir, self.path)
 
     def _survey(self) -> tuple[Found, Path | None]:
-        """Look at the journal through a connection that cannot change it, and at what any witness knows of it."""
+        """Examine the journal through a connection that cannot change it, and compare it with every witness of it."""
         with closing(connect(self.path, write=False)) as connection:
             found = look_at(
                 connection,

@@ -111,7 +111,7 @@ def _check_alone(
 
 
 def _lost(seen: Seen, endpoint: EndpointIdentity, path: Path) -> Registered:
-    """Return what is known of a journal that nobody remembers and whose witness is still at its place."""
+    """Return a registry entry for a journal that is not registered, but whose witness is still at its place."""
     return Registered(seen.journal_id, (endpoint,), str(path), "")
 
 

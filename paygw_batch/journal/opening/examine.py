@@ -30,7 +30,7 @@ class Found:
 
     @property
     def seen(self) -> Seen:
-        """What a witness of it knows that has seen all of it."""
+        """The newest fact, as a witness that has seen the whole journal notes it."""
         return Seen(self.identity.journal_id, self.end.seq, self.end.hash.hex())
 
 
@@ -54,7 +54,7 @@ def look_at(
     witness: Path,
     is_any_name_fine: bool = False,
 ) -> Found | None:
-    """Find out what the database at `path` is, without changing it; None for an empty file.
+    """Examine the database at `path` without changing it, and return the journal in it; None for an empty file.
 
     A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person says it first.
     Raises `JournalError` when it is no journal, one of another endpoint or of a newer version, `JournalCorrupt` when it
@@ -119,7 +119,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
 
 
 def hold(connection: apsw.Connection, found: Found, seen: Seen, witness: Path) -> None:
-    """Raise `JournalWentBack` unless a journal continues what the witness at `witness` has seen."""
+    """Raise `JournalWentBack` unless a journal continues from `seen`, the newest fact of the witness at `witness`."""
     hold_against(
         seen,
         witness,

@@ -54,7 +54,7 @@ def database_of(identity: Identity) -> bytes:
 
 
 class _NoWitness:
-    """Keeps nothing: what ends with its process cannot go back in time."""
+    """Keeps nothing: a journal that ends with its process cannot go back in time."""
 
     def note(self, seen: Seen) -> None:
         """Take no note."""

@@ -75,7 +75,7 @@ class JournalRegistry:
         return sorted((_read(path) for path in found), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> Registered | None:
-        """Return what is remembered of one journal."""
+        """Return the entry of one journal; None when it is not registered."""
         path = self._path(journal_id)
         return _read(path) if check_file(path) else None
 

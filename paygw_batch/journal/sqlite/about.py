@@ -40,7 +40,7 @@ def note_name(connection: apsw.Connection, endpoint: EndpointIdentity, *, at: st
 
 
 def note_adoption(connection: apsw.Connection, end: Link, *, at: str, by: str, path: str) -> None:
-    """Keep a person's word, inside the transaction that the caller holds. `end` is what they took for the newest."""
+    """Note an adoption, in the caller's transaction. `end` is the end of the chain that the person calls the newest."""
     _add(connection, _ADOPTIONS, (at, by, path, end.seq, end.hash.hex()))
 
 

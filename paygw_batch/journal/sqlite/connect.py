@@ -50,7 +50,7 @@ def connect(
 
 
 def configure(connection: apsw.Connection) -> None:
-    """Set what every database of ours has, in a file or in memory. Raises `apsw.Error`."""
+    """Set the options of every database of ours, in a file or in memory. Raises `apsw.Error`."""
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -127,7 +127,7 @@ def reason_of(error: apsw.Error) -> str:
 
 @contextmanager
 def conflicting(message: str) -> Iterator[None]:
-    """Turn what contradicts the tables into an error of the caller's."""
+    """Turn a violated constraint of the tables into an `InternalError` with the caller's message."""
     try:
         yield
     except apsw.ConstraintError:

@@ -103,7 +103,7 @@ class Inbox:
 
 
 class InboxReader:
-    """Reads what the inbox holds beyond what the journal has taken, also while another process appends to it."""
+    """Reads the notifications that the journal has not taken yet, also while another process appends to the inbox."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -121,7 +121,7 @@ class InboxReader:
         return list(islice(self._entries(taken.number, taken, limit + 2), limit))
 
     def verify(self, taken: InboxEnd) -> int:
-        """Check all of the inbox; return how many notifications follow `taken`. Raises what `after` raises."""
+        """Check all of the inbox; return how many notifications follow `taken`. Raises the errors of `after`."""
         return sum(1 for _ in self._entries(0, taken, -1))
 
     def connection(self) -> apsw.Connection | None:

@@ -155,7 +155,7 @@ def refused(connection: apsw.Connection, entries: Sequence[Entry]) -> list[bool]
 
 
 def holds(connection: apsw.Connection, batch: int) -> Mapping[int, Hold]:
-    """Return what holds rows of a batch that are ready, by row: the latest evidence against each."""
+    """Return the holds on ready rows of a batch, by row: the latest evidence against each."""
     found = fetch(
         connection,
         f"""SELECT c.row, max(e.number), e.source, e.said, e.taken_at FROM evidence e INDEXED BY evidence_by_finding

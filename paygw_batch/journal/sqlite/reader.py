@@ -207,7 +207,7 @@ class SqliteReader:
             yield content
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
-        """Return where customers of a batch go to pay, by row: what the gateway named for the latest attempt."""
+        """Return the URLs where customers of a batch pay, by row, as the gateway named them for the latest attempt."""
         found = self._fetch(
             """SELECT c.row, f.details FROM covered c
             CROSS JOIN fact f INDEXED BY fact_of_customer_page ON f.instruction = c.instruction
@@ -254,7 +254,7 @@ class SqliteReader:
         return max(end_of(self._connection).at, messages.newest_time(self._connection))
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
-        """Return what people did to a batch and to the rows it covers, in the order they did it."""
+        """Return the acts of people on a batch and on the rows it covers, oldest first."""
         with self._plainly(), self._snapshot():
             found = fetch(self._connection, _HISTORY, (batch,))
         return [
@@ -274,7 +274,7 @@ class SqliteReader:
             return replies.of_instruction(self._connection, number)
 
     def verify(self) -> Mapping[str, int]:
-        """Replay the whole journal, and check its inbox; return what was counted (see the port)."""
+        """Replay the whole journal, and check its inbox; return the counts by name (see the port)."""
         with self._plainly(), self._snapshot(), closing(InboxReader(inbox_path(self.path))) as inbox:
             counted = verify(self._connection, self.path)
             return {**counted, "notifications_waiting": inbox.verify(messages.inbox_end(self._connection))}
@@ -304,7 +304,7 @@ class SqliteReader:
 
     @contextmanager
     def _each(self, query: str, rows: Iterable[Sequence[Any]]) -> Iterator[Iterator[tuple[Any, ...]]]:
-        """Find what `query` finds for each of many rows, all in one snapshot."""
+        """Run `query` for each of many rows, all in one snapshot, and yield its results."""
         cursor = self._connection.cursor()
         with self._plainly(), self._snapshot():
             try:

@@ -46,7 +46,7 @@ SAVE_PROGRESS = """
         gateway_reference = excluded.gateway_reference, http_status = excluded.http_status,
         error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
         first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at"""
-"""Compare-and-set: a line is written where there is none, or where it is still what it was when it was read."""
+"""Compare-and-set: a line is written where there is none, or where state and attempt are still those that were read."""
 
 
 _WITH_FIELDS = "\x1f"

@@ -88,7 +88,7 @@ def end_of(connection: apsw.Connection) -> Link:
 
 
 def hash_at(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`; of what the first one is linked to for 0."""
+    """Return the hash of fact `seq`; for 0, the hash that the first fact is linked to."""
     if seq == 0:
         return identity_of(connection).start.hash
     found = fetch(connection, "SELECT hash FROM fact WHERE seq = ?", (seq,))

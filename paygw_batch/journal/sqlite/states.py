@@ -49,7 +49,7 @@ _HELD = f"""SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN pro
     WHERE {UNANSWERED} AND p.state = 'ready' AND (p.batch = ?1 OR EXISTS (
         SELECT 1 FROM known k WHERE k.batch = ?1 AND k.instruction = p.number
     )) GROUP BY p.number"""  # noqa: S608 - a constant of ours
-"""Each once, however often the gateway contradicted it."""
+"""The ready instructions of a batch that evidence holds, each once for any number of contradictions."""
 
 
 _PAGE = "SELECT row, instruction FROM covered WHERE batch = ? AND row > ? ORDER BY row LIMIT ?"
@@ -175,7 +175,7 @@ def _is_old_enough(one: RowStanding, accepted_until: str | None) -> bool:
 
 
 def _walked(connection: apsw.Connection, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of every row of a batch after row `after`; `limit` bounds what is read at a time."""
+    """Yield row and instruction of every row of a batch after row `after`; it reads at most `limit` rows at a time."""
     at_once = _AT_ONCE if limit is None else min(limit, _AT_ONCE)
     while lines := fetch(connection, _PAGE, (batch, after, at_once)):
         yield from lines
@@ -226,7 +226,7 @@ def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) ->
 def _selected(
     connection: apsw.Connection, batch: int, states: Collection[State], accepted_until: str | None
 ) -> tuple[str, tuple[int | str | None, ...]] | None:
-    """Return the query for rows of a batch in `states`, and what is bound to it; None where there can be none."""
+    """Return the query for rows of a batch in `states`, and its parameters; None where there can be no such row."""
     if State.READY in states:
         raise InternalError("rows that are ready are read as those that are due")
     _, bounds = _total(connection, batch)

@@ -39,7 +39,7 @@ _LEADS_TO: Mapping[str, str] = {kind.value: state.value for (_, kind), state in 
 
 
 def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
-    """Replay the whole journal and return what was counted: facts, batches, pages, order ids, states.
+    """Replay the whole journal and return the counts: facts, batches, pages, order ids, states.
 
     Raises `JournalCorrupt`, naming the first wrong place; `apsw.Error` where SQLite cannot read.
     """
@@ -176,7 +176,7 @@ class _Groups:
 
 @dataclass(slots=True)
 class _Handover:
-    """What an instruction that was replaced left to its successor."""
+    """The progress and order ids that a replaced instruction left to its successor."""
 
     progress: RowProgress
     order_ids: set[str]
@@ -186,7 +186,7 @@ class _Handover:
 
 @dataclass(slots=True)
 class _Replay:
-    """Replays every instruction's facts, in the order of their numbers, and holds the result against what is stored."""
+    """Replays every instruction's facts, in the order of their numbers, and compares the result with the stored one."""
 
     connection: apsw.Connection
     batches: Mapping[int, BatchOpened]
@@ -220,7 +220,7 @@ class _Replay:
             raise JournalCorrupt("A reply is kept that no fact names.")
 
     def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
-        """Return what an instruction starts with: progress, and the order ids that are its own."""
+        """Return the first progress of an instruction, and the order ids that are its own."""
         if replaces is None:
             return RowProgress(client_orderid), {client_orderid}
         handover = self.handovers.pop(replaces, None)

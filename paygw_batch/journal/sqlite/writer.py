@@ -231,7 +231,7 @@ class SqliteJournal(SqliteReader):
             yield given
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
-        """Keep evidence in order, and move what it proves, all in one transaction (see the port)."""
+        """Keep evidence in order and apply the facts it proves, all in one transaction (see the port)."""
         self._took_in = True
         with self._writing():
             return messages.take_in(self._connection, evidence, words, self._record, self._not_before(at))
@@ -290,7 +290,7 @@ class SqliteJournal(SqliteReader):
         return Entry(number, progress.standing.attempt, Released(order_id, by), at)
 
     def _record(self, entries: Sequence[Entry], loaded: Moving | None = None) -> Sequence[Line]:
-        """Add facts to the chain and save what they make of their instructions, inside the open transaction."""
+        """Add facts to the chain and save the new progress of their instructions, inside the open transaction."""
         before = loaded or load(self._connection, [entry.instruction for entry in entries])
         progress = dict(before.progress)
         lines = fold(entries, self._end, progress, before.batches)
