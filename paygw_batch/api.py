@@ -125,7 +125,7 @@ class Finished:
 
 
 Result: TypeAlias = Refused | Finished
-"""The result of a run. What makes it impossible to go on is an exception: a `PaygwError`."""
+"""The result of a run: refused or finished. An error that stops a run is raised, as a `PaygwError`."""
 
 Run: TypeAlias = BackgroundRun[Result]
 """A run under way; `with` it, or `async with` it."""

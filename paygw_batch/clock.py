@@ -1,4 +1,4 @@
-"""Reads the wall clock, and formats times. What decides takes the clock as an argument (`Now`)."""
+"""Reads the wall clock, and formats times. Code that decides takes the clock as an argument (`Now`)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -89,14 +89,14 @@ class JournalError(PaygwError):
 
 
 class HolderKind(StrEnum):
-    """What kind of process holds a lock, as the lock's file says it."""
+    """The kind of process that holds a lock, as the lock's file says it."""
 
     RUN = "run"
     """It keeps the lock for as long as it lasts."""
     LISTENER = "listener"
     """It keeps the journal for a moment at a time, to take notifications in."""
     STARTING = "starting"
-    """It has the lock, and has not written what it is yet."""
+    """It has the lock, and has not written its kind yet."""
 
 
 class JournalHeld(JournalError):
@@ -134,7 +134,7 @@ class JournalCorrupt(JournalError):
 
 
 class JournalWentBack(JournalError):
-    """The journal is older than what has already been sent from it."""
+    """The journal is older than the newest order that was sent from it."""
 
     default_hint = "Put the newest journal file back. Sending from this one could pay rows twice."
 

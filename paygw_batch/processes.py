@@ -34,7 +34,7 @@ _PR_SET_DUMPABLE = 4
 
 
 def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment for a child: what is on the list, and no variable that holds a `secret`."""
+    """Return the environment for a child: the variables on the list, and none that holds a `secret`."""
     return {name: environ[name] for name in HANDED_ON.difference(secret) if name in environ}
 
 

@@ -1,4 +1,4 @@
-"""Completes what a person begins to type in a shell: batches of the journal, and countries."""
+"""Completes the words that a person begins to type in a shell: batches of the journal, and countries."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Adds to click's help what it leaves out: the exit codes of every command, and groups of options."""
+"""Adds the exit codes of every command, and groups of options, to click's help."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -37,7 +37,7 @@ class SheetCommand(click.Command):
     """A command that runs a sheet: its options are many, and are shown in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group; what is in no group comes last."""
+        """Write the options group by group; options without a group are last."""
         options = (one for one in self.get_params(ctx) if isinstance(one, click.Option))
         told = {one.name: line for one in options if (line := one.get_help_record(ctx)) is not None}
         for title, names in SHEET_OPTIONS.items():

@@ -19,7 +19,7 @@ from paygw_batch.errors import PaygwError
 from paygw_batch.processes import forbid_core_dumps
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
-"""How long polars' allocator keeps what was freed (jemalloc's `MALLOC_CONF`)."""
+"""The times for which polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
 
 COMMANDS = {
     "init": "Set up a new endpoint, or the sandbox.",
@@ -103,7 +103,7 @@ class _CommandGroup(click.Group):
 
 
 def _fit(error: click.UsageError) -> click.UsageError:
-    """Return click's error as one that can be printed: it repeats what was typed."""
+    """Return click's error with a text that can be printed: it repeats the words of the command line."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its text is the help
         return error
     return click.UsageError(fit_for_terminal(error.format_message()), error.ctx)
@@ -112,7 +112,7 @@ def _fit(error: click.UsageError) -> click.UsageError:
 def _fail(
     ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", trace: Exception | None = None
 ) -> NoReturn:
-    """Say what went wrong and what to do, on standard error; with --json the summary says it too."""
+    """Print the error and its hint on standard error, with --json also the summary; end with `exit_code`."""
     interruption.ignore()
     told = standard_error().file
     if trace is not None:

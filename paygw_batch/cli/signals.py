@@ -51,7 +51,7 @@ class Interruption:
                 signal.signal(each, signal.SIG_IGN)
 
     def sentence(self) -> str:
-        """Return what an interrupted command says."""
+        """Return the message of an interrupted command."""
         return "Interrupted." if self.has_sent else "Interrupted: nothing was sent."
 
     def _keep(self, _signal: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Checks that a second person approved what the configuration wants approved."""
+"""Checks that a second person gave each approval that the configuration asks for."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from paygw_batch.settings.configuration import Settings
 
 
 def policy_of(settings: Settings) -> ApprovalPolicy | None:
-    """Return who may approve and what needs approval, or None where the configuration asks for none.
+    """Return the approval policy, or None where the configuration asks for no approval.
 
     Raises `ConfigurationError` when the people are not told apart, or nothing could ever be approved.
     """
@@ -68,7 +68,7 @@ def default_plan(sheet: Path) -> Path:
 def require_approval(
     settings: Settings, rules: Rules, planned: Plan, file: Path, journal: JournalReader, now: Now
 ) -> Approved:
-    """Return who prepared and approved what `planned` would open in `journal`, where that needs approval.
+    """Return who prepared and approved the batch that `planned` would open in `journal`, where that needs approval.
 
     What the journal has already was approved when its batch was opened. Raises `ApprovalError` when the plan in `file`
     has not enough valid approvals over exactly this, or has opened another batch.

@@ -1,4 +1,4 @@
-"""Turns what a person types (a name, a number, an order id) into a search for payments."""
+"""Turns the text that a person types (a name, a number, an order id) into a search for payments."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,7 +12,7 @@ _SHORTEST_BEGINNING = 3
 
 
 def payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
-    """Return the search for what a person typed: one number in any spelling, or words of a name, or an order id.
+    """Return the search for a typed text: one number in any spelling, or words of a name, or an order id.
 
     `numbers` says how each country's mobile numbers are written.
     """

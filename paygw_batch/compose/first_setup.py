@@ -1,4 +1,4 @@
-"""Makes what a new user needs before the first run: configuration, key and journal. The use case of `init`."""
+"""Makes the configuration, key and journal that a new user needs before the first run. The use case of `init`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from paygw_batch.settings.operator_letter import operator_letter
 from paygw_batch.sheet.write.example_sheet import write_example
 
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")
-"""What `init --sandbox` writes into the current directory, to have something to pay."""
+"""The example sheet that `init --sandbox` writes into the current directory, to have something to pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SetupPlaces:
 
 @dataclass(frozen=True, slots=True)
 class FirstSetup:
-    """What was made. `journal` and `has_new_key` tell of what was there before: None and False."""
+    """The result of the setup. `journal` is None, and `has_new_key` False, for one that existed before."""
 
     settings: Settings
     places: SetupPlaces

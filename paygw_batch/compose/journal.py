@@ -80,7 +80,7 @@ def adoption(settings: Settings, *, beside: str | None) -> Adoption:
 def journal_to_read(
     settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
 ) -> Iterator[SqliteReader]:
-    """Look into the journal, also while a run holds it; `tell` takes what a person should read about it.
+    """Open the journal for reading, also while a run holds it; `tell` takes its notes for a person.
 
     One that this machine knows nothing of is looked into all the same, unless it `must_be_known`.
     """

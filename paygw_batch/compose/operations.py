@@ -20,7 +20,7 @@ def operation_of(rules: Rules) -> Operation:
 
 
 def as_answered(settings: Settings, operation: Operation) -> Operation:
-    """Return the operation with the names that `[reply]` gives to what a reply says."""
+    """Return the operation with the names that `[reply]` gives to the fields of a reply."""
     section = settings.reply
     named = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
     unit, minor_units = AmountUnit(section.amount_unit), minor_units_by_currency()
@@ -60,12 +60,12 @@ def _require(missing: Sequence[str]) -> None:
 
 
 def filled_in(rule: CountryRule) -> str:
-    """Return what a country's rows are sent with where the sheet says nothing, as `name = "value"`; empty for none."""
+    """Return the values for a country's rows where the sheet says nothing, as `name = "value"`; empty for none."""
     return ", ".join(f'{name} = "{value}"' for name, value in sorted(rule.defaults.items()))
 
 
 def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
-    """Return a sentence for each country of a sheet about what is filled in, where the sheet lacks a whole column.
+    """Return a sentence for each country of a sheet about the filled-in values, where the sheet lacks a whole column.
 
     A column that the sheet has can have empty cells: what fills those is said as well.
     """

@@ -22,7 +22,7 @@ _MOST_STRINGS_BYTES = 64 * 1024 * 1024
 """How much of a workbook's strings is looked through for ours."""
 _LONGEST_TEXT_BYTES = 200
 _FOOTER_BYTES = 8
-"""At the end of a Parquet file: the length of what describes its columns, and a mark."""
+"""The length of the end of a Parquet file: the size of its metadata, and a mark."""
 
 
 class OutputKind(StrEnum):
@@ -164,7 +164,7 @@ def _has_heading(path: Path, names: Sequence[str]) -> bool:
 
 
 def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
-    """Return whether what describes the columns of a Parquet file names these, in this order. Nothing is decoded."""
+    """Return whether the metadata of a Parquet file names these columns, in this order. Nothing is decoded."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size

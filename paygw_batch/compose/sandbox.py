@@ -26,7 +26,7 @@ ENQUIRY_PROFILE = "paynet-v4"
 def sandbox_config(
     settings: Settings, every_rules: Sequence[Rules], key: PrivateKey, environ: Mapping[str, str]
 ) -> SandboxConfig:
-    """Return the built-in gateway that expects what these settings send, and proves what it notifies of.
+    """Return the built-in gateway that expects requests by these settings, and proves its notifications.
 
     It serves the operations of `every_rules`.
     """
@@ -66,6 +66,6 @@ def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Ser
 
 
 def record_path(settings: Settings, operation: str) -> Path:
-    """Return where the built-in gateway writes down what it accepted: beside the journal, by operation."""
+    """Return the path of the built-in gateway's record of accepted orders: beside the journal, by operation."""
     name = RECORD_NAME if operation == PAYOUT else f"sandbox-record-{operation}.csv"
     return settings.journal_path().parent / name

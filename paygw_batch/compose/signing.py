@@ -1,4 +1,4 @@
-"""Signs requests by the settings: the key, what the configuration adds to a body, and the rules of each country."""
+"""Signs requests by the settings: the key, the configuration's additions to a body, and the rules of each country."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ SANDBOX_URL = "http://127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """Signs requests by the rules of their countries, and explains what it signs. Sends nothing.
+    """Signs requests by the rules of their countries, and explains each part of a request. Sends nothing.
 
     What is explained shows the callback address without its secret token.
     """
@@ -66,7 +66,7 @@ def signer_key(settings: Settings, environ: Mapping[str, str]) -> PrivateKey:
 
 
 def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
-    """Return what the configuration supplies to every body of the operation that `rules` are for.
+    """Return the values that the configuration supplies to every body of the operation that `rules` are for.
 
     Raises `ConfigurationError` naming the keys that are missing.
     """

@@ -1,4 +1,4 @@
-"""Identifies the endpoint of a gateway, however its host is written.
+"""Identifies the endpoint of a gateway, in any spelling of its host.
 
 Two journals that pay the same endpoint without knowing of each other pay the same people twice. So an endpoint is
 compared by what it is, and not by the text of an address.

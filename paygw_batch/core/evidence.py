@@ -44,11 +44,11 @@ class Finding(StrEnum):
     MOVED = "moved"
     """It was proven and fitted: the instruction moved."""
     REPEATED = "repeated"
-    """It says what is known already."""
+    """It says nothing new: the journal knows this already."""
     LATE = "late"
     """It is an earlier word than the one that is known: it came out of order."""
     CONTRADICTING = "contradicting"
-    """It is proven and cannot be true together with what is known: kept as a fact of the instruction as well."""
+    """It is proven and cannot be true together with the known facts: kept as a fact of the instruction as well."""
     TO_CONFIRM = "to_confirm"
     """Nothing proves it: a person has to find out whether it is true."""
     AMBIGUOUS = "ambiguous"
@@ -68,7 +68,7 @@ class Finding(StrEnum):
     UNREADABLE = "unreadable"
     """It could not be read, or names no order."""
     RESOLVED = "resolved"
-    """A person's word about a row that was held: what came before it holds the row no longer."""
+    """A person's word about a row that was held: earlier evidence holds the row no longer."""
     CARRIED_OUT = "carried_out"
     """A statement was carried out for a batch: which file, and by whom."""
     CLOCK = "clock"
@@ -76,7 +76,7 @@ class Finding(StrEnum):
 
 
 NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK)
-"""The findings of what the journal notes by itself: no message from outside, and never counted as one."""
+"""The findings of the journal's own notes: no message from outside, and never counted as one."""
 HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 """The findings that hold a ready row, where the word says that the gateway has it: see `HAS_IT`."""
 HAS_IT = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
@@ -150,7 +150,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim as it is kept: `content` is the whole of what arrived, as text. `spooled` is its number in the inbox."""
+    """A claim as it is kept: `content` is the whole message, as text. `spooled` is its number in the inbox."""
 
     source: EvidenceSource
     claim: Claim
@@ -243,7 +243,7 @@ def fitting(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate
 
 
 def _is_about(claim: Claim, candidate: Candidate) -> bool:
-    """Whether a claim names exactly this amount and currency. What it leaves out it does not name."""
+    """Whether a claim names exactly this amount and currency. One that it leaves out does not match."""
     if claim.amount is None:
         return False
     try:

@@ -17,7 +17,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class State(StrEnum):
-    """The state of an instruction. Each member says how it is reached and what a crash there means."""
+    """The state of an instruction. Each member says how it is reached and the effect of a crash there."""
 
     READY = "ready"
     """Nothing has left for it, or a person has cleared it to be sent. A crash here costs nothing."""
@@ -109,7 +109,7 @@ class Concluded:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The run that intended the attempt ended without recording what became of it."""
+    """The run that intended the attempt ended without recording its outcome."""
 
 
 class Resolution(StrEnum):

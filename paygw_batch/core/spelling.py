@@ -6,7 +6,7 @@ _HYPHENS = frozenset({"Pd"})
 """Unicode's category of hyphens and dashes; the minus sign is in another one."""
 _MINUS = "\u2212"
 _INVISIBLE = frozenset({"Cf"})
-"""Unicode's category of what only formats: soft hyphens, joiners, zero-width blanks, marks of direction."""
+"""Unicode's category of format characters: soft hyphens, joiners, zero-width blanks, marks of direction."""
 _FURTHER_INVISIBLE = frozenset(
     map(
         chr,
@@ -20,7 +20,7 @@ _FURTHER_INVISIBLE = frozenset(
         ),
     )
 )
-"""What Unicode lets a display leave out (Default_Ignorable_Code_Point) and that is in other categories."""
+"""Characters of other categories that Unicode lets a display leave out (Default_Ignorable_Code_Point)."""
 
 
 def spelled_alike(text: str) -> str:

@@ -15,7 +15,7 @@ _OBEYED = (
 )
 _UNFIT = re.compile(f"[{_OBEYED}]")
 _UNFIT_IN_PRINT = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_OBEYED}])")
-"""Of what a library has laid out: colours, the cursor's movements and ends of lines are its own."""
+"""Matches the layout of a library (colours, cursor moves, ends of lines) as group 1, unfit characters as group 2."""
 
 
 def fit_for_terminal(text: str) -> str:
@@ -27,7 +27,7 @@ def fit_for_terminal(text: str) -> str:
 
 
 def fit_in_print(text: str) -> str:
-    """Return text that was laid out for a terminal, made of fit parts, without what no layout has."""
+    """Return text that a library laid out from fit parts, with each character that no layout has as an escape."""
     return _UNFIT_IN_PRINT.sub(lambda found: found[1] or escaped(found[2]), text)
 
 

@@ -143,7 +143,7 @@ class Engine:
         return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
 
     def drain(self) -> None:
-        """Start no new row; what is in flight is waited for."""
+        """Start no new row; the run waits for the rows in flight."""
         self._tally.interrupted = True
         self._halt()
 

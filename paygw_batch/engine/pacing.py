@@ -86,7 +86,7 @@ class RejectionBreaker:
 
 @dataclass(slots=True)
 class Rhythm:
-    """When the next request may start, by the rate limit and by what the gateway asked. Times are monotonic seconds."""
+    """Paces requests by the rate limit and by the pauses that the gateway asked for. Times are monotonic seconds."""
 
     rate_per_s: float
     next_start_s: float = 0.0
@@ -109,7 +109,7 @@ SMALLEST_GROUP_FACTS = 16
 LARGEST_GROUP_FACTS = 128
 """A commit of so many facts costs nearly as little for each of them as any larger one."""
 _WAITS_AVERAGED = 64
-"""So many rows, more or less, are what the averages of `GroupLimit` are about."""
+"""The averages of `GroupLimit` cover about so many rows."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What is kept of a raw reply: its status line, the headers that matter, and its body."""
+"""Keeps raw replies: the status line, the headers that matter, and the body."""
 
 from dataclasses import replace
 
@@ -12,13 +12,13 @@ HEADERS_KEPT = frozenset(
         *("x-request-id", "x-correlation-id", "request-id", "cf-ray", "x-amzn-requestid", "x-amzn-trace-id"),
     }
 )
-"""What says who answered, when, and under which number of theirs. No cookie is kept."""
+"""The headers that say who answered, when, and under which number of theirs. No cookie is kept."""
 MAX_HEADER_CHARACTERS = 1000
 MAX_BODY_BYTES = 65_536
 
 
 def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[KeptReply | None, Verdict]:
-    """Return what is kept of a reply, and the verdict with its digest; None for a payout that is paid, or no reply."""
+    """Return the kept part of a reply, and the verdict with its digest; None for a payout that is paid, or no reply."""
     if isinstance(came_back, TransportFault) or verdict.outcome.kind is OutcomeKind.PAID:
         return None, verdict
     headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in came_back.headers if name in HEADERS_KEPT]

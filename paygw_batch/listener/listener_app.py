@@ -25,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 """How much of a body that is too long is read and thrown away, so that its sender hears why it was refused."""
 KEPT_UNREADABLE_BYTES = 4096
-"""How much is kept of what cannot be read."""
+"""The most bytes that are kept of the query, and of the body, of a notification that cannot be read."""
 MAX_UNREADABLE = 1000
 """How many that cannot be read are kept in the life of a listener; later ones are counted."""
 BURST_S = 10
@@ -50,7 +50,7 @@ def _ask_nobody(_claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one listener takes. `rate_per_s` holds on average; ten seconds' worth may come at once."""
+    """The limits of one listener. `rate_per_s` holds on average; ten seconds' worth may come at once."""
 
     max_body_bytes: int
     rate_per_s: float
@@ -88,7 +88,7 @@ class ListenerApp:
         self._counted_at_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. What never arrived whole is not looked at."""
+        """Serve one request. A body that did not arrive whole is not looked at."""
         try:
             status = await self._serve(scope, receive)
         except Exception as error:  # noqa: BLE001 (after any error it was not kept: the sender must hear that)
@@ -117,7 +117,7 @@ class ListenerApp:
         return await self._kept(received)
 
     async def _kept(self, received: Received) -> int:
-        """Make a notification durable; return what to answer."""
+        """Make a notification durable; return the HTTP status of the answer."""
         said = self._read(received)
         if isinstance(said, str):
             self.counts["unreadable"] += 1

@@ -1,1 +1,1 @@
-"""Decides what a person or a timer asks for: submit, release, resolve, refresh, approval. Knows no screen."""
+"""Takes the decisions that a person or timer asks for: submit, release, resolve, refresh, approval. Knows no screen."""

@@ -1,4 +1,4 @@
-"""Checks plans: a plan says exactly what is to be paid, its maker signs it, others approve it.
+"""Checks plans: a plan names exactly the instructions to pay, its maker signs it, others approve it.
 
 A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. It opens
 one batch, once. How it is signed and approved, and by whom: `signed_document.py`.
@@ -49,7 +49,7 @@ class Content(SignedPart):
 
 
 class PlanFinding(SignedPart):
-    """Something an approver should know: what differs from the last run, or a warning of the validation.
+    """A finding for an approver: a difference from the last run, or a warning of the validation.
 
     `name`, `amount` and `currency` are those of the payee in this sheet, `before` is the amount of the last run; empty
     where there is none. Row 0: no row of the sheet.
@@ -98,7 +98,7 @@ NOT_ASKED_FOR = Approved("", ())
 def content_of(
     plan: Plan, *, endpoint: str, journal_id: str, operation: str, minor_units: Mapping[str, int]
 ) -> Content:
-    """Return what submitting a planned sheet to `endpoint`, from one journal, would pay."""
+    """Return the payments of a planned sheet, submitted to `endpoint` from one journal."""
     validated = plan.validated
     return Content(
         endpoint=endpoint,

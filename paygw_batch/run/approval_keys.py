@@ -110,7 +110,7 @@ def read_own_spelling(text: str) -> PublicKey | None:
 
 
 def _read_private(path: Path) -> bytes:
-    """Return what the file holds, if only its owner may read and write it. Looked at and read through one handle."""
+    """Return the content of the file, if only its owner may read and write it. Checked and read through one handle."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

@@ -33,7 +33,7 @@ AGAIN_AFTER_S = 5.0
 MAX_ASKED = 6
 """How often it is asked because of one notification."""
 MAX_WAITING = 10_000
-"""How many orders wait to be asked about. What comes while so many wait is left to a person."""
+"""How many orders wait to be asked about. Orders beyond this number are left to a person."""
 AFTER_REFUSAL_S = 60.0
 """So long nothing is asked after the gateway has refused an enquiry altogether."""
 _ASKED_ABOUT = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
@@ -133,7 +133,7 @@ class FollowUp:
                 group.create_task(self._put_later(again))
 
     async def _follow(self, doubt: _Doubt) -> _Doubt | None:
-        """Ask about the order of one claim; return what to do later, or None."""
+        """Ask about the order of one claim; return the doubt that is left for later, or None."""
         order_id = doubt.claim.order_id or ""
         found = await asyncio.to_thread(self._look, order_id)
         candidates = asked_about(doubt.claim, found, self._words)

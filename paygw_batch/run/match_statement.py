@@ -55,7 +55,7 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
     State.READY: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
     State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
 }
-"""What a statement may say of a row that is settled already without contradicting the journal."""
+"""The resolutions of a statement that agree with the journal, by the state of a row that is settled already."""
 _OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 _MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
 """The states from which a run sends a row, by itself or after a person's word."""
@@ -136,7 +136,7 @@ class StatementReader:
         self._as_of = as_of
 
     def match(self, statement: Statement) -> Matched:
-        """Return what the statement settles, and every line that does not fit."""
+        """Return the settlements by the statement, and every line that does not fit."""
         times = Counter(line.order_id for line in statement.lines)
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
@@ -191,7 +191,7 @@ class StatementReader:
         return found
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
-        """Return what the words of a statement mean, those of a person's answers included."""
+        """Return the meanings of a statement's words, those of a person's answers included."""
         found = {_word(line): self._meaning(line) for line in statement.lines}
         return {word: meaning for word, meaning in found.items() if meaning is not None}
 
@@ -314,7 +314,7 @@ class StatementReader:
         return line_time(line, self._as_of, self._now())
 
     def _claim(self, line: StatementLine) -> Claim:
-        """Return what a line says. Who gives a statement to `resolve` vouches for it by name."""
+        """Return the claim of a line. The person who gives a statement to `resolve` vouches for it by name."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,

@@ -60,7 +60,7 @@ class People:
         return [person for person in self.listed if person.maker_keys]
 
     def approvers_for(self, maker: Person) -> Sequence[Person]:
-        """Return everyone who may approve what `maker` prepared: never the maker, with whichever key."""
+        """Return everyone who may approve a document that `maker` prepared: never the maker, under any key."""
         return [person for person in self.listed if person.approver_keys and person != maker]
 
 
@@ -75,7 +75,7 @@ def plain_name(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name as it is shown and noted: on one line, without what cannot be seen."""
+    """Return a name as it is shown and noted: on one line, without unprintable characters."""
     return " ".join("".join(one for one in name if one.isspace() or one.isprintable()).split())
 
 

@@ -97,7 +97,7 @@ class Refresh:
         self._stopping = asyncio.Event()
 
     def drain(self) -> None:
-        """Ask nothing new; what was asked is waited for."""
+        """Start no new enquiry; the run waits for the enquiries under way."""
         self.result.interrupted = True
         self._stopping.set()
 
@@ -123,7 +123,7 @@ class Refresh:
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
     async def _round(self, rows: Sequence[RowStanding]) -> None:
-        """Ask after every row once, and take in what came of it a few rows at a time."""
+        """Ask after every row once, and take in the new answers a few rows at a time."""
         replied = 0
         at_once = self._politeness.concurrency
         for start in range(0, len(rows), at_once):

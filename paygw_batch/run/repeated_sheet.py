@@ -28,7 +28,7 @@ class SheetRepeat:
 
     @property
     def message(self) -> str:
-        """The sentence that says what is repeated."""
+        """The sentence about the repeat: how many rows, and of which batch."""
         return (
             f"{self.rows:,} of {self.of_rows:,} rows have the same account and amount as rows of batch {self.batch} "
             f"({self.sheet_name}, {self.opened_at[:10]}), under other order ids."

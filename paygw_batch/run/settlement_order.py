@@ -24,7 +24,7 @@ _SHOWN_CHANGES = 5
 
 
 class OrderedRow(SignedPart):
-    """One row to settle: its latest attempt, and what becomes of it.
+    """One row to settle: its latest attempt, and its resolution.
 
     `order_id` is empty where nothing ever left. `hold` is the number of the evidence that holds a ready row, 0 where
     none does: lifting a hold changes no state, so that only this keeps an order from lifting the next one too.
@@ -99,7 +99,7 @@ def order_content(
     minor_units: Mapping[str, int],
     statement: Statement | None = None,
 ) -> OrderContent:
-    """Return what settling rows of a batch now would be, by a person's word or by a `statement`."""
+    """Return the content of an order to settle rows of a batch now, by a person's word or by a `statement`."""
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
     holds = journal.messages(batch.number).holds
     rows = []
@@ -151,7 +151,7 @@ def order_in_force(
     endpoint: str,
     minor_units: Mapping[str, int],
 ) -> InForce:
-    """Return what an order settles. Raises `ApprovalError` unless it is approved, and still true of every row.
+    """Return the settlements of an order. Raises `ApprovalError` unless it is approved, and still true of every row.
 
     Whether rows may be settled so at all is checked as for any settlement, by `check_settlements`.
     """

@@ -76,15 +76,15 @@ class SignedDocument(SignedPart):
     approvals: list[Approval]
 
     def signed_text(self) -> bytes:
-        """Return what the maker's signature covers: everything but itself and the approvals."""
+        """Return the text that the maker's signature covers: everything but itself and the approvals."""
         return _text(self.document, self.model_dump(exclude={"signature", "approvals"}))
 
     def digest(self) -> str:
-        """Return the SHA-256 of what the maker signed, in hex."""
+        """Return the SHA-256 of the text that the maker signed, in hex."""
         return hashlib.sha256(self.signed_text()).hexdigest()
 
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
-        """Return what the signature of an approver with this key covers."""
+        """Return the text that the signature of an approver with this key covers."""
         body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
         return _text(f"{self.document} approval", body)
 
@@ -98,7 +98,7 @@ def _text(domain: str, body: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """Who made a document and who approves of it now: valid approvals by person, and what is wrong with the others."""
+    """The maker of a document and its approvers now: valid approvals by person, and the problems of the others."""
 
     maker: Person
     made_at: str
@@ -193,7 +193,7 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
 def _person_behind(
     approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Person | str:
-    """Return whose valid approval it is, or what is wrong with it."""
+    """Return the person whose valid approval it is, or the reason why it is not valid."""
     key = read_own_spelling(approval.key)
     if key is not None and policy.people.owner_of(key) == maker:
         return f"is by the maker of the {document.noun}"

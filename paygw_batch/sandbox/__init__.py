@@ -1,1 +1,1 @@
-"""The built-in gateway: checks what it is sent by a second implementation, records it, and can be told to misbehave."""
+"""The built-in gateway: checks requests by a second implementation, records orders, and misbehaves on demand."""

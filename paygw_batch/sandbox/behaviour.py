@@ -100,7 +100,7 @@ class Enquiries:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The rules in their order, the answer for every order that none of them fits, and what is notified of."""
+    """The rules in their order, the answer for every order that none of them fits, notifications, and enquiries."""
 
     rules: tuple[BehaviourRule, ...] = ()
     default: Answer = Answer()

@@ -72,7 +72,7 @@ class CallbackHeader:
 
 
 class Callbacks:
-    """Sends notifications in the background of one event loop, and writes down what each was answered with."""
+    """Sends notifications in the background of one event loop, and records the status of each answer."""
 
     def __init__(self, record_path: Path, proof: CallbackHash | CallbackHeader | None) -> None:
         self._record_path = record_path
@@ -81,7 +81,7 @@ class Callbacks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def schedule(self, order: Order, callback: Callback, reference: str) -> None:
-        """Send what `callback` asks for about `order`, if its address is on this machine."""
+        """Schedule the notifications of `callback` about `order`, if its address is on this machine."""
         address = urlsplit(order.callback_url or "")
         if not _is_loopback(address):
             return
@@ -118,7 +118,7 @@ class Callbacks:
         return fields
 
     def _write(self, order: Order, callback: Callback, http_status: int) -> None:
-        """Append one line: what was sent, and the answer's status, 0 where there was none."""
+        """Append one line: the notification, and the answer's status, 0 where there was none."""
         line = io.StringIO(newline="")
         forged = "yes" if callback.forged else "no"
         csv.writer(line, lineterminator="\n").writerow((order.order_id, callback.status, forged, http_status))

@@ -1,4 +1,4 @@
-"""Holds a reconciliation file against the sandbox's record: what we believe against what the gateway knows.
+"""Compares a reconciliation file with the sandbox's record: the states that we noted with the orders that it took.
 
 `python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences and exits with 1 if there are
 any.
@@ -27,7 +27,7 @@ _RELEASED = re.compile(r"(.+)-r[0-9]+", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class RecordDifference:
-    """What record and reconciliation do not agree on for one row. The sentence holds no payee's data."""
+    """A difference between record and reconciliation for one row. The sentence holds no payee's data."""
 
     client_orderid: str
     sentence: str

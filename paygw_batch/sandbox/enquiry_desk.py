@@ -39,7 +39,7 @@ class EnquiryDesk:
         return self._verifier.is_asked(request)
 
     def reply(self, request: Request) -> Reply:
-        """Return what is known of the order that is asked after."""
+        """Return the reply to an enquiry: the status of its order, or a refusal."""
         fields = self._verifier.authenticated(request)
         if isinstance(fields, Refusal):
             return refusal_reply(self._operation, fields)

@@ -1,4 +1,4 @@
-"""Checks what the country's form leaves open: how the amount is written, and the control hash.
+"""Checks the points that the country's form leaves open: how the amount is written, and the control hash.
 
 Computed in its own way and not by the code that makes requests, so that the one tests the other.
 """

@@ -56,7 +56,7 @@ class FormCheck:
         return _order(rule, rule.form, fields)
 
     def _problem(self, rule: CountryRule, form_field: FormField, fields: Mapping[str, str]) -> str:
-        """Return what is wrong with a field, as the words after its name, or an empty text."""
+        """Return the problem of a field, as the words after its name, or an empty text."""
         value = fields[form_field.name]
         is_number = isinstance(value, Digits)
         if form_field.kind is FieldKind.AMOUNT:
@@ -111,7 +111,7 @@ def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tu
 
 
 def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:  # noqa: C901 (a line for every kind)
-    """Return what is wrong with a field's value, as the words after its name, or an empty text."""
+    """Return the problem of a field's value, as the words after its name, or an empty text."""
     match form_field.kind:
         case FieldKind.AMOUNT | FieldKind.CONTROL:
             raise InternalError("an amount or a control was looked at by itself")

@@ -34,7 +34,7 @@ BARE_500 = Reply(500, b"Internal Server Error", (("Content-Type", "text/plain"),
 
 
 def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Reply:
-    """Return the reply to what is no payment: `status` says so, and the message names the field."""
+    """Return the reply to a refused request: `status` says so, and the message names the field."""
     names = operation.reply
     said: dict[str, object] = {"status": status}
     _put(said, names.error_code, refusal.code)

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An operation that the sandbox serves. `rules` carry the operator's purposes; what it accepts is written down."""
+    """An operation that the sandbox serves. `rules` carry the operator's purposes; accepted orders are written down."""
 
     operation: Operation
     rules: Rules
@@ -51,7 +51,7 @@ class SandboxConfig:
     served: tuple[Served, ...]
     behaviour: Behaviour
     callback_proof: CallbackHash | CallbackHeader | None = None
-    """What proves its notifications, if anything does."""
+    """The proof of its notifications, if there is one."""
     enquiry: Operation | None = None
     """The operation that enquires about orders, if there is one."""
 
@@ -122,7 +122,7 @@ class SandboxApp:
         return EnquiryDesk(config.enquiry, verifier, records, config.behaviour.enquiries, self._clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. What never arrived whole is not looked at."""
+        """Serve one request. A request that did not arrive whole is ignored."""
         try:
             await self._serve(scope, receive, send)
         except Exception:

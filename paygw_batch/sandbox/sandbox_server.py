@@ -76,7 +76,7 @@ def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> 
 
 
 class _SandboxServer(uvicorn.Server):
-    """Cuts what is still open when it stops: a silent or dripping answer would otherwise hold it up."""
+    """Cuts the open connections when it stops: a silent or dripping answer would otherwise delay the stop."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for connection in list(self.server_state.connections):

@@ -82,11 +82,11 @@ class Settings(Section):
         return self.gateway.base_url == SANDBOX
 
     def words(self) -> Mapping[str, OutcomeKind]:
-        """Return the gateway's status words, and what each means."""
+        """Return the gateway's status words, and the meaning of each."""
         return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
 
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
-        """Return what the operator's configuration adds to each country, for an operation."""
+        """Return the additions of the operator's configuration to each country, for an operation."""
         sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
         return {
             code: OperatorTerms(**{**terms.model_dump(), "optional": tuple(terms.optional), "also": tuple(terms.also)})
@@ -115,7 +115,7 @@ class Settings(Section):
         return f"{place}/{self.gateway.endpoint_id or 'unset'}"
 
     def endpoint_identity(self) -> EndpointIdentity:
-        """Return which endpoint journals are kept for, recognised however its host is written."""
+        """Return the identity of the endpoint that journals are kept for: the same for every spelling of its host."""
         gateway = self.gateway
         host = SANDBOX if self.uses_sandbox else urlsplit(gateway.base_url or "").hostname or "unset"
         return EndpointIdentity.of(host, gateway.endpoint_id or "unset", gateway.consumer_key)

@@ -1,4 +1,4 @@
-"""Reads the cover note of a sheet: a small file beside it that says what the options of `submit` would say."""
+"""Reads the cover note of a sheet: a small file beside it that gives values for options of `submit`."""
 
 import tomllib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class CoverNote(Section):
-    """What a cover note says of its sheet; each key is the option of `submit` of that name."""
+    """The values in a cover note of a sheet; each key is the option of `submit` of that name."""
 
     sheet: _Text | None = None
     reference: _Text | None = None
@@ -31,7 +31,7 @@ class CoverNote(Section):
 
 
 def parse_cover_note(content: bytes, name: str) -> CoverNote:
-    """Return what the cover note `name` says. Raises `SheetError` naming every wrong key."""
+    """Return the cover note `name` from its content. Raises `SheetError` naming every wrong key."""
     if len(content) > MAX_NOTE_BYTES:
         raise SheetError(f"{name} is too long to be a cover note.", hint=_HINT)
     try:

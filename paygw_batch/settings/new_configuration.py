@@ -14,7 +14,7 @@ _OPEN_PURPOSE = '# purpose = "..."'
 
 @dataclass(frozen=True, slots=True)
 class NewEndpoint:
-    """A person's answers about an endpoint. What the gateway's operator has yet to say is None or absent.
+    """A person's answers about an endpoint. An answer that the gateway's operator has not given is None or absent.
 
     `countries` maps a code to the purpose of its payouts. `open_keys` maps it to what the interface leaves open there
     (`purpose`, `form`). Paths are as they are to be written.
@@ -37,7 +37,7 @@ class NewEndpoint:
 
 
 def endpoint_text(endpoint: NewEndpoint) -> str:
-    """Return the configuration of a real endpoint. What is not known yet is there as a comment."""
+    """Return the configuration of a real endpoint. A setting that is not known yet is there as a comment."""
     lines = [
         "# Written by `paygw-batch init`. No secret belongs in this file. It decides where money goes: keep it 0600.",
         "# What the gateway's operator answers is filled in where a line begins with `# `. Then: paygw-batch doctor",

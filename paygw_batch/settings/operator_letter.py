@@ -76,7 +76,7 @@ _WIDTH = 100
 
 
 def operator_letter(endpoint: NewEndpoint, public_key_pem: str, fingerprint: str) -> str:
-    """Return the letter as plain text. What the answers already say is not asked."""
+    """Return the letter as plain text, without the questions that `endpoint` already answers."""
     lines = [
         "To the operator of the payment gateway",
         "",
@@ -104,7 +104,7 @@ def operator_letter(endpoint: NewEndpoint, public_key_pem: str, fingerprint: str
 
 
 def questions(endpoint: NewEndpoint) -> Iterator[OpenQuestion]:
-    """Yield what is still to be asked about an endpoint."""
+    """Yield the questions that are still open about an endpoint."""
     if endpoint.signature_profile is None:
         yield _SIGNATURE
     if not endpoint.outcomes:

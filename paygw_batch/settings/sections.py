@@ -57,14 +57,14 @@ _PROFILES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "header-hmac": (_HEADER_KEYS | _SECRET_KEYS, ("hmac-sha256", "hmac-sha512")),
     "header-rsa": (_HEADER_KEYS | _PUBLIC_KEYS, ("rsa-sha256", "rsa-sha512", "rsa-pss-sha256")),
 }
-"""What each profile of `authenticity` uses beside `hash_algorithm`, and which algorithms it knows."""
+"""The keys that each profile of `authenticity` uses beside `hash_algorithm`, and the algorithms that it knows."""
 
 
 class NotificationsSection(Section):
-    """`[notifications]`: how the gateway's notifications are received, and what proves one.
+    """`[notifications]`: how the gateway's notifications are received, and how one is proven.
 
-    Without `authenticity` nothing does, and each is evidence that a person confirms. `on_unproven`: what is done about
-    one that nothing proves.
+    Without `authenticity` none is proven, and each is evidence that a person confirms. `on_unproven`: what is done
+    about one that nothing proves.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8087
@@ -125,7 +125,7 @@ class ReplySection(Section):
 
 
 class StatusEnquirySection(Section):
-    """`[status_enquiry]`: whether and how the gateway is asked what became of orders. Without `profile`, it is not.
+    """`[status_enquiry]`: whether and how the gateway is asked for the outcome of orders. Without `profile`, it is not.
 
     `not_found` lists the status words by which it says that it does not know an order.
     """
@@ -138,10 +138,10 @@ class StatusEnquirySection(Section):
 
 
 class PayinSection(Section):
-    """`[payin]`: what every collection carries, and how its control hash is computed. Nothing here has a default.
+    """`[payin]`: the values that every collection carries, and how its control hash is computed.
 
-    `control_order` names what is hashed, and in which order. Where `secret` is among it, or `control_algorithm` is a
-    keyed hash, an environment variable or a file holds the secret.
+    Only `control_algorithm` has a default. `control_order` names what is hashed, and in which order. Where `secret` is
+    among it, or `control_algorithm` is a keyed hash, an environment variable or a file holds the secret.
     """
 
     site_url: Address | None = None
@@ -211,7 +211,7 @@ class PayoutTermsSection(_TermsSection):
 
 
 class PayinTermsSection(_TermsSection):
-    """`[countries.XX.payin]`: also what a sheet need not say row by row."""
+    """`[countries.XX.payin]`: also the values that a sheet need not give row by row."""
 
     address1: str | None = None
     city: str | None = None

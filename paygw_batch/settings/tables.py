@@ -100,7 +100,7 @@ Keys = str | Annotated[list[str], Field(min_length=1)]
 
 
 class ApprovalSection(Section):
-    """`[approval]`: what needs approval, and by whom. A name maps to an Ed25519 public key, or to several.
+    """`[approval]`: which documents need approval, and by whom. A name maps to an Ed25519 public key, or to several.
 
     Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
     """
@@ -132,7 +132,7 @@ class ReportingSection(Section):
 
 
 class SandboxSection(Section):
-    """`[sandbox]`: what the built-in gateway answers."""
+    """`[sandbox]`: the answers of the built-in gateway."""
 
     behaviour: FilePath | None = None
 

@@ -6,7 +6,7 @@ import platformdirs
 
 
 def state_directory() -> Path:
-    """Return the directory for what must outlive a run: XDG_STATE_HOME, or the platform's equivalent."""
+    """Return the directory for files that must be kept after a run: XDG_STATE_HOME, or the platform's equivalent."""
     return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
 
 

@@ -1,4 +1,4 @@
-"""`paygw-batch completion`: what a shell needs to complete commands, options, batches and countries."""
+"""`paygw-batch completion`: print the script by which a shell completes commands, options, batches and countries."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -194,7 +194,7 @@ def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Hea
 
 
 def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Look at what `listen` needs, where the callback address has a place for its token."""
+    """Check the settings and secrets that `listen` needs, if the callback address has a place for its token."""
     if TOKEN not in (settings.gateway.server_callback_url or ""):
         return
     try:

@@ -29,7 +29,7 @@ _NEEDED = {
     "consumer_key": "Our consumer key (the login) there",
     "server_callback_url": "Our address for the gateway's notifications (https://...)",
 }
-"""What is asked at a terminal, and has to be given elsewhere."""
+"""The required options, each with its question. A missing one is asked for at a terminal, and is an error elsewhere."""
 _COUNTRIES = "Countries that you pay in, by their codes (KE TZ ...; Enter: later)"
 _PROFILE = "What is signed: json-params or raw-body (Enter: not known yet, it is in the letter)"
 _PASSPHRASE = "A file with a passphrase for the new key (Enter: none)"  # noqa: S105 (a question)
@@ -88,7 +88,7 @@ def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, fo
 
 
 def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
-    """Return the answers with those that a person gives at a terminal; elsewhere name what is missing."""
+    """Return the answers, completed by a person at a terminal; elsewhere raise `UsageError` naming the missing ones."""
     missing = [name for name in _NEEDED if not answers[name]]
     if not screen.asks():
         if missing:
@@ -156,12 +156,12 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _path(given: Path | None) -> str | None:
-    """Return a path as the configuration says it: what a person types is from the current directory."""
+    """Return the absolute path for the configuration: a person types a path from the current directory."""
     return None if given is None else str(given.absolute())
 
 
 def _show(screen: Screen, done: FirstSetup) -> None:
-    """Print what was made, the key's public half and the letter. In the JSON they are members of the object."""
+    """Print the paths of the setup, the key's public half and the letter. The JSON has them as members."""
     if screen.as_json:
         return
     screen.say(f"Configuration: {done.places.configuration}")
@@ -179,7 +179,7 @@ def _show(screen: Screen, done: FirstSetup) -> None:
 
 
 def _message(done: FirstSetup, invocation: Invocation) -> str:
-    """Return what to do next."""
+    """Return the message of the command, with the next step."""
     named = "" if invocation.config is None else f"--config {shlex.quote(str(invocation.config))} "
     if done.settings.uses_sandbox:
         return f"The sandbox is ready; no money moves there. Pay a sheet: paygw-batch {named}submit {EXAMPLE_SHEET}"
@@ -192,7 +192,7 @@ def _message(done: FirstSetup, invocation: Invocation) -> str:
 
 
 def _told(done: FirstSetup) -> dict[str, object]:
-    """Return what the JSON says of it. `made` is whether the journal is new."""
+    """Return the members of the JSON summary about the setup. `made` is whether the journal is new."""
     path, sheet = str(done.settings.journal_path()), done.places.sheet
     name = done.settings.endpoint_identity().name
     journal = {"path": path, "endpoint": name, "made": done.journal is not None}

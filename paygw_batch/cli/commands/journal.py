@@ -86,7 +86,7 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
 
 
 def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, object]:
-    """Show what would be trusted, and return the same for the summary."""
+    """Show the journal that would be trusted, and return the same description for the summary."""
     seq, at = found.last_fact()
     about = {
         "id": found.journal_id,

@@ -32,7 +32,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 
 TAKE_IN_EVERY_S = 1.0
-"""How often the listener looks whether the journal is free to take in what waits."""
+"""The seconds between two attempts of the listener to take in waiting notifications, if the journal is free."""
 AT_ONCE = 200
 """About how many notifications it takes in before it lets go of the journal."""
 AFTER_TROUBLE_S = 30.0
@@ -115,7 +115,7 @@ def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
 
 
 def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
-    """Yield what a person should know about notifications that nothing proves."""
+    """Yield the notes for a person about notifications that nothing proves."""
     if _asks(settings):
         yield "The gateway is asked at once about each notification that nothing proves."
         return
@@ -149,7 +149,7 @@ class _Taking:
         self._told = ""
 
     async def at_intervals(self) -> None:
-        """Look again and again, until cancelled; what is under way then is waited for."""
+        """Take in waiting notifications at intervals, until cancelled; then finish the step that is under way."""
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
             moment = asyncio.create_task(asyncio.to_thread(self._take_for_a_moment))
@@ -162,13 +162,13 @@ class _Taking:
                 await asyncio.sleep(AFTER_TROUBLE_S)
 
     def take_what_is_left(self) -> None:
-        """Take in what waits when the listener ends, if the journal is free."""
+        """Take in the waiting notifications when the listener ends, if the journal is free."""
         before = -1
         while before != self._taken and self._take_for_a_moment():
             before = self._taken
 
     def _take_for_a_moment(self) -> bool:
-        """Take in some of what waits; return whether the journal could be used, or is only in use."""
+        """Take in some of the waiting notifications; return whether the journal could be used, or is only in use."""
         if self._inbox.end.number <= self._taken or not self._settings.journal_path().exists():
             return True
         try:

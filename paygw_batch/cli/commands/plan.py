@@ -1,4 +1,4 @@
-"""`paygw-batch plan`: write down exactly what a sheet would pay, signed by its maker, for others to approve."""
+"""`paygw-batch plan`: write a plan of the exact payments of a sheet, signed by its maker, for others to approve."""
 
 from dataclasses import replace
 from functools import partial

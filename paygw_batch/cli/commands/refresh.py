@@ -1,4 +1,4 @@
-"""`paygw-batch refresh`: ask the gateway what became of the rows that are accepted or in doubt."""
+"""`paygw-batch refresh`: ask the gateway for the outcome of the rows that are accepted or in doubt."""
 
 import asyncio
 import signal

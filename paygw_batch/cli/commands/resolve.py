@@ -186,7 +186,7 @@ def _by_statement(
 def _previewed(
     settings: Settings, screen: Screen, batch: str, asked: AskedStatement, to_order: _OrderFile | None
 ) -> Summary:
-    """Show what carrying a statement out would do; with `--out`, write it as an order. Nothing is changed."""
+    """Show the effect that a statement would have; with `--out`, write it as an order. Nothing is changed."""
     with journal_to_read(settings) as journal:
         return _preview(settings, screen, journal, find_batch(journal, batch), asked, to_order)
 
@@ -306,7 +306,7 @@ def _after(journal: JournalReader, record: BatchRecord, further: dict[str, objec
 
 
 def _order_file(guard: OutputGuard, out: Path | None, key: Path | None, statement: Path | None) -> _OrderFile | None:
-    """Return what `--out` and `--key` say.
+    """Return the order's file and the maker's key from `--out` and `--key`; None where neither is given.
 
     Raises `UsageError` when only one of them is given, and `OutputError` when the order must not be written there.
     """

@@ -1,4 +1,4 @@
-"""`paygw-batch run-folder`: submit the sheets that lie in a folder. What a timer calls."""
+"""`paygw-batch run-folder`: submit the sheets that are in a folder. A timer calls this command."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`paygw-batch status`: what the journal knows, of one batch or of all, and what a person should do next."""
+"""`paygw-batch status`: show one batch, or all, as the journal records them, and the next step for a person."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

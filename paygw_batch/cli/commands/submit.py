@@ -156,7 +156,7 @@ def run_sheet(
 def _tried(
     asked: Submission, settings: Settings, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen
 ) -> Summary:
-    """Show what a submission would send, and return the summary of that. Nobody is asked anything."""
+    """Show defects, warnings and totals of a submission; return its summary. Nothing is sent, and nobody is asked."""
     plan = plan_sheet(asked, settings, journal)
     show_planned(screen, plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:

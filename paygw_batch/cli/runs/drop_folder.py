@@ -33,7 +33,7 @@ LOCK_PREFIXES = (".", "~")
 PLAN_ENDING = ".plan.json"
 NOTE_ENDING = ".toml"
 _UNREADABLE = b"\0"
-"""What is taken of a cover note that cannot be read: no TOML, so that the sheet is refused for it."""
+"""The content that is used for a cover note that cannot be read: no TOML, so that the sheet is refused for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Claimed:
 
     @property
     def note(self) -> CoverNote:
-        """What its cover note says; nothing where it has none. Raises `SheetError` for a wrong one."""
+        """Its cover note; an empty one where it has none. Raises `SheetError` for a wrong one."""
         if not self._note.exists():
             return CoverNote()
         return parse_cover_note(_content(self._note), f"{self.name}{NOTE_ENDING}")
@@ -101,7 +101,7 @@ class Claimed:
         self.path.rename(place / self.path.name)
 
     def _answer(self, summary: Summary) -> str:
-        """Return what the sender of a refused sheet reads."""
+        """Return the text for the sender of a refused sheet."""
         options = (
             f"\nWhat an option such as --sheet or --reference says can be written into a file {self.name}{NOTE_ENDING} "
             "beside the sheet: docs/cron.md.\n"
@@ -196,7 +196,7 @@ def _note_of(sheet: Path) -> Path:
 
 
 def _content(note: Path) -> bytes:
-    """Return what a cover note holds, never through a link."""
+    """Return the content of a cover note, never through a link."""
     try:
         with open(note, "rb", opener=_open_regular) as stream:
             return stream.read(MAX_NOTE_BYTES + 1)

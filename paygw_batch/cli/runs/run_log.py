@@ -38,7 +38,7 @@ class RunLog:
         self._command = command
 
     def write(self, event: str, **details: object) -> None:
-        """Append one line: `at`, `run`, `command`, `event`, and what belongs to the event."""
+        """Append one line: `at`, `run`, `command`, `event`, and the details of the event."""
         if self._path is None or self.failure is not None:
             return
         line = {"at": timestamp(utc_now()), "run": self.run, "command": self._command, "event": event, **details}

@@ -96,14 +96,14 @@ def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary
 
 
 def _write_metrics(settings: Settings, path: Path, command: str, summary: Summary) -> None:
-    """Write the gauges, what the file says of other commands among them. Raises `OutputError`."""
+    """Write the gauges, and keep those that the file has of other commands. Raises `OutputError`."""
     with _alone_in(path.parent):
         text = metrics_text(command, summary, _figures(settings), utc_now(), earlier=_earlier(path))
         write_whole(path, text.encode(), mode=METRICS_MODE)
 
 
 def _figures(settings: Settings) -> JournalTotals | None:
-    """Return what the journal holds over all batches; None where it cannot be read."""
+    """Return the totals of the journal over all batches; None where it cannot be read."""
     try:
         with journal_to_read(settings) as journal:
             found = journal_status(journal)
@@ -149,7 +149,7 @@ def _could_not(screen: Screen, log: RunLog, sentence: str) -> None:
 
 
 def _call(section: ReportingSection, told: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
-    """Run the hook with the summary on its standard input; return what went wrong with it, or None."""
+    """Run the hook with the summary on its standard input; return a sentence about its failure, or None."""
     try:
         done = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
             section.hook,

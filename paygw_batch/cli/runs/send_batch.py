@@ -96,7 +96,7 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
 
 
 def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | None = None) -> Summary:
-    """Send what is due in the batch, write the reconciliation file, and return the summary.
+    """Send the due rows of the batch, write the reconciliation file, and return the summary.
 
     Raises what made the run impossible to go on.
     """
@@ -141,7 +141,7 @@ def _drain_on_signals(engine: Engine, progress: Progress) -> None:
 
 
 def _leave() -> NoReturn:
-    """End the process now: what is in flight has its intent in the journal, and will be in doubt on the next run."""
+    """End the process now: a row in flight has its intent in the journal, and will be in doubt on the next run."""
     if sys.stderr.isatty():
         os.write(2, f"{SHOW_CURSOR}\n".encode())
     leave("Left at once: rows in flight will be in doubt.", AGAIN)

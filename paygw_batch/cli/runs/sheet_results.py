@@ -1,4 +1,4 @@
-"""Submits one sheet from the command line: shows what is found, asks, writes the results, and sums them up."""
+"""Submits one sheet from the command line: shows defects and warnings, asks, writes the results, and sums them up."""
 
 from dataclasses import dataclass, replace
 from functools import partial

@@ -26,7 +26,7 @@ def own_key(path: Path) -> ApprovalKey:
 
 
 def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
-    """Show what a document would do.
+    """Show the content of a plan or of a settlement order.
 
     Raises `ApprovalError` for a document that was changed, or whose maker the policy does not know.
     """
@@ -106,7 +106,7 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
 
 
 def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
-    """Return what --json has of a document: its kind, its maker, and who approves of it now."""
+    """Return the members of the JSON summary about a document: its kind, its maker, and who approves of it now."""
     found = signatures_of(document, policy, utc_now())
     told: dict[str, object] = {
         "document": document.noun,

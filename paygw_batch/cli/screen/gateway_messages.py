@@ -14,7 +14,7 @@ SHOWN_MESSAGES = 20
 
 
 def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch; return what waits for a person, as --json has it."""
+    """Show the evidence about a batch; return the messages that wait for a person, as --json has them."""
     show_counts("Messages of the gateway about its rows", found.evidence, screen)
     waiting = found.waiting
     if waiting:

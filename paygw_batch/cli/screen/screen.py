@@ -94,7 +94,7 @@ class Screen:
             used += needed
 
     def insist(self, sentence: str) -> None:
-        """Print what a person must act on where nothing else is printed: with -q, on standard output."""
+        """With -q and without --json, print on standard output a sentence that a person must act on."""
         if self._quiet and not self.as_json:
             PlainConsole(self._output.file, quiet=False).print(plain(sentence), soft_wrap=True)
 

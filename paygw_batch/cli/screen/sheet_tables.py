@@ -21,7 +21,7 @@ def listed(found: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def warnings_told(warnings: pl.DataFrame) -> dict[str, Any]:
-    """Return what the JSON summary says of warnings: how many rows, and the first of them."""
+    """Return the members of the JSON summary about warnings: the number of rows, and the first warnings."""
     return {"warnings": warnings["row"].n_unique(), "warning_list": listed(warnings)}
 
 

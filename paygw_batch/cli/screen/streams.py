@@ -30,7 +30,7 @@ class Stream(io.TextIOBase):
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write `text` through, at once, with escapes for what a terminal obeys and what the encoding cannot say."""
+        """Write `text` at once, with escapes for characters that a terminal obeys or the encoding does not have."""
         if self.failure is None:
             fit = fit_in_print(text)
             try:

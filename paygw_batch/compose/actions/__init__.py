@@ -1,1 +1,1 @@
-"""Does what a person or a program asks for, once for every surface: no click, no terminal, no page."""
+"""Carries out the requests of people and programs, once for every surface: no click, no terminal, no page."""

@@ -95,7 +95,7 @@ class RunHandle:
             await has_changed.wait()
 
     def notes(self) -> tuple[str, ...]:
-        """Return what a person should read of the run so far."""
+        """Return the notes of the run so far, for a person to read."""
         with self._changed:
             return tuple(self._notes)
 
@@ -184,7 +184,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def result(self) -> T:
-        """The result of the run. Raises what made it impossible to go on; `UsageError` before the end."""
+        """The result of the run. Raises the error that stopped it; `UsageError` before the end."""
         if self._thread.ident is None or self._thread.is_alive():
             raise UsageError("The run has not ended yet.", hint="Its result stands after the with block.")
         self._raise_failure()

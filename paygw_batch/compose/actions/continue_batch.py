@@ -1,4 +1,4 @@
-"""Continues a batch from the journal alone: holds what that takes, and releases rejected rows for another attempt."""
+"""Continues a batch from the journal alone: holds journal and gateway, releases rejected rows for another attempt."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Prepares the plan of a sheet for approval: exactly what would be sent, and what an approver should know of it."""
+"""Prepares the plan of a sheet for approval: exactly the instructions to send, and the findings for an approver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ def _warnings(plan: Plan) -> list[PlanFinding]:
 def _changes(
     plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
 ) -> list[PlanFinding]:
-    """Return what differs from the run before: the batch that is named, or the newest that is not this sheet's own."""
+    """Return the changes since the run before: the batch that is named, or the newest that is not this sheet's own."""
     validated = plan.validated
     same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
     others = [record for record in same if record.batch != validated.batch]

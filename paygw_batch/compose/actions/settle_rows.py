@@ -45,7 +45,7 @@ class AskedStatement:
         return bool(matched.differences) and not self.matching_only
 
     def settlements(self, matched: Matched) -> Sequence[Settlement]:
-        """Return what the statement settles, the person's words before its own."""
+        """Return the settlements by the statement, the person's words before its own."""
         found, words = matched.settlements, self.words
         return [replace(one, evidence=f"{words} ({one.evidence})") for one in found] if words else found
 
@@ -68,7 +68,7 @@ class AskedStatement:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOutStatement:
-    """What carrying a statement out did: the rows settled, and how many orders it holds."""
+    """The result of carrying a statement out: the rows settled, and how many orders it holds."""
 
     matched: Matched
     settled: Sequence[Settlement]
@@ -107,7 +107,7 @@ def carry_out_statement(
     asked: AskedStatement,
     show: Callable[[Matched, int], None],
 ) -> CarriedOutStatement:
-    """Settle what a statement settles, and hold the orders that the gateway has by it.
+    """Settle rows by a statement, and hold the orders that the gateway has according to it.
 
     `show` is called with what was matched, and how many orders are held now, before rows are settled.
     """
@@ -157,7 +157,7 @@ def prepare_order(
 
 @dataclass(frozen=True, slots=True)
 class CarriedOutOrder:
-    """What carrying an order out did: the batch, the rows settled, and who decided."""
+    """The result of carrying an order out: the batch, the rows settled, and who decided."""
 
     batch: BatchRecord
     settled: Sequence[Settlement]

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A validated sheet, and what a person asked for with it.
+    """A validated sheet, and a person's choices for it.
 
     `sheet` is its path, `plan` the file of its approved plan, `by` who decides, in the words that the journal keeps.
     `repeats_meant` says that the sheet is meant to repeat a batch. `first` sends only so many of the due rows (None:
@@ -136,7 +136,7 @@ def submit_sheet(
     surface: Surface,
     send: Callable[[Task, Plan], T],
 ) -> T | RefusedSheet:
-    """Open the sheet's batch, or find it opened, and `send` what is due in it.
+    """Open the sheet's batch, or find it opened, and `send` the rows that are due in it.
 
     Raises `ApprovalError` when a new batch is not approved: nothing has been written by then.
     """
