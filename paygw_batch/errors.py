@@ -30,7 +30,7 @@ class InternalError(PaygwError):
 
 
 class SigningFailed(PaygwError):
-    """What signs requests has ended; no new row was started."""
+    """The signing process has ended; no new row was started."""
 
     default_hint = "Nothing was lost: run the same command again. The system may have run out of memory."
 
