@@ -59,7 +59,7 @@ def progress_of(columns: Sequence[Any]) -> RowProgress:
     return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
 
 
-def page_lines(batch: int, pages: Iterable[bytes], digests: OpeningDigests) -> Iterator[tuple[object, ...]]:
+def page_lines(batch: int, pages: Iterable[bytes], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
     """Yield the pages of a batch as they are stored, counted in `digests`."""
     for number, content in enumerate(pages):
         digests.page(content)
@@ -68,7 +68,7 @@ def page_lines(batch: int, pages: Iterable[bytes], digests: OpeningDigests) -> I
 
 def instruction_lines(
     batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], digests: OpeningDigests
-) -> Iterator[tuple[object, ...]]:
+) -> Iterator[tuple[Any, ...]]:
     """Yield the new instructions of a batch as they are stored, counted in `digests`."""
     for number, new in enumerate(instructions, start=digests.first_instruction):
         row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
@@ -88,7 +88,7 @@ def _stored_content(content: str, fields: str) -> str:
     return f"{_WITH_FIELDS}{content.removesuffix(fields)}" if content.endswith(fields) else content
 
 
-def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[object, ...]]:
+def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
     """Yield the known rows of a batch as they are stored, counted in `digests`."""
     for line in sorted(known, key=attrgetter("row")):
         digests.known(line)
