@@ -128,7 +128,7 @@ def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program,
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1, stderr
     assert "Traceback" not in stderr
-    assert "signs requests has ended" in stderr
+    assert "The signing process has ended; no new row was started." in stderr
     assert set(program.json("status", long_sheet)["states"]) == {"paid", "ready"}
     assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
     assert set(paid(program).values()) == {1}
