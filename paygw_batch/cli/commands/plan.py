@@ -72,7 +72,7 @@ def command(
     report: Path | None,
     force: bool,
 ) -> None:
-    """Write the plan of SHEET: rows, totals, warnings, what differs from the last run. Nothing is sent."""
+    """Write the plan of SHEET: rows, totals, warnings, differences from the last run. Nothing is sent."""
     screen = Screen(invocation)
     _require_json(out)
     settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})

@@ -67,7 +67,7 @@ def command(
     watch: bool,
     force: bool,
 ) -> None:
-    """Show where BATCH (its id, a prefix of it, or its sheet's path) stands; without BATCH, all batches."""
+    """Show the states of rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, of all batches."""
     screen = Screen(invocation)
     settings = settings_of(invocation)
     if out is not None and not in_doubt:

@@ -60,7 +60,7 @@ def command(
     strict: bool,
     force: bool,
 ) -> None:
-    """Read SHEET, hold every row against its country's rules, and say in plain words what is wrong."""
+    """Read SHEET, check every row by its country's rules, and name every defect in plain words."""
     screen = Screen(invocation)
     settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
     guard_of(invocation, settings, force=force).check(
