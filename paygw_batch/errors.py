@@ -8,6 +8,8 @@ transport) is a value and never one of these. No message may carry a secret or a
 from enum import StrEnum
 from typing import ClassVar
 
+from paygw_batch.language import say
+
 
 class PaygwError(Exception):
     """The program cannot go on."""
@@ -18,8 +20,8 @@ class PaygwError(Exception):
     """The stable code of the defect, where it is one of a whole sheet."""
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
-        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
-        self.hint = self.default_hint if hint is None else hint
+        self.message = message or say((type(self).__doc__ or "").strip().splitlines()[0])
+        self.hint = say(self.default_hint) if hint is None else hint
         super().__init__(self.message)
 
 

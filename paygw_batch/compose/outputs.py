@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.files import Kept, Output, check_outputs, head_of
+from paygw_batch.language import in_all_languages
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
 from paygw_batch.settings.user_directories import state_directory
@@ -152,7 +153,9 @@ def _is_ours(kind: OutputKind, path: Path) -> bool:
         case ".parquet":
             return _has_parquet_columns(path, names)
         case _:
-            is_copy = kind is OutputKind.REJECTS and _has_strings(path, [f">{PROBLEMS_TITLE}"])
+            is_copy = kind is OutputKind.REJECTS and any(
+                _has_strings(path, [f">{title}"]) for title in in_all_languages(PROBLEMS_TITLE)
+            )
             return is_copy or _has_strings(path, [f">{name}</t>" for name in names])
 
 
