@@ -59,9 +59,17 @@ def say(template: str, /, **values: object) -> str:
     return text.format(**values) if values else text
 
 
-def say_count(count: int, one: str, many: str, /, **values: object) -> str:
-    """Return the sentence for so many things: `{count}` is their number, and `values` fill the rest."""
-    return ngettext(one, many, count).format(count=count, **values)
+def say_count(count: int, one: str, many: str | None = None, /, **values: object) -> str:
+    """Return the sentence for so many things: `{count}` is their number, and `values` fill the rest.
+
+    Without `many`, English says the same for one and for many; another language may not.
+    """
+    return ngettext(one, many or one, count).format(count=count, **values)
+
+
+def say_all(*templates: str) -> tuple[str, ...]:
+    """Return several words, such as the headings of a table, in the chosen language."""
+    return tuple(say(template) for template in templates)
 
 
 def mark(template: str) -> str:
@@ -72,6 +80,16 @@ def mark(template: str) -> str:
 def in_all_languages(message: str) -> tuple[str, ...]:
     """Return a message in every language, as a file may have it that another person's run wrote."""
     return tuple(dict.fromkeys(_catalogue(name).gettext(message) for name in languages()))
+
+
+def mark_count(template: str) -> str:
+    """Return a template of `say_count` as it is, for the catalogue (as `mark`)."""
+    return template
+
+
+def mark_all(*templates: str) -> tuple[str, ...]:
+    """Return several templates as they are, for the catalogue (as `mark`)."""
+    return templates
 
 
 def gettext(message: str) -> str:

@@ -12,6 +12,7 @@ from paygw_batch.cli.runs.send_batch import continued, send_and_reconcile
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.actions.continue_batch import release_rejected
 from paygw_batch.compose.operator import person
+from paygw_batch.language import say, say_count
 
 SHOWN_WAITING = 20
 """How many rows that cannot be released yet are named, with the time from which they can."""
@@ -45,13 +46,15 @@ def command(
     with continued(invocation, settings, "retry", screen, batch, out, wait=wait, force=force) as run:
         released = release_rejected(run.task, rows, who)
         said = (
-            f"{released.rows:,} rejected rows are released." if released.rows else "There is no rejected row to retry."
+            say_count(released.rows, "{count:,} rejected rows are released.")
+            if released.rows
+            else say("There is no rejected row to retry.")
         )
         screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
         summary = send_and_reconcile(run.task, run.out, screen)
         waiting = len(released.waiting)
-        why = f"{waiting:,} rejected rows have to wait" if waiting else "no row is rejected"
-        message = summary.message if released.rows else f"Nothing to retry: {why}. {summary.message}"
+        why = say_count(waiting, "{count:,} rejected rows have to wait") if waiting else say("no row is rejected")
+        message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=why)} {summary.message}"
         further = {"released": released.rows, "waiting": waiting}
         run.report.summary = replace(summary, message=message, further=further)
     screen.finish(run.report.summary)

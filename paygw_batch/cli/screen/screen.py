@@ -17,6 +17,7 @@ from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.terminal_text import fit_in_json
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
@@ -52,7 +53,7 @@ def _wait_for_key() -> None:
 
     Raises `KeyboardInterrupt` for one who leaves instead: `click.pause` would go on, to what may be a signature.
     """
-    click.echo("-- more: press any key --", nl=False)
+    click.echo(say("-- more: press any key --"), nl=False)
     try:
         click.getchar()
     except EOFError:
@@ -113,23 +114,23 @@ class Screen:
     def notes(self, sentences: Sequence[str]) -> None:
         """Print notes for a person. They refuse nothing."""
         for sentence in sentences:
-            self.say(f"Note: {sentence}")
+            self.say(say("Note: {sentence}", sentence=sentence))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
 
-        A heading may have several lines.
+        Headings are the marked ones, which are translated here. A heading may have several lines.
         """
         table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
         for place, heading in enumerate(headings):
             numbers = bool(lines) and all(isinstance(line[place], int) for line in lines)
             # An id that is cut cannot be copied: ids stay whole, and long texts go on in the next line.
             justify: JustifyMethod = "right" if numbers or heading == "sum" else "left"
-            table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=heading in WHOLE)
+            table.add_column(Text(say(heading)), justify=justify, overflow="fold", no_wrap=heading in WHOLE)
         for line in lines:
             table.add_row(
                 *(
-                    _shown(cell, STATE_STYLES.get(str(cell), "") if heading == "state" else "")
+                    _shown(say(str(cell)), STATE_STYLES.get(str(cell), "")) if heading == "state" else _shown(cell, "")
                     for heading, cell in zip(headings, line, strict=True)
                 )
             )
@@ -154,6 +155,8 @@ class Screen:
         code = summary.exit_code
         if (failure := self._output.failure) is not None:
             self.err.print(plain(summary.message), soft_wrap=True)
-            self.err.print(f"Error: standard output could not be written: {failure}.", soft_wrap=True)
+            self.err.print(
+                say("Error: standard output could not be written: {failure}.", failure=failure), soft_wrap=True
+            )
             code = ExitCode.USAGE if code is ExitCode.DONE else code
         raise click.exceptions.Exit(int(code))

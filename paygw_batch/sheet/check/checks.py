@@ -295,10 +295,12 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
 
 def _number_of(rule: CountryRule) -> str:
     """Return what a number of the country is called."""
-    demonym, vowel = say(rule.demonym), rule.demonym[0] in "AEIOU"
+    is_an = rule.demonym[0] in "AEIOU"
     if rule.bank_account_pattern is None:
-        return say("an {demonym} mobile number" if vowel else "a {demonym} mobile number", demonym=demonym)
-    return say("an {demonym} number" if vowel else "a {demonym} number", demonym=demonym)
+        template = mark("an {demonym} mobile number") if is_an else mark("a {demonym} mobile number")
+    else:
+        template = mark("an {demonym} number") if is_an else mark("a {demonym} number")
+    return say(template, demonym=say(rule.demonym))
 
 
 def _expected(column: PhoneColumn) -> str:

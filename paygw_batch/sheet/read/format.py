@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from paygw_batch.errors import SheetError
-from paygw_batch.language import mark, say
+from paygw_batch.language import mark, mark_all, say
 
 
 class Kind(StrEnum):
@@ -22,6 +22,8 @@ _KINDS = {
     ".parquet": Kind.PARQUET,
     ".xlsx": Kind.WORKBOOK,
 }
+_NAMES = mark_all("delimited text", "Parquet", "a workbook (.xlsx)")
+"""The values of `Kind`, for the catalogue."""
 _FIRST_BYTES = (
     (b"PAR1", Kind.PARQUET),
     (b"PK\x03\x04", Kind.WORKBOOK),
