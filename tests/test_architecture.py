@@ -65,7 +65,7 @@ ROOMS_OF_LIBRARIES = {
     "click": {"cli"},
     "rich": {"cli"},
     "uvicorn": {"sandbox", "listener"},
-    "pydantic": {"settings", "countries", "sandbox", "run/signed_document.py"},
+    "pydantic": {"settings", "countries", "sandbox", "run/signed_document.py", "run/passkey.py"},
     "platformdirs": {"settings"},
     "sqlite3": set(),
     "requests": set(),
