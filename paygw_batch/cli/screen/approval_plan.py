@@ -47,6 +47,11 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequence[str]:
     return [
+        say(
+            "The code of this {noun} is {code}: by phone, its maker reads out the same.",
+            noun=say(document.noun),
+            code=document.code,
+        ),
         say("Prepared by {name} at {made_at}.", name=found.maker.name, made_at=document.made_at),
         *(
             say("Approved by {name} at {approved_at}.", name=person.name, approved_at=approval.approved_at)
