@@ -8,7 +8,21 @@ transport) is a value and never one of these. No message may carry a secret or a
 from enum import StrEnum
 from typing import ClassVar
 
-from paygw_batch.language import say
+from paygw_batch.language import mark_all, say
+
+_SYSTEM_REASONS = mark_all(
+    "No such file or directory",
+    "Permission denied",
+    "Operation not permitted",
+    "Is a directory",
+    "Not a directory",
+    "File exists",
+    "File name too long",
+    "No space left on device",
+    "Read-only file system",
+    "Input/output error",
+)
+"""The usual reasons of the operating system, for the catalogue: `say(error.strerror)`."""
 
 
 class PaygwError(Exception):

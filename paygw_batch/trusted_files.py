@@ -38,7 +38,7 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
             content = stream.read(most_bytes) if stat.S_ISREG(about.st_mode) else None
     except OSError as error:
         raise ConfigurationError(
-            say("{name}: {reason}.", name=name, reason=(error.strerror or say("cannot be read")).lower())
+            say("{name}: {reason}.", name=name, reason=say(error.strerror or "cannot be read").lower())
         ) from None
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))

@@ -172,7 +172,7 @@ def _read_private(path: Path) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigurationError(
-            say("The key {path} cannot be read: {reason}.", path=path, reason=(error.strerror or "unknown").lower())
+            say("The key {path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown").lower())
         ) from None
     try:
         about = os.fstat(handle)

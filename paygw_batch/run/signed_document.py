@@ -317,7 +317,7 @@ def read_document(path: Path, *kinds: type[Document]) -> Document:
         with path.open("rb") as stream:
             data = stream.read(MAX_DOCUMENT_BYTES)
     except OSError as error:
-        reason = (error.strerror or say("unknown reason")).lower()
+        reason = say(error.strerror or "unknown reason").lower()
         raise ApprovalError(
             say("The {noun} {path} cannot be read: {reason}.", noun=noun, path=path, reason=reason),
             hint=f"{say(first.nothing_done)} {say(first.make_another)}",

@@ -80,7 +80,7 @@ def read_statement(path: Path, aliases: Mapping[str, str], *, code_page: str | N
             data = stream.read(MAX_STATEMENT_BYTES + 1)
     except OSError as error:
         raise SheetError(
-            say("{path} cannot be read: {reason}.", path=path, reason=(error.strerror or say("unknown reason")).lower())
+            say("{path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown reason").lower())
         ) from None
     if len(data) > MAX_STATEMENT_BYTES:
         raise SheetError(

@@ -147,7 +147,7 @@ class Drop:
                 say(
                     "The folder {folder} cannot be worked in: {reason}.",
                     folder=self._folder,
-                    reason=(error.strerror or say("unknown reason")).lower(),
+                    reason=say(error.strerror or "unknown reason").lower(),
                 )
             ) from None
 

@@ -168,6 +168,6 @@ def _call(section: ReportingSection, told: Mapping[str, object], environ: Mappin
         return say(
             "The hook {hook} cannot be run: {reason}.",
             hook=section.hook[0],
-            reason=(error.strerror or say("unknown reason")).lower(),
+            reason=say(error.strerror or "unknown reason").lower(),
         )
     return None if done.returncode == 0 else say("The hook ended with exit code {code}.", code=done.returncode)

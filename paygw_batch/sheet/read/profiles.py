@@ -39,7 +39,9 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(say("{told} cannot be read: {reason}.", told=told, reason=error.strerror)) from error
+        raise ConfigurationError(
+            say("{told} cannot be read: {reason}.", told=told, reason=say(str(error.strerror)))
+        ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(
             say("{told} is not TOML: {error}.", told=told, error=error), hint=say("Mend the named line.")

@@ -169,7 +169,8 @@ def _bytes_of(path: Path, max_bytes: int) -> bytes:
             after = os.fstat(descriptor)
     except OSError as error:
         raise SheetError(
-            say("{path} cannot be read: {reason}.", path=path, reason=error.strerror), hint=say("Check the path.")
+            say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror))),
+            hint=say("Check the path."),
         ) from error
     if (len(data), after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise SheetError(
