@@ -145,6 +145,8 @@ def _bare_trace(error: BaseException) -> str:
 
 
 @click.group(cls=_CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", type=click.Path(path_type=Path), envvar="PAYGW_CONFIG", help="Configuration file (TOML).")
+@click.option("--journal", type=click.Path(path_type=Path), envvar="PAYGW_JOURNAL", help="Journal file.")
 @click.option(
     "--lang",
     envvar="PAYGW_LANG",
@@ -155,8 +157,6 @@ def _bare_trace(error: BaseException) -> str:
     is_eager=True,
     help="The language of sentences for people.",
 )
-@click.option("--config", type=click.Path(path_type=Path), envvar="PAYGW_CONFIG", help="Configuration file (TOML).")
-@click.option("--journal", type=click.Path(path_type=Path), envvar="PAYGW_JOURNAL", help="Journal file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the summary, on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 @click.option("-v", "--verbose", is_flag=True, help="Say more.")
