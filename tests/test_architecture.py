@@ -46,7 +46,7 @@ ALLOWED = {
 FLOORS = {
     "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
     "gateway": ("signing", "*", "http"),
-    "journal": ("values port payment_port", "facts", "guards", "kept_notification", "sqlite", "opening"),
+    "journal": ("values port payment_port", "facts", "guards", "kept_notification", "sqlite", "audit", "opening"),
     "compose": ("*", "actions"),
     "cli": ("invocation options signals completions help_texts", "screen", "runs", "commands", "main start"),
 }
@@ -61,11 +61,11 @@ ROOMS_OF_LIBRARIES = {
     "pandera": {"sheet/check"},
     "openpyxl": {"sheet/write"},
     "xlsxwriter": {"sheet/write", "report/workbook.py"},
-    "apsw": {"journal/sqlite", "journal/opening"},
+    "apsw": {"journal/sqlite", "journal/opening", "journal/audit"},
     "click": {"cli"},
     "rich": {"cli"},
     "uvicorn": {"sandbox", "listener"},
-    "pydantic": {"settings", "countries", "sandbox", "run/signed_document.py"},
+    "pydantic": {"settings", "countries", "sandbox", "run/signed_document.py", "run/passkey.py"},
     "platformdirs": {"settings"},
     "sqlite3": set(),
     "requests": set(),

@@ -47,6 +47,7 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequence[str]:
     return [
+        f"The code of this {document.noun} is {document.code}: by phone, its maker reads out the same.",
         f"Prepared by {found.maker.name} at {document.made_at}.",
         *(f"Approved by {person.name} at {approval.approved_at}." for person, approval in found.valid.items()),
         *(f"An approval that does not count: {problem}." for problem in found.wrong),
