@@ -38,6 +38,7 @@ ALLOWED = {
         *("compose", "listener", "settings", "report", "statement", "run", "engine", "sandbox", "sheet", "gateway"),
         *("journal", "countries", *BASE),
     },
+    "console": {"compose", "settings", "report", "run", "sheet", "journal", "countries", *BASE},
     "api": {"compose", "settings", "report", "run", "engine", "sheet", "journal", *BASE},
     "__main__": {"cli"},
     "__init__": set(),

@@ -54,9 +54,11 @@ def require_endpoint(settings: Settings) -> None:
 def _require(missing: Sequence[str]) -> None:
     if missing:
         raise ConfigurationError(
-            f"The configuration does not say {', '.join(missing)}.",
-            hint="The gateway's interface leaves these open, so there is no default: write them into the file that "
-            "--config names. `paygw-batch doctor` lists all that is missing.",
+            say("The configuration does not say {missing}.", missing=", ".join(missing)),
+            hint=say(
+                "The gateway's interface leaves these open, so there is no default: write them into the file that "
+                "--config names. `paygw-batch doctor` lists all that is missing."
+            ),
         )
 
 

@@ -126,6 +126,7 @@ class OutputGuard:
         yield Kept(say("a witness of the journal"), settings.witness_directory(), is_directory=True)
         yield Kept(say("a file of the program's own directory"), state_directory(), is_directory=True)
         yield Kept(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
+        yield Kept(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield Kept(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)
         yield Kept(say("a record of the sandbox"), journal.with_name("sandbox-callbacks.csv"))
         if self.config is not None:

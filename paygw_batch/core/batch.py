@@ -27,14 +27,14 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return one plain sentence for each stated figure that differs from the sheet's."""
     found = []
     if stated.rows is not None and stated.rows != actual.rows:
-        found.append(say("{rows} rows were stated; the sheet has {actual}.", rows=stated.rows, actual=actual.rows))
+        found.append(say("{rows:,} rows were stated; the sheet has {actual:,}.", rows=stated.rows, actual=actual.rows))
     sums = actual.sums or {}
     for currency, amount in (stated.sums or {}).items():
         has = sums.get(currency)
         if has is None:
             found.append(
                 say(
-                    "{currency} {amount:f} was stated; the sheet has no {currency} row.",
+                    "{currency} {amount:,f} was stated; the sheet has no {currency} row.",
                     currency=currency,
                     amount=amount,
                 )
@@ -42,7 +42,7 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
         elif has != amount:
             found.append(
                 say(
-                    "{currency} {amount:f} was stated; the sheet comes to {currency} {has:f}.",
+                    "{currency} {amount:,f} was stated; the sheet comes to {currency} {has:,f}.",
                     currency=currency,
                     amount=amount,
                     has=has,

@@ -5,8 +5,6 @@ looks at it reads it in the chosen language: `recorded` knows the templates of t
 """
 
 import re
-from functools import cache
-from string import Formatter
 
 from paygw_batch.language import ENGLISH, language, mark_all, say
 
@@ -72,10 +70,7 @@ def deed_words(kind: str) -> str:
     return say(kind.replace("_", " "))
 
 
-@cache
 def _pattern(template: str) -> re.Pattern[str]:
-    parts = (
-        re.escape(text) + ("" if name is None else f"(?P<{name}>.+?)")
-        for text, name, _, _ in Formatter().parse(template)
-    )
-    return re.compile("".join(parts), re.DOTALL)
+    parts = re.split(r"\{(\w+)\}", template)  # texts, and names at the odd places
+    pattern = (f"(?P<{part}>.+?)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    return re.compile("".join(pattern), re.DOTALL)

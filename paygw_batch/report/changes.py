@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import polars as pl
 
+from paygw_batch.core.money import with_separators
 from paygw_batch.language import say
 from paygw_batch.report.totals import money_text
 from paygw_batch.sheet.amounts import readable_amount
@@ -157,7 +158,7 @@ def _amount_off(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
         say(
             "{currency} {amount} in the last run",
             currency=payee.currency,
-            amount=money_text(before, minor_units.get(payee.currency)),
+            amount=with_separators(money_text(before, minor_units.get(payee.currency))),
         )
         if payee.before is not None
         else say("nothing in {currency} in the last run", currency=payee.currency)

@@ -16,7 +16,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
 from paygw_batch.countries.rules import Operation
 from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowStanding
-from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.run.resolve import open_from
 
 _WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "pay", "collect")
@@ -130,76 +130,54 @@ def held_sentence(hold: Hold) -> str:
 
 def in_command_words(step: NextStep) -> str:
     """Return a step about a row as the command line says it."""
-    row, batch = step.row, step.batch
-    later = say(" (not before {time})", time=step.not_before) if step.not_before else ""
-    resolve = say("then `paygw-batch resolve {batch} --row {row} --evidence TEXT --as`", batch=batch, row=row.row)
-    match step.step:
-        case RowStep.RESOLVE_HELD:
-            held = "" if step.hold is None else f"{held_sentence(step.hold)} "
-            return say(
-                "{held}Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}; "
-                "{resolve} paid, rejected (`retry` may then send it once more), or, if they never had it, "
-                "not-received{later}.",
-                held=held,
-                verb=say(step.verb),
-                sent_orderid=row.sent_orderid or row.client_orderid,
-                resolve=resolve,
-                later=later,
-            )
-        case RowStep.RESOLVE_DOUBT:
-            return say(
-                "Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}, sent at "
-                "{intended_at}; {resolve} paid, rejected, or, if they never had it, not-received{later}.",
-                verb=say(step.verb),
-                sent_orderid=row.sent_orderid,
-                intended_at=row.intended_at,
-                resolve=resolve,
-                later=later,
-            )
-        case RowStep.RESOLVE_ACCEPTED:
-            return say(
-                "The gateway took it at {intended_at} and has not said since: ask after order {sent_orderid}; "
-                "{resolve} paid or rejected.",
-                intended_at=row.intended_at,
-                sent_orderid=row.sent_orderid,
-                resolve=resolve,
-            )
-        case RowStep.WAIT_FOR_RUN:
-            return say(
-                "A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so.",
-                batch=batch,
-            )
-        case RowStep.RETRY_AFTER_PERSON:
-            return say(
-                "A person's word alone says that it is rejected: it may have been paid all the same. Make sure "
-                "at the gateway; then `paygw-batch retry {batch} --row {row}`, or correct the row and submit the "
-                "sheet with --amend{later}.",
-                batch=batch,
-                row=row.row,
-                later=later,
-            )
-        case RowStep.RETRY:
-            return say(
-                "The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry "
-                "{batch} --row {row}`; if the sheet was wrong, correct the row and submit the sheet with --amend.",
-                batch=batch,
-                row=row.row,
-            )
-        case RowStep.SEND:
-            marked = row.possible_duplicate_of
-            again = (
-                say(" It is a possible duplicate of attempt {attempt}: be sure.", attempt=marked)
-                if marked is not None
-                else ""
-            )
-            return say("`paygw-batch resume {batch}` sends it.{again}", batch=batch, again=again)
-        case RowStep.PAY_ANEW:
-            return say(
-                "The money was returned: find out why, and {verb} it under another order id in a new sheet.",
-                verb=say(step.verb),
-            )
-        case _:
-            assert_never(step.step)
+    row, marked = step.row, step.row.possible_duplicate_of
+    again = "" if marked is None else say(" It is a possible duplicate of attempt {attempt}: be sure.", attempt=marked)
+    return say(
+        _COMMAND_WORDS[step.step],
+        held="" if step.hold is None else f"{held_sentence(step.hold)} ",
+        verb=say(step.verb),
+        batch=step.batch,
+        row=row.row,
+        sent_orderid=row.sent_orderid or row.client_orderid,
+        intended_at=row.intended_at,
+        resolve=say(
+            "then `paygw-batch resolve {batch} --row {row} --evidence TEXT --as`", batch=step.batch, row=row.row
+        ),
+        later=say(" (not before {time})", time=step.not_before) if step.not_before else "",
+        again=again,
+    )
+
+
+_COMMAND_WORDS: Mapping[RowStep, str] = {
+    RowStep.RESOLVE_HELD: mark(
+        "{held}Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}; {resolve} paid, "
+        "rejected (`retry` may then send it once more), or, if they never had it, not-received{later}."
+    ),
+    RowStep.RESOLVE_DOUBT: mark(
+        "Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}, sent at {intended_at}; "
+        "{resolve} paid, rejected, or, if they never had it, not-received{later}."
+    ),
+    RowStep.RESOLVE_ACCEPTED: mark(
+        "The gateway took it at {intended_at} and has not said since: ask after order {sent_orderid}; {resolve} paid "
+        "or rejected."
+    ),
+    RowStep.WAIT_FOR_RUN: mark(
+        "A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
+    ),
+    RowStep.RETRY_AFTER_PERSON: mark(
+        "A person's word alone says that it is rejected: it may have been paid all the same. Make sure at the gateway; "
+        "then `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
+    ),
+    RowStep.RETRY: mark(
+        "The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} --row "
+        "{row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
+    ),
+    RowStep.SEND: mark("`paygw-batch resume {batch}` sends it.{again}"),
+    RowStep.PAY_ANEW: mark(
+        "The money was returned: find out why, and {verb} it under another order id in a new sheet."
+    ),
+}
+"""Each step about a row, as the command line says it."""
 
 
 def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:

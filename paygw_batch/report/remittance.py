@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from decimal import Decimal
 from html import escape
 
+from paygw_batch.core.money import with_separators
 from paygw_batch.countries.payees import Payee
 from paygw_batch.journal import FoundPayment
 from paygw_batch.language import say, say_all, say_count
 from paygw_batch.report.page import html_table, page, paragraph
-from paygw_batch.report.totals import with_separators
 
 _DAY = len("2026-11-22")
 _NAME = "\0"

@@ -1,10 +1,12 @@
-"""Finds the attempt that a line of a statement is about: by its time, or because there is only one."""
+"""Finds the attempt that a line of a statement is about: by its time, or because there is only one; and its money."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import Meant, Span, StatedTimes, meant_attempt
+from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.journal import RowStanding
 from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S
@@ -86,3 +88,30 @@ def _wrong(sentence: str) -> LineTime:
 
 def _span(time: TimeSpan) -> Span:
     return Span(timestamp(time.start), timestamp(time.end))
+
+
+def other_money_sentence(line: StatementLine, row: RowStanding, minor_units: int) -> str | None:
+    """Return a sentence when a line is about other money than the row's; None where it is the same."""
+    ours = from_minor(row.minor, minor_units=minor_units)
+    if line.currency != row.currency:
+        return say(
+            "The statement has {order_id} in {currency}; it was sent in {ours}.",
+            order_id=line.order_id,
+            currency=line.currency or say("no currency"),
+            ours=row.currency,
+        )
+    if line.amount is None:
+        return say(
+            "The amount {amount_text!r} of {order_id} is no plain amount, such as {ours}.",
+            amount_text=line.amount_text,
+            order_id=line.order_id,
+            ours=ours,
+        )
+    if line.amount != Decimal(ours):
+        return say(
+            "The statement has {order_id} with {stated}; it was sent with {sent}.",
+            order_id=line.order_id,
+            stated=f"{row.currency} {with_separators(line.amount_text)}",
+            sent=f"{row.currency} {with_separators(ours)}",
+        )
+    return None

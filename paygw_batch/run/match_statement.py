@@ -13,7 +13,6 @@ is evidence that holds the row: `contrary` has it, in whichever batch the row is
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 from paygw_batch.clock import Now
 from paygw_batch.core.evidence import (
@@ -32,12 +31,11 @@ from paygw_batch.core.evidence import (
     rule,
 )
 from paygw_batch.core.lifecycle import Basis, Resolution, State
-from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, JournalReader, RowStanding, canonical
 from paygw_batch.language import mark, say
-from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence
+from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence, other_money_sentence
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
 from paygw_batch.statement.read import Statement, StatementLine
 from paygw_batch.statement.stated_time import TimeSpan
@@ -282,7 +280,7 @@ class StatementReader:
         return own, other
 
     def _read(self, line: StatementLine, row: RowStanding, evidence: str) -> _Reading:
-        if (sentence := self._other_money(line, row)) is not None:
+        if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
             return StatementDifference(line.line, line.order_id, sentence)
         if line.answer == "":
             return _Waits()
@@ -382,34 +380,6 @@ class StatementReader:
             )
             return StatementDifference(line.line, line.order_id, sentence)
         return _OF_WORD.get(meaning)
-
-    def _other_money(self, line: StatementLine, row: RowStanding) -> str | None:
-        """Return a sentence when a line is about other money than the row's."""
-        ours = from_minor(row.minor, minor_units=self._minor_units[row.currency])
-        if line.currency != row.currency:
-            return say(
-                "The statement has {order_id} in {currency}; it was sent in {ours}.",
-                order_id=line.order_id,
-                currency=line.currency or say("no currency"),
-                ours=row.currency,
-            )
-        if line.amount is None:
-            return say(
-                "The amount {amount_text!r} of {order_id} is no plain amount, such as {ours}.",
-                amount_text=line.amount_text,
-                order_id=line.order_id,
-                ours=ours,
-            )
-        if line.amount != Decimal(ours):
-            stated = f"{row.currency} {line.amount_text}"
-            return say(
-                "The statement has {order_id} with {stated}; it was sent with {currency} {ours}.",
-                order_id=line.order_id,
-                stated=stated,
-                currency=row.currency,
-                ours=ours,
-            )
-        return None
 
     def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> StatementDifference:
         state = state_words(shown_state(row.state))

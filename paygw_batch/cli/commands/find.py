@@ -15,6 +15,7 @@ from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import with_separators
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import counted_state, shown_state, state_words
 from paygw_batch.countries.payees import payee_of
@@ -104,7 +105,7 @@ def _lines(payment: FoundPayment) -> list[str]:
     ]
     paid = {
         "state": state_words(shown_state(payment.state)),
-        "amount": f"{payment.currency} {payment.amount}",
+        "amount": f"{payment.currency} {with_separators(payment.amount)}",
         "name": payee.name,
         "number": _masked(payee.number),
     }

@@ -11,7 +11,9 @@ import click
 from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
+from paygw_batch.cli.runs.run_report import Report, reported
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
+from paygw_batch.cli.screen.matched_statement import SHOWN_LINES, differences_counted, show_held, show_matched
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.settle_rows import (
@@ -33,8 +35,8 @@ from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader
-from paygw_batch.language import mark_all, mark_count, say, say_count
+from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.language import mark_count, say, say_count
 from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.match_statement import Matched
@@ -44,9 +46,6 @@ from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import Statement, read_statement
-
-SHOWN_LINES = 20
-"""How many lines of a kind are listed on a screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,9 @@ def command(
     who = person(by)
     words = None if evidence is None else in_words(evidence, "--evidence")
     settings = settings_of(invocation)
-    to_order = _order_file(guard_of(invocation, settings), out, key, file)
+    guard = guard_of(invocation, settings)
+    guard.check(inputs={say("the statement"): file, say("the order"): order}, reporting=True)
+    to_order = _order_file(guard, out, key, file)
     if order is not None:
         if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
             raise UsageError(say("--order speaks for itself: it goes with BATCH, --by and --wait alone."))
@@ -138,6 +139,16 @@ def command(
     screen.finish(summary)
 
 
+@contextmanager
+def _settling(settings: Settings, screen: Screen, *, wait: bool) -> Iterator[tuple[Journal, Report]]:
+    """Hold the journal to settle rows, and report how that ended."""
+    with (
+        reported(settings, "resolve", screen) as report,
+        run_journal(settings, "resolve", screen.say, wait=wait) as journal,
+    ):
+        yield journal, report
+
+
 def _by_hand(
     settings: Settings,
     screen: Screen,
@@ -151,44 +162,50 @@ def _by_hand(
     if to_order is not None:
         with journal_to_read(settings) as reader:
             return _write_order(settings, screen, reader, find_batch(reader, batch), settlements, to_order)
-    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
+    with _settling(settings, screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         words = " ".join(f"--row {one.row}" for one in settlements[:SHOWN_LINES])
         with _naming_the_order(record, f"{words} --as {settlements[0].resolution.value} --evidence TEXT"):
             settle_by_word(settings, journal, record, settlements, who)
         screen.say(_settled_sentence(settlements, who))
-        return _after(journal, record, {"resolved": len(settlements)})
+        report.summary = _after(journal, record, {"resolved": len(settlements)})
+    return report.summary
 
 
 def _by_order(settings: Settings, screen: Screen, file: Path, batch: str | None, who: str, *, wait: bool) -> Summary:
     required_policy(settings)
     order = read_document(file, SettlementOrder)
-    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
+    with _settling(settings, screen, wait=wait) as (journal, report):
         done = carry_out_order(settings, journal, order, batch, who)
         screen.say(_settled_sentence(done.settled, done.by))
-        return _after(journal, done.batch, {"resolved": len(done.settled)})
+        report.summary = _after(journal, done.batch, {"resolved": len(done.settled)})
+    return report.summary
 
 
 def _by_statement(
     settings: Settings, screen: Screen, batch: str, asked: AskedStatement, file: Path, *, wait: bool
 ) -> Summary:
     def show(matched: Matched, held: int) -> None:
-        _show(screen, matched)
+        show_matched(screen, matched)
         if matched.contrary:
-            _show_held(screen, held, asked.by)
+            show_held(screen, held, asked.by)
 
-    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
+    with _settling(settings, screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         with _naming_the_order(record, f"--from {file}"):
             done = carry_out_statement(settings, journal, record, asked, show)
         matched = done.matched
         summary = _after(journal, record, _told(matched, len(done.settled), done.held))
-    if asked.is_refused(matched):
-        return _refused(summary, say("Of the statement, {differences}.", differences=_count(matched)))
-    screen.say(_settled_sentence(done.settled, asked.by))
-    if matched.differences:
-        return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
-    return summary
+        if asked.is_refused(matched):
+            summary = _refused(
+                summary, say("Of the statement, {differences}.", differences=differences_counted(matched))
+            )
+        else:
+            screen.say(_settled_sentence(done.settled, asked.by))
+            if matched.differences:
+                summary = replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
+        report.summary = summary
+    return report.summary
 
 
 def _previewed(
@@ -208,7 +225,7 @@ def _preview(
     to_order: _OrderFile | None,
 ) -> Summary:
     matched = compare_statement(settings, journal, record, asked)
-    _show(screen, matched)
+    show_matched(screen, matched)
     done = asked.carried_out_before(journal, record)
     for sentence in (done, *clock_sentences(journal, utc_now())):
         if sentence:
@@ -219,7 +236,8 @@ def _preview(
         does += say(" and hold {held:,} (--yes holds them, whatever else does not fit)", held=len(matched.contrary))
     if asked.is_refused(matched):
         return _refused(
-            summary, say("The statement {does}, but {differences}.", does=does, differences=_count(matched))
+            summary,
+            say("The statement {does}, but {differences}.", does=does, differences=differences_counted(matched)),
         )
     if to_order is not None:
         asked.refuse_again(done)
@@ -234,56 +252,6 @@ def _preview(
             needed=needs_order_sentence(doubtful),
         )
     return replace(summary, message=message)
-
-
-def _show_held(screen: Screen, held: int, who: str) -> None:
-    screen.say(
-        say_count(
-            held,
-            "Held by {who}: {count:,} order that could be sent from here, and that the gateway has by the statement. "
-            "No run sends a held row: `paygw-batch status` says what to do about each.",
-            "Held by {who}: {count:,} orders that could be sent from here, and that the gateway has by the statement. "
-            "No run sends a held row: `paygw-batch status` says what to do about each.",
-            who=who,
-        )
-    )
-
-
-def _show(screen: Screen, matched: Matched) -> None:
-    if matched.settlements:
-        screen.table(
-            say("What the statement settles"),
-            mark_all("row", "becomes", "evidence"),
-            [(one.row, one.resolution.value, one.evidence) for one in matched.settlements[:SHOWN_LINES]],
-        )
-        _more(screen, len(matched.settlements))
-    if matched.differences:
-        screen.table(
-            say("What does not fit the journal"),
-            mark_all("line", "order id", "why"),
-            [(one.line, one.order_id, one.sentence) for one in matched.differences[:SHOWN_LINES]],
-        )
-        _more(screen, len(matched.differences))
-    screen.say(
-        say(
-            "{agreeing:,} lines agree with the journal; {elsewhere:,} speak of other batches; {waiting:,} rows are not "
-            "decided yet; {silent:,} rows in doubt stay in doubt.",
-            agreeing=matched.agreeing,
-            elsewhere=matched.elsewhere,
-            waiting=matched.waiting,
-            silent=len(matched.silent),
-        )
-    )
-
-
-def _more(screen: Screen, count: int) -> None:
-    if count > SHOWN_LINES:
-        screen.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_LINES))
-
-
-def _count(matched: Matched) -> str:
-    count = len(matched.differences)
-    return say_count(count, "{count:,} line does not fit the journal", "{count:,} lines do not fit the journal")
 
 
 def _refused(summary: Summary, said: str) -> Summary:

@@ -16,6 +16,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
+from paygw_batch.core.money import with_separators
 from paygw_batch.core.terminal_text import fit_in_json
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
@@ -43,9 +44,17 @@ def json_line(summary: Summary) -> str:
 
 
 def _shown(cell: Cell, style: str) -> Text:
+    """Return a cell as a person reads it."""
     if isinstance(cell, tuple):
         return Text("\n").join(plain(line, style) for line in cell)
     return plain(f"{cell:,}" if isinstance(cell, int) else cell, style)
+
+
+def _cell(heading: str, cell: Cell) -> Text:
+    """Return a cell as its column shows it: states in their colours and as people say them, sums with separators."""
+    if heading == "state":
+        return _shown(say(str(cell)), STATE_STYLES.get(str(cell), ""))
+    return _shown(with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell, "")
 
 
 def _wait_for_key() -> None:
@@ -119,7 +128,8 @@ class Screen:
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
 
-        Headings are the marked ones, which are translated here. A heading may have several lines.
+        Headings are the marked ones, which are translated here. Amounts, in a column headed `sum`, get their separators
+        here. A heading may have several lines.
         """
         table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
         for place, heading in enumerate(headings):
@@ -128,12 +138,7 @@ class Screen:
             justify: JustifyMethod = "right" if numbers or heading == "sum" else "left"
             table.add_column(Text(say(heading)), justify=justify, overflow="fold", no_wrap=heading in WHOLE)
         for line in lines:
-            table.add_row(
-                *(
-                    _shown(say(str(cell)), STATE_STYLES.get(str(cell), "")) if heading == "state" else _shown(cell, "")
-                    for heading, cell in zip(headings, line, strict=True)
-                )
-            )
+            table.add_row(*(_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)))
         self.out.print(table)
 
     def finish(self, summary: Summary) -> NoReturn:

@@ -314,7 +314,7 @@ def _expected(column: PhoneColumn) -> str:
 def _example(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
     if column.kind is FieldKind.MASKED_PHONE:
         template = mark(
-            "{value} is not {what}; one is, for example, {example}, and digits that are hidden are each a *."
+            "{value} is not {what}; one is, for example, {example}, and a hidden digit is a *, an X or a #."
         )
     else:
         template = mark("{value} is not {what}; one is, for example, {example}.")

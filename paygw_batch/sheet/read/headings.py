@@ -114,11 +114,15 @@ def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
     return _has_needed(known_names(cells, vocabulary))
 
 
-def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> HeadingError:
+def no_header(
+    file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary, *, worksheet: str | None = None
+) -> HeadingError:
     """Return the error for a file whose first `rows` hold no header; it names the columns that are missing.
 
-    Names the profiles that fit, where there are some.
+    Names the profiles that fit, where there are some. `worksheet` is the one that the rows are of, where there are
+    several.
     """
+    place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
     best = max(rows, key=lambda cells: _likeness(cells, vocabulary), default=[])
     names = known_names(best, vocabulary)
     headings = [(" ".join(cell.split()), name) for cell, name in zip(best, names, strict=True) if cell.strip()]
@@ -129,8 +133,8 @@ def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) 
     if fitting := _fitting_profiles(best, vocabulary):
         return HeadingError(
             say(
-                "{file}, row {row}: these are headings of the profile {profiles}.",
-                file=file,
+                "{place}, row {row}: these are headings of the profile {profiles}.",
+                place=place,
                 row=list(rows).index(best) + 1,
                 profiles=say(" and of ").join(fitting),
             ),
@@ -142,7 +146,7 @@ def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) 
         )
     if not any(names):
         return HeadingError(
-            say("{file} has no header that we know among its first {rows} rows.", file=file, rows=HEADER_ROWS),
+            say("{place} has no header that we know among its first {rows} rows.", place=place, rows=HEADER_ROWS),
             say(
                 "The first row must name the columns: {columns}. {how}",
                 columns=", ".join(vocabulary.columns[:7]),
@@ -159,14 +163,19 @@ def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) 
     ]
     return HeadingError(
         say(
-            "{file}, row {row}: the header has no column {columns}.",
-            file=file,
+            "{place}, row {row}: the header has no column {columns}.",
+            place=place,
             row=list(rows).index(best) + 1,
             columns=say(" and no column ").join(said),
         ),
         say("Add the column, or correct its heading. {how}", how=how),
         headings,
     )
+
+
+def header_likeness(rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> tuple[bool, int, int]:
+    """Return how much the row that comes nearest is like a header: of several worksheets, the greatest one is meant."""
+    return max((_likeness(cells, vocabulary) for cells in rows), default=(False, 0, 0))
 
 
 def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, int]:

@@ -117,8 +117,9 @@ def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) ->
 
 def _free_name(names: Sequence[str]) -> str:
     taken = {name.casefold() for name in names}
-    candidates = ("Problems", *(f"Problems {number}" for number in range(2, len(names) + 3)))
-    return next(name for name in candidates if name.casefold() not in taken)
+    name = say("Problems")
+    candidates = (name, *(f"{name} {number}" for number in range(2, len(names) + 3)))
+    return next(candidate for candidate in candidates if candidate.casefold() not in taken)
 
 
 def _show_first(book: Workbook, problems: Worksheet) -> None:
