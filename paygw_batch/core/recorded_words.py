@@ -66,7 +66,7 @@ _DEEDS = mark_all(
 
 
 def deed_words(kind: str) -> str:
-    """Return what a person did to a batch or a row, as people say it."""
+    """Return the act of a person on a batch or a row, as people say it."""
     return say(kind.replace("_", " "))
 
 

@@ -139,7 +139,7 @@ def latency(frame: pl.DataFrame) -> str:
 
 
 def _by_a_person() -> str:
-    """Return the pattern of the messages that say what a person decided."""
+    """Return the pattern of the messages about decisions of people."""
     starts = (say(template).partition("{")[0] for template in (*RESOLVED, *RELEASED))
     return f"^(?:{'|'.join(re.escape(start) for start in starts)})"
 

@@ -23,7 +23,7 @@ def show_held(screen: Screen, held: int, who: str) -> None:
 
 
 def show_matched(screen: Screen, matched: Matched) -> None:
-    """Show what a statement settles, what does not fit the journal, and how many lines say nothing new."""
+    """Show the rows that a statement settles, the lines that do not fit the journal, and counts of all others."""
     if matched.settlements:
         screen.table(
             say("What the statement settles"),

@@ -294,7 +294,7 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
 
 
 def _number_of(rule: CountryRule) -> str:
-    """Return what a number of the country is called."""
+    """Return the name of a number of the country, for a sentence."""
     is_an = rule.demonym[0] in "AEIOU"
     if rule.bank_account_pattern is None:
         template = mark("an {demonym} mobile number") if is_an else mark("a {demonym} mobile number")
