@@ -39,6 +39,7 @@ from paygw_batch.journal.values import (
 
 if TYPE_CHECKING:
     from paygw_batch.journal.guards.location import make_directory
+    from paygw_batch.journal.guards.lock import LockHolder, journal_holder
     from paygw_batch.journal.opening.adopt import Adoption
     from paygw_batch.journal.opening.create import new_journal
     from paygw_batch.journal.opening.in_memory import in_memory_journal
@@ -69,6 +70,7 @@ __all__ = [
     "JournalReader",
     "KeptReply",
     "Known",
+    "LockHolder",
     "LookAlike",
     "Messages",
     "MoveResult",
@@ -89,6 +91,7 @@ __all__ = [
     "encode_notification",
     "in_memory_journal",
     "inbox_path",
+    "journal_holder",
     "make_directory",
     "new_journal",
     "open_journal",
@@ -96,6 +99,8 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
+    "LockHolder": "paygw_batch.journal.guards.lock",
+    "journal_holder": "paygw_batch.journal.guards.lock",
     "make_directory": "paygw_batch.journal.guards.location",
     "Adoption": "paygw_batch.journal.opening.adopt",
     "new_journal": "paygw_batch.journal.opening.create",

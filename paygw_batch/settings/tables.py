@@ -1,5 +1,6 @@
 """Defines the tables of the configuration file."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -129,6 +130,31 @@ class ReportingSection(Section):
     metrics: FilePath | None = None
     hook: list[str] = Field(default_factory=list)
     hook_timeout_s: Seconds = 60
+
+
+class ConsoleSection(Section):
+    """`[console]`: where the pages are served, and who looks at them beside the makers and approvers of `[approval]`.
+
+    Auditors read, administrators look after the program; neither moves money. `sandbox_keys` is a folder with the key
+    of each person, `NAME.pem`: where the built-in gateway is used, choosing a name from a list is signing with it.
+    """
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 8460
+    socket: FilePath | None = None
+    public_url: str | None = None
+    directory: FilePath | None = None
+    max_upload_mib: Annotated[int, Field(ge=1, le=1024)] = 64
+    idle_min: Annotated[float, Field(gt=0, le=60)] = 15
+    session_h: Annotated[float, Field(gt=0, le=12)] = 8
+    auditors: Mapping[str, Keys] = Field(default_factory=dict)
+    administrators: Mapping[str, Keys] = Field(default_factory=dict)
+    sandbox_keys: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _reachable(self) -> "ConsoleSection":
+        if self.public_url is not None and not re.fullmatch(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?", self.public_url):
+            raise ValueError("public_url must be https:// and the host that browsers see, without a path")
+        return self
 
 
 class SandboxSection(Section):
