@@ -40,13 +40,15 @@ _UPLOADS = frozenset({"/new"})
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
-    """Return the parts that the pages work with. `port` is where browsers reach them, unless a proxy is in front of them.
+    """Return the parts that the pages work with. `port` is where browsers reach them, where no proxy is in front.
 
     Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
     """
-    section, public = settings.console, settings.console.public_url
+    section, public = settings.console, settings.console.origin
     given = [] if config is None else ["--config", str(config.absolute())]
-    origins = {public} if public else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
+    is_secure = public is not None and public.startswith("https:")
+    own = set() if is_secure else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
+    origins = own if public is None else {public, *own}
     return Console(
         settings=settings,
         rules=rules_of(settings, PAYOUT),
@@ -59,7 +61,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
         environ=environ,
         now=utc_now,
         origins=frozenset(origins),
-        cookie="__Host-payouts" if public else "payouts",
+        cookie="__Host-payouts" if is_secure else "payouts",
     )
 
 

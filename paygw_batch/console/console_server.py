@@ -34,12 +34,12 @@ def serve_console(
         if section.socket is None:
             listener = stack.enter_context(closing(listen_on_port(section.port)))
             port = int(listener.getsockname()[1])
-            place = section.public_url or f"http://{LOOPBACK}:{port}"
-        elif section.public_url is None:
-            raise ConfigurationError("console.socket needs console.public_url: the address that browsers see.")
+            place = section.origin or f"http://{LOOPBACK}:{port}"
+        elif section.origin is None:
+            raise ConfigurationError("console.socket needs console.origin: the address that browsers see.")
         else:
             listener, port = stack.enter_context(listen_on_socket(section.socket)), 0
-            place = f"{section.socket}, for {section.public_url}"
+            place = f"{section.socket}, for {section.origin}"
         app = console_app(console_of(settings, config=config, environ=environ, port=port))
         asyncio.run(serve_pages(app, listener, ready=lambda: say(f"The pages are at {place}.")))
 

@@ -1,4 +1,4 @@
-"""Lists who may use the pages, and in which role: the makers and approvers of `[approval]`, and those of `[console]`."""
+"""Lists who may use the pages, in which role: makers and approvers of `[approval]`, and those of `[console]`."""
 
 from dataclasses import dataclass
 from enum import StrEnum

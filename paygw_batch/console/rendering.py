@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from paygw_batch.console import state_words
-from paygw_batch.report.totals import with_separators
+from paygw_batch.core.money import with_separators
 from paygw_batch.run.people import plain_name
 
 _HERE = Path(__file__).parent

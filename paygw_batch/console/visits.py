@@ -52,7 +52,7 @@ class Console:
     @property
     def is_secure(self) -> bool:
         """Whether browsers see the pages over TLS: their cookie then never leaves it."""
-        return self.settings.console.public_url is not None
+        return (self.settings.console.origin or "").startswith("https:")
 
 
 class PageNotFound(PaygwError):

@@ -214,7 +214,7 @@ def test_people_are_chosen_from_a_list_in_the_sandbox_alone(house: House) -> Non
 
 def test_behind_a_proxy_the_cookie_never_leaves_tls(house: House) -> None:
     text = house.program.config.read_text()
-    house.program.config.write_text(text.replace("[console]", '[console]\npublic_url = "https://pay.example"'))
+    house.program.config.write_text(text.replace("[console]", '[console]\norigin = "https://pay.example"'))
     person = House(house.program).stranger()
     headers = {"host": "pay.example", "origin": "https://pay.example"}
     answer = person.ask("POST", "/sign-in", data={"name": MAKER}, headers=headers)

@@ -31,7 +31,7 @@ def test_it_serves_on_loopback_and_says_where(house: House) -> None:
 
 def test_it_serves_on_a_unix_socket_for_a_proxy(house: House) -> None:
     text = house.program.config.read_text()
-    place = '[console]\nsocket = "pages.sock"\npublic_url = "https://pay.example"'
+    place = '[console]\nsocket = "pages.sock"\norigin = "https://pay.example"'
     house.program.config.write_text(text.replace("[console]", place))
     path = house.program.home / "pages.sock"
     running = house.program.start("console")

@@ -12,8 +12,8 @@ from paygw_batch.compose.actions.follow_payout import (
     FollowedBatch,
     FollowedRowHistory,
     followed_batch,
-    followed_rows,
     followed_row,
+    followed_rows,
 )
 from paygw_batch.compose.journal import journal_to_plan_with
 from paygw_batch.console.rendering import masked
