@@ -127,7 +127,7 @@ def _chosen(
 
 
 def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], vocabulary: Vocabulary) -> WorksheetPart:
-    """Return the worksheet that comes nearest to a sheet of payees where none is one: a person is told about that."""
+    """Return the worksheet that is most like a sheet of payees where none is one."""
     candidates = [part for part in parts if not part.hidden] or parts
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
