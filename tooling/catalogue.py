@@ -6,6 +6,7 @@ python tooling/catalogue.py --check    # exit 1 where something is missing, not 
 
 import ast
 import io
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,8 +143,11 @@ def problems(catalog: Catalog) -> list[str]:
 
 
 def placeholders(template: str) -> set[tuple[str, str, str]]:
-    """Return the names in braces, each with its format and conversion."""
-    return {(name, spec or "", kind or "") for _, name, spec, kind in Formatter().parse(template) if name is not None}
+    """Return the names in braces, each with its format and conversion, and those of templates of HTML."""
+    of_pages = {(name, "s", "%") for name in re.findall(r"%\((\w+)\)s", template)}
+    return of_pages | {
+        (name, spec or "", kind or "") for _, name, spec, kind in Formatter().parse(template) if name is not None
+    }
 
 
 def _edges(text: str) -> tuple[str, str]:
