@@ -4,8 +4,10 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.progress_bar import bar_on
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.report.summary import ExitCode, Summary
 
 
@@ -19,7 +21,8 @@ def command(invocation: Invocation) -> None:
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
-        counted = journal.verify()
+        with bar_on(screen.err, "Checking") as progress, gc_paused():
+            counted = journal.verify(progress)
         contradictions = len(journal.messages().contradictions)
     screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."

@@ -60,7 +60,7 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return for each valid line what `worth_comparing` compares."""
+    """Return the hashes of each valid line that `worth_comparing` compares."""
     paid = payees_of(lines)
     return paid.select(
         "row",

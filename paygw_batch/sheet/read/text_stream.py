@@ -80,7 +80,7 @@ class TextStream:
         self._sha256 = digest.hexdigest()
 
     def probably_held(self) -> Collection[str]:
-        """As in `Source`: a sheet that is sorted may have in its last rows what none of the first ones has."""
+        """As in `Source`. The last rows of a sorted sheet may fill a column that is empty in all the others."""
         with self._opened() as file:
             size = os.fstat(file.fileno()).st_size
             places = range(self._start.offset, size, max(LOOK_BYTES, size // _LOOKS))
