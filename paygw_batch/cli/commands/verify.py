@@ -6,6 +6,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.progress_bar import bar_on
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.actions.audit import verify_trail
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.report.summary import ExitCode, Summary
@@ -14,7 +15,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 @click.command("verify", short_help="Check the journal.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Replay the whole journal: hash chains, states, totals; and the inbox of notifications.
+    """Replay the whole journal: hash chains, states, totals; and the inbox of notifications and the audit trail.
 
     A damaged one ends with exit code 7, naming where.
     """
@@ -22,15 +23,19 @@ def command(invocation: Invocation) -> None:
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
         with bar_on(screen.err, "Checking") as progress, gc_paused():
-            counted = journal.verify(progress)
+            counted = dict(journal.verify(progress))
+        trail = verify_trail(settings, journal)
         contradictions = len(journal.messages().contradictions)
-    screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
+    if trail is not None:
+        message += f" The audit trail is whole; it ends with entry {trail.number}, {trail.hash[:16]}."
+        counted["audit_entries"] = trail.number
     if contradictions:
         message += f" It holds {contradictions} contradicting messages: `paygw-batch status` shows them."
+    screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     summary = Summary(
         ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
         message,
-        further={"checked": dict(counted)},
+        further={"checked": counted},
     )
     screen.finish(summary)
