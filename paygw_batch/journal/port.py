@@ -8,7 +8,7 @@ conformance tests holds both to it. A journal has one writer, and is called from
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -39,6 +39,13 @@ from paygw_batch.journal.values import (
     TallyKind,
     UsedSpelling,
 )
+
+VerifyProgress = Callable[[int, int], None]
+"""Takes how many rows are replayed so far, and how many there are."""
+
+
+def unwatched(done: int, rows: int) -> None:
+    """Show no progress."""
 
 
 class EngineJournal(Protocol):
@@ -159,7 +166,7 @@ class JournalReader(PaymentReader, Protocol):
         """Return the raw replies that are kept about instruction `number`, oldest first."""
         ...
 
-    def verify(self) -> Mapping[str, int]:
+    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
         """Replay the whole journal, and check its inbox; return the counts by name.
 
         Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
