@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from paygw_batch.clock import timestamp
-from paygw_batch.core.money import from_minor
+from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord
 from paygw_batch.run.approval_keys import PublicKey
@@ -193,7 +193,9 @@ def _what_differs(planned: Content, actual: Content) -> str:
 
 
 def _sums(content: Content) -> str:
-    return ", ".join(f"{currency} {amount}" for currency, amount in content.totals.items()) or "nothing"
+    return (
+        ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content.totals.items()) or "nothing"
+    )
 
 
 def read_plan(path: Path) -> PlanDocument:

@@ -9,6 +9,7 @@ from pathlib import Path
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYIN
+from paygw_batch.core.money import with_separators
 from paygw_batch.files import write_whole
 from paygw_batch.report.plan_page import plan_lines, plan_page
 from paygw_batch.run.approval import PlanDocument
@@ -74,8 +75,8 @@ def _headline(document: PlanDocument) -> str:
 
 def _show_plan(screen: Screen, document: PlanDocument) -> None:
     """Show the sums and every difference from the last run; who approves the plan vouches for each."""
-    sums = ", ".join(f"{currency} {amount}" for currency, amount in document.content.totals.items()) or "nothing"
-    screen.pages([_headline(document), f"In all: {sums}.", *plan_lines(document)])
+    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in document.content.totals.items())
+    screen.pages([_headline(document), f"In all: {sums or 'nothing'}.", *plan_lines(document)])
 
 
 def _show_order(screen: Screen, content: OrderContent) -> None:

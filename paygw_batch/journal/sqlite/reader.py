@@ -24,7 +24,7 @@ from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
-from paygw_batch.journal.sqlite.search import payments_in
+from paygw_batch.journal.sqlite.search import payments_in, payments_of
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     AttemptReply,
@@ -269,6 +269,11 @@ class SqliteReader:
         """Return up to `limit` payments of all batches that a search fits, the newest first."""
         with self._plainly(), self._snapshot():
             return payments_in(self._connection, search, limit)
+
+    def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
+        """Return the payments of some rows of a batch, by row (see the port)."""
+        with self._plainly():
+            return payments_of(self._connection, states_disk.numbered(self._connection, batch, rows))
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""
