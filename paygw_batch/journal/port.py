@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from paygw_batch.core.evidence import Candidate, Evidence, Finding
+from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.payment_port import PaymentReader
@@ -224,20 +224,35 @@ class Journal(JournalReader, Protocol):
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         ...
 
-    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
+    def settle(
+        self,
+        entries: Sequence[Entry],
+        *,
+        note: CarriedOut | ClockSeen | None = None,
+        order: SignedOrder | None = None,
+    ) -> None:
         """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
 
         `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
-        is from the gateway's.
+        is from the gateway's. So is the signed `order` that asks for it.
         Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
         """
         ...
 
     def release(
-        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+        self,
+        batch: int,
+        rows: Sequence[int] | None,
+        *,
+        suffix: bool,
+        by: str,
+        at: str,
+        left_until: str = "",
+        order: SignedOrder | None = None,
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt; return how many.
 
         One that is rejected on a person's word alone is only released if its attempt left no later than `left_until`.
+        The signed `order` that asks for it is kept in the same transaction.
         """
         ...

@@ -245,6 +245,7 @@ class SqliteReader:
                 messages.counts(connection, batch),
                 {} if batch is None else messages.holds(connection, batch),
                 [] if batch is None else messages.carried_out(connection, batch),
+                [] if batch is None else messages.orders(connection, batch),
             )
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
