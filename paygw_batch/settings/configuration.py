@@ -31,6 +31,7 @@ from paygw_batch.settings.sections import (
 )
 from paygw_batch.settings.tables import (
     ApprovalSection,
+    ConsoleSection,
     CountrySection,
     GatewaySection,
     JournalSection,
@@ -69,6 +70,7 @@ class Settings(Section):
     status_enquiry: StatusEnquirySection = StatusEnquirySection()
     sandbox: SandboxSection = SandboxSection()
     payin: PayinSection = PayinSection()
+    console: ConsoleSection = ConsoleSection()
 
     @model_validator(mode="after")
     def _secret(self) -> "Settings":
