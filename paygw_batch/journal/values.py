@@ -13,7 +13,7 @@ from paygw_batch.core.lifecycle import Fact, Standing, State
 
 @dataclass(frozen=True, slots=True)
 class ClockSeen:
-    """Our clock beside the `Date` of a reply: `ahead_s` is below zero where ours was behind. The rest: earlier notes."""
+    """Our clock beside the `Date` of a reply: `ahead_s` is below zero where ours was behind. The rest: notes before."""
 
     our_time: str
     gateway_date: str
