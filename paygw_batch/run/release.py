@@ -8,8 +8,8 @@ from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
 from paygw_batch.language import mark, say
-from paygw_batch.run.quarantine_clock import require_sound_clock
-from paygw_batch.run.resolve import left_until, open_from, standings_of
+from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
+from paygw_batch.run.resolve import open_from, standings_of
 
 _WHY_NOT = {
     State.READY: mark("it is ready already: `paygw-batch resume` sends it, unless `status` says that it is held"),
@@ -26,7 +26,7 @@ def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowStanding]:
     """Return those of `rows` (None: all) that a person alone called rejected and that wait for release, by row."""
-    until = left_until(quarantine_h, now())
+    until = quarantine_in_force(journal, quarantine_h, now()).left_until(now())
     return {
         row.row: row
         for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
@@ -34,16 +34,16 @@ def quarantined(
     }
 
 
-def waiting_sentence(row: RowStanding, quarantine_h: float) -> str:
+def waiting_sentence(row: RowStanding, quarantine: Quarantine) -> str:
     """Return why a row that a person called rejected is not released yet, and from when on it may be."""
-    opens = open_from(row, quarantine_h)
+    opens = open_from(row, quarantine)
     return say(
-        "Row {row} is rejected on a person's word alone; its attempt left at {intended_at} and could "
-        "still be paid: it may be sent again from {opens} on (quarantine_h = {quarantine_h:g}).",
+        "Row {row} is rejected on a person's word alone; its attempt left at {intended_at} and could still be paid: it "
+        "may be sent again from {opens} on ({quarantine}).",
         row=row.row,
         intended_at=row.intended_at,
         opens=timestamp(opens) if opens else say("now"),
-        quarantine_h=quarantine_h,
+        quarantine=quarantine,
     )
 
 
@@ -71,6 +71,6 @@ def check_releasable(
                 )
             )
         elif row in waiting:
-            wrong.append(waiting_sentence(waiting[row], quarantine_h))
+            wrong.append(waiting_sentence(waiting[row], quarantine_in_force(journal, quarantine_h, now())))
     if wrong:
         raise UsageError(" ".join(wrong), hint=say("Nothing was released or sent. Only rejected rows can be retried."))

@@ -15,7 +15,8 @@ from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.plan_page import plan_lines, plan_page
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
-from paygw_batch.run.settlement_order import OrderContent, SettlementOrder
+from paygw_batch.run.orders.release_order import ReleaseContent, ReleaseOrder
+from paygw_batch.run.orders.settlement_order import OrderContent, SettlementOrder
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
@@ -37,6 +38,8 @@ def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolic
         _show_plan(screen, document)
     if isinstance(document, SettlementOrder):
         _show_order(screen, document.content)
+    if isinstance(document, ReleaseOrder):
+        _show_release(screen, document.content)
 
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
@@ -130,6 +133,30 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
     screen.table("", mark_all("becomes", "currency", "rows", "sum"), lines)
 
 
+def _show_release(screen: Screen, content: ReleaseContent) -> None:
+    """Show every row of an order to release: who approves it vouches for each."""
+    count = len(content.rows)
+    screen.say(
+        say_count(
+            count,
+            "An order to send {count:,} rejected row of batch {batch} ({sheet}) again, at {endpoint}, in the journal "
+            "{journal}: {evidence}",
+            "An order to send {count:,} rejected rows of batch {batch} ({sheet}) again, at {endpoint}, in the journal "
+            "{journal}: {evidence}",
+            batch=content.batch,
+            sheet=content.sheet,
+            endpoint=content.endpoint,
+            journal=content.journal[:8],
+            evidence=content.evidence,
+        )
+    )
+    screen.table(
+        "",
+        mark_all("row", "rejected as", "attempt", "currency", "sum"),
+        [(one.row, one.order_id or one.client_orderid, one.attempt, one.currency, one.amount) for one in content.rows],
+    )
+
+
 def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
     """Return the members of the JSON summary about a document: its kind, its maker, and who approves of it now."""
     found = signatures_of(document, policy, utc_now())
@@ -147,4 +174,7 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
     if isinstance(document, SettlementOrder):
         rows = [one.model_dump(mode="json") for one in document.content.rows]
         told |= {"order_sha256": document.digest(), "settlements": rows}
+    if isinstance(document, ReleaseOrder):
+        rows = [one.model_dump(mode="json") for one in document.content.rows]
+        told |= {"order_sha256": document.digest(), "releases": rows}
     return told

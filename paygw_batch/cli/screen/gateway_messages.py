@@ -123,6 +123,7 @@ def _why(finding: Finding) -> str:
             | Finding.RESOLVED
             | Finding.CARRIED_OUT
             | Finding.CLOCK
+            | Finding.ORDER
         ):
             return state_words(finding.value)
         case _:
