@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -69,7 +70,7 @@ def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]
     begun: deque[Future[_Made]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for make in source.pieces():
-            begun.append(pool.submit(lambda make: work(make()), make))
+            begun.append(pool.submit(copy_context().run, lambda make: work(make()), make))  # it has the language
             if len(begun) > threads:
                 yield begun.popleft().result()
         while begun:

@@ -53,6 +53,7 @@ from paygw_batch.journal.values import (
     NewBatch,
     NewInstruction,
 )
+from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
@@ -387,7 +388,11 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            self._failure = f"The journal {self.path} can no longer be written ({reason}); nothing more was sent."
+            self._failure = say(
+                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
+                path=self.path,
+                reason=reason,
+            )
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.model import Deferred, Sheet
 from paygw_batch.sheet.pieces import NotPlain, Piece, held_in
 from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, read_rows
@@ -76,7 +77,9 @@ class TextStream:
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not lines_before:
             raise NotPlain
         if self._sha256 not in {None, digest.hexdigest()}:
-            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+            raise SheetError(
+                say("{name} was changed since it was read.", name=self.name), hint=say("Run the command again.")
+            )
         self._sha256 = digest.hexdigest()
 
     def probably_held(self) -> Collection[str]:
@@ -110,7 +113,9 @@ class TextStream:
     def _frame(self) -> pl.DataFrame:
         sheet = self._whole()
         if sheet.sha256 != self._sha256:
-            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+            raise SheetError(
+                say("{name} was changed since it was read.", name=self.name), hint=say("Run the command again.")
+            )
         return sheet.frame
 
     def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
