@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
@@ -50,6 +51,7 @@ __all__ = [
     "Adoption",
     "Amendment",
     "AttemptReply",
+    "BatchPart",
     "BatchRecord",
     "CarriedOut",
     "Clash",
@@ -65,6 +67,7 @@ __all__ = [
     "Inbox",
     "InboxEnd",
     "InboxReader",
+    "InstructionRows",
     "Journal",
     "JournalReader",
     "KeptReply",
