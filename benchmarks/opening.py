@@ -48,11 +48,11 @@ BESIDE = {
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """How long opening took: wall seconds, processor seconds of each step, and the most memory held at once."""
+    """How long opening took: wall seconds, processor seconds of each step, and the most memory held by its end."""
 
     seconds: float
     cpu_s: dict[str, float]
-    peak_mib: float
+    peaks_mib: dict[str, float]
 
 
 def opened(place: Office, sheet: Path) -> Opened:
@@ -64,7 +64,7 @@ def opened(place: Office, sheet: Path) -> Opened:
     if ended.returncode != 0:
         raise RuntimeError(f"submit ended with {ended.returncode}: {ended.stderr[-2000:]}")
     found = json.loads(ended.stdout.splitlines()[-1])
-    return Opened(found["at_s"] - started_s, found["cpu_s"], found["peak_mib"])
+    return Opened(found["at_s"] - started_s, found["cpu_s"], found["peaks_mib"])
 
 
 class _Steps:
@@ -73,6 +73,7 @@ class _Steps:
     def __init__(self) -> None:
         self._ends_s: dict[str, float] = {}
         self._beside_s: dict[str, float] = {}
+        self._peaks_mib: dict[str, float] = {}
 
     def ending(self, step: str, when: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function; the step ends `before` or `after` its first call."""
@@ -103,12 +104,13 @@ class _Steps:
 
     def _end(self, step: str) -> None:
         self._ends_s.setdefault(step, time.process_time())
+        self._peaks_mib.setdefault(step, peak_mib())
         if step == STEPS[-1][0]:
             steps_s, before_s = {}, 0.0
             for name, at_s in self._ends_s.items():
                 steps_s[name], before_s = at_s - before_s, at_s
             beside_s = {f"of it in its thread: {name}": took_s for name, took_s in self._beside_s.items()}
-            found = {"at_s": time.time(), "cpu_s": {**steps_s, **beside_s}, "peak_mib": peak_mib()}
+            found = {"at_s": time.time(), "cpu_s": {**steps_s, **beside_s}, "peaks_mib": self._peaks_mib}
             os.write(1, json.dumps(found).encode() + b"\n")
             os._exit(0)
 
@@ -164,18 +166,20 @@ def table_of(found: Sequence[Opened], rows: int) -> str:
     lines = [
         f"### From Enter to the first byte: {rows:,} rows",
         "",
-        "| step | processor time | a row | spread |",
-        "| --- | ---: | ---: | ---: |",
+        "| step | processor time | a row | spread | held at most so far |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     steps = {step: [one.cpu_s.get(step, 0.0) for one in found] for step in found[0].cpu_s}
     whole = [sum(cpu for step, cpu in one.cpu_s.items() if not step.startswith("of it")) for one in found]
     for step, cpu_s in {**steps, "**together**": whole}.items():
         middle = statistics.median(cpu_s)
         spread = f"{readable(min(cpu_s))} to {readable(max(cpu_s))} s"
-        lines.append(f"| {step} | {readable(middle)} s | {readable(1e6 * middle / rows)} us | {spread} |")
-    seconds, peak = [one.seconds for one in found], statistics.median(one.peak_mib for one in found)
+        peaks = [one.peaks_mib[step] for one in found if step in one.peaks_mib]
+        held = f"{readable(statistics.median(peaks))} MiB" if peaks else ""
+        lines.append(f"| {step} | {readable(middle)} s | {readable(1e6 * middle / rows)} us | {spread} | {held} |")
+    seconds = [one.seconds for one in found]
     wall = f"{readable(min(seconds))} to {readable(max(seconds))} s"
-    lines += ["", f"By the clock {readable(statistics.median(seconds))} s ({wall}); at most {readable(peak)} MiB held."]
+    lines += ["", f"By the clock {readable(statistics.median(seconds))} s ({wall})."]
     return "\n".join(lines)
 
 

@@ -25,8 +25,8 @@ class NewInstructions(Protocol):
         """Yield them."""
         ...
 
-    def canonical(self, first: int, replaced: Mapping[int, int]) -> bytes:
-        """Return their canonical texts, each value closed by NUL; they are numbered from `first`.
+    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield their canonical texts, some at a time, each value closed by NUL; they are numbered from `first`.
 
         `replaced` maps a row to the number of the instruction that it replaces.
         """
@@ -42,10 +42,10 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
     __slots__ = ()
 
-    def canonical(self, first: int, replaced: Mapping[int, int]) -> bytes:
-        """Return their canonical texts (see the protocol)."""
-        numbered = enumerate(self, start=first)
-        return "".join([f"{canonical_text(number, new, replaced.get(new.row))}\0" for number, new in numbered]).encode()
+    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield their canonical texts (see the protocol)."""
+        for number, new in enumerate(self, start=first):
+            yield f"{canonical_text(number, new, replaced.get(new.row))}\0".encode()
 
     def totals(self) -> Mapping[str, tuple[int, int]]:
         """Return count and sum in minor units of each currency."""

@@ -194,8 +194,10 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     known = [row.row for row in plan.known]
     for part in plan.validated.parts():
         gate.hold(good_rows(part))
-        new = without_rows(part.instructions, known)
-        yield BatchPart(pager.take(part.rows), InstructionColumns(new))
+        pages = pager.take(part.rows)
+        new = InstructionColumns(without_rows(part.instructions, known))
+        del part  # while the next one is made, there is room for its instructions alone
+        yield BatchPart(pages, new)
     yield BatchPart(pager.last())
 
 

@@ -1,7 +1,7 @@
 """Digests of the rows that a batch brings, by which a later change to any of them is found."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import VALUES_OF_TEXT, NewInstructions, canonical_text
@@ -34,13 +34,16 @@ class RowDigest:
         if len(self._waiting) == _ROWS_AT_ONCE:
             self._hash()
 
-    def add_canonical(self, text: bytes, rows: int) -> None:
+    def add_canonical(self, texts: Iterable[bytes], rows: int) -> None:
         """Take in `rows` rows at once, as bytes. Raises `InternalError` when a value holds NUL."""
         self._hash()
-        if text.count(b"\0") != rows * self._values:
+        values = 0
+        for text in texts:
+            values += text.count(b"\0")
+            self._sha256.update(text)
+        if values != rows * self._values:
             raise InternalError("a validated value holds a NUL character")
         self.count += rows
-        self._sha256.update(text)
 
     def hexdigest(self) -> str:
         """Return the digest of all rows so far. Raises `InternalError` when a value holds NUL."""

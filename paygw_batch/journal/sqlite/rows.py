@@ -3,6 +3,7 @@
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import chain
@@ -50,6 +51,9 @@ SAVE_PROGRESS = """
 """Compare-and-set: a line is written where there is none, or where state and attempt are still those that were read."""
 
 
+_BY_PAYEE = "instruction_by_payee"
+_FEWEST_SORTED, _MOST_SORTED = 10_000, 1_000_000
+"""How many rows SQLite sorts at a time: it does so in memory, because payees' data must not reach a temporary file."""
 _WITH_FIELDS = "\x1f"
 """A control character, which no content has: it marks one that is stored without the fields that it ends with."""
 _MARK = f"char({ord(_WITH_FIELDS)})"
@@ -122,22 +126,18 @@ def store_batch(
     """Write a batch with its pages, instructions, known rows and order ids, inside the open transaction."""
     number = record.number
     connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
-    for part in parts:
-        for page in part.pages:
-            connection.execute("INSERT INTO page VALUES (?, ?, ?)", (number, digests.pages, page))
-            digests.page(page)
-        digests.instructions(part.instructions, replaced)
-        _add_instructions(connection, number, part.instructions, replaced)
+    with _payees_sorted(connection, before=digests.first_instruction - 1, rows=record.rows):
+        for part in parts:
+            for page in part.pages:
+                connection.execute("INSERT INTO page VALUES (?, ?, ?)", (number, digests.pages, page))
+                digests.page(page)
+            digests.instructions(part.instructions, replaced)
+            _add_instructions(connection, number, part.instructions, replaced)
     ((highest,),) = fetch(connection, "SELECT max(number) FROM instruction")
     if (highest or 0) != digests.next_instruction - 1:
         raise InternalError("the instructions of a batch have other numbers than they were digested with")
     connection.executemany("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, digests))
-    # Sorted, because inserting a million ids in no order would touch every page of the tree again and again.
-    connection.execute(
-        """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
-        WHERE batch = ? AND replaces IS NULL ORDER BY client_orderid""",
-        (record.operation, number),
-    )
+    _add_order_ids(connection, record, digests)
     twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")
@@ -151,6 +151,32 @@ def _add_instructions(
         return
     lines = ((*new, replaced.get(new[0])) for new in instructions)
     connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="?11"), lines)
+
+
+@contextmanager
+def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> Iterator[None]:
+    """Make the index of payees anew behind the block, where most of its entries are added there.
+
+    All within the open transaction: nobody ever sees the table without it. A million payees in no order, one by one,
+    would touch every page of the index again and again.
+    """
+    if not _FEWEST_SORTED <= rows <= _MOST_SORTED or before > rows:
+        yield
+        return
+    ((statement,),) = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (_BY_PAYEE,))
+    connection.execute(f"DROP INDEX {_BY_PAYEE}")
+    yield
+    connection.execute(statement)
+
+
+def _add_order_ids(connection: apsw.Connection, record: BatchRecord, digests: OpeningDigests) -> None:
+    """Write the order ids of a batch, sorted for the same reason."""
+    for start in range(digests.first_instruction, digests.next_instruction, _MOST_SORTED):
+        connection.execute(
+            """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
+            WHERE number >= ? AND number < ? AND replaces IS NULL ORDER BY client_orderid""",
+            (record.operation, start, min(start + _MOST_SORTED, digests.next_instruction)),
+        )
 
 
 def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:

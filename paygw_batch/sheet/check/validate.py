@@ -165,7 +165,9 @@ def _parts(source: SheetSource, sheet: Sheet, passing: _Passing, reasons: pl.Dat
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
 
     try:
-        yield from each(source, part)
+        # One at a time: whoever stores what is yielded has no room for pieces that wait.
+        for make in source.pieces():
+            yield part(make())
     except NotPlain:  # it was plain when it was validated
         raise changed_since_read(sheet.name) from None
 

@@ -12,6 +12,9 @@ _CANONICAL = (
 )
 """The values of an instruction's canonical text, in its order (`journal/batch_part.py`)."""
 
+_ROWS_AT_ONCE = 10_000
+"""How many texts are in memory at a time."""
+
 
 class InstructionColumns:
     """Some rows of `Validated.instructions`, as the journal's `NewInstructions`."""
@@ -27,19 +30,21 @@ class InstructionColumns:
         """Yield each as a tuple of the values of a `NewInstruction`."""
         return self._frame.iter_rows()
 
-    def canonical(self, first: int, replaced: Mapping[int, int]) -> bytes:
-        """Return their canonical texts, each value closed by NUL; they are numbered from `first`."""
+    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield their canonical texts, some at a time, each value closed by NUL; they are numbered from `first`."""
         replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
-        texts = self._frame.with_columns(
-            number=pl.int_range(first, first + pl.len(), dtype=pl.Int64),
-            replaces=(replaces if replaced else pl.lit(None, pl.String)).fill_null("None"),
-        )
-        written = io.BytesIO()
-        # Quotation marks are never written: what a value holds is told apart by the NUL that no value holds.
-        texts.select(_CANONICAL).write_csv(
-            written, include_header=False, separator="\0", line_terminator="\0", quote_style="never"
-        )
-        return written.getvalue()
+        for some in self._frame.iter_slices(_ROWS_AT_ONCE):
+            texts = some.with_columns(
+                number=pl.int_range(first, first + pl.len(), dtype=pl.Int64),
+                replaces=(replaces if replaced else pl.lit(None, pl.String)).fill_null("None"),
+            )
+            written = io.BytesIO()
+            # Quotation marks are never written: what a value holds is told apart by the NUL that no value holds.
+            texts.select(_CANONICAL).write_csv(
+                written, include_header=False, separator="\0", line_terminator="\0", quote_style="never"
+            )
+            yield written.getvalue()
+            first += some.height
 
     def totals(self) -> Mapping[str, tuple[int, int]]:
         """Return count and sum in minor units of each currency."""
