@@ -107,7 +107,7 @@ def content_of(
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.height,
-        invalid=validated.height - validated.instructions.height,
+        invalid=validated.height - validated.payable,
         amended=len(plan.amendments),
         instructions_sha256=_digest_of(validated.instructions),
         totals=_totals_of(validated.instructions, minor_units),

@@ -45,12 +45,13 @@ class Quarantine:
 
     def __str__(self) -> str:
         minutes = self.longer // timedelta(minutes=1)
-        behind = (
-            say(", and the clock was up to {minutes:,} minutes behind the gateway's", minutes=minutes)
-            if minutes
-            else ""
+        if not minutes:
+            return f"quarantine_h = {self.hours:g}"
+        return say(
+            "quarantine_h = {hours:g}, and the clock was up to {minutes:,} minutes behind the gateway's",
+            hours=self.hours,
+            minutes=minutes,
         )
-        return f"quarantine_h = {self.hours:g}{behind}"
 
 
 def quarantine_in_force(journal: JournalReader, quarantine_h: float, now: datetime) -> Quarantine:

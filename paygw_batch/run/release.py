@@ -38,8 +38,8 @@ def waiting_sentence(row: RowStanding, quarantine: Quarantine) -> str:
     """Return why a row that a person called rejected is not released yet, and from when on it may be."""
     opens = open_from(row, quarantine)
     return say(
-        "Row {row} is rejected on a person's word alone; its attempt left at {intended_at} and could still be paid: it "
-        "may be sent again from {opens} on ({quarantine}).",
+        "Row {row} is rejected on a person's word alone; its attempt left at {intended_at} and could "
+        "still be paid: it may be sent again from {opens} on ({quarantine}).",
         row=row.row,
         intended_at=row.intended_at,
         opens=timestamp(opens) if opens else say("now"),

@@ -20,6 +20,7 @@ from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
@@ -51,7 +52,6 @@ from paygw_batch.journal.values import (
     Known,
     MoveResult,
     NewBatch,
-    NewInstruction,
 )
 from paygw_batch.language import say
 
@@ -103,8 +103,7 @@ class SqliteJournal(SqliteReader):
         self,
         batch: NewBatch,
         *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
+        parts: Iterable[BatchPart],
         known: Iterable[Known],
         amendments: Iterable[Amendment],
         at: str,
@@ -131,7 +130,7 @@ class SqliteJournal(SqliteReader):
                 batch.sheet_path,
             )
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
-                store_batch(self._connection, record, digests, pages, instructions, known, replaced)
+                store_batch(self._connection, record, digests, parts, known, replaced)
                 spellings.add_batch(self._connection, record.operation, number)
                 search.add_batch(self._connection, number)
             opened = digests.opened()
