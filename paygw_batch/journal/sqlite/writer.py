@@ -53,7 +53,6 @@ from paygw_batch.journal.values import (
     MoveResult,
     NewBatch,
 )
-from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
