@@ -386,10 +386,7 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            about = {"path": self.path, "reason": reason}
-            self._failure = say(
-                "The journal {path} can no longer be written ({reason}); nothing more was sent.", **about
-            )
+            self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 
