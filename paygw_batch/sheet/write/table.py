@@ -11,6 +11,7 @@ from polars.io.plugins import register_io_source
 
 from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, cannot_write
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
 from paygw_batch.sheet.formulas import guarded_columns, guarded_names
 from paygw_batch.sheet.model import Validated
@@ -34,7 +35,8 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
         return
     if frame.height > _WORKBOOK_ROWS:
         raise OutputError(
-            f"{path.name}: a workbook holds at most {_WORKBOOK_ROWS} rows.", hint="Write .csv or .parquet."
+            say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=_WORKBOOK_ROWS),
+            hint=say("Write .csv or .parquet."),
         )
     with _written(path) as file:
         _write_workbook(frame, file)
