@@ -22,6 +22,7 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+_NUMBER = "{x:,.10g}"
 Curve = Sequence[tuple[float, float]]
 
 
@@ -46,7 +47,8 @@ class Gallery:
         axes.barh(places, medians, height=0.66, color=_COLOURS[0], xerr=spread, ecolor="#444444", capsize=2)
         axes.set_yticks(places, [figure.name for figure in figures])
         axes.invert_yaxis()
-        axes.set_xlabel(figures[0].unit)
+        axes.set_xlabel("a second" if figures[0].unit == "/s" else figures[0].unit)
+        axes.xaxis.set_major_formatter(_NUMBER)
         for place, (middle, figure) in enumerate(zip(medians, figures, strict=True)):
             axes.annotate(
                 readable(middle), (max(figure.samples), place), (5, 0), textcoords="offset points", va="center"
@@ -69,6 +71,8 @@ class Gallery:
         if is_log:
             axes.set_xscale("log")
             axes.set_yscale("log")
+            axes.xaxis.set_major_formatter(_NUMBER)
+            axes.yaxis.set_major_formatter(_NUMBER)
         else:
             axes.set_ylim(bottom=0)
         axes.set_xlabel(across)
