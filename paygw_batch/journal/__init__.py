@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
@@ -41,6 +42,7 @@ from paygw_batch.journal.values import (
 if TYPE_CHECKING:
     from paygw_batch.journal.audit.audit_trail import AuditTrail, audit_entries, verify_audit_trail
     from paygw_batch.journal.guards.location import make_directory
+    from paygw_batch.journal.guards.lock import LockHolder, journal_holder
     from paygw_batch.journal.opening.adopt import Adoption
     from paygw_batch.journal.opening.create import new_journal
     from paygw_batch.journal.opening.in_memory import in_memory_journal
@@ -57,6 +59,7 @@ __all__ = [
     "AuditNote",
     "AuditResult",
     "AuditTrail",
+    "BatchPart",
     "BatchRecord",
     "CarriedOut",
     "Clash",
@@ -72,10 +75,12 @@ __all__ = [
     "Inbox",
     "InboxEnd",
     "InboxReader",
+    "InstructionRows",
     "Journal",
     "JournalReader",
     "KeptReply",
     "Known",
+    "LockHolder",
     "LookAlike",
     "Messages",
     "MoveResult",
@@ -97,6 +102,7 @@ __all__ = [
     "encode_notification",
     "in_memory_journal",
     "inbox_path",
+    "journal_holder",
     "make_directory",
     "new_journal",
     "open_journal",
@@ -105,6 +111,8 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
+    "LockHolder": "paygw_batch.journal.guards.lock",
+    "journal_holder": "paygw_batch.journal.guards.lock",
     "AuditTrail": "paygw_batch.journal.audit.audit_trail",
     "audit_entries": "paygw_batch.journal.audit.audit_trail",
     "verify_audit_trail": "paygw_batch.journal.audit.audit_trail",

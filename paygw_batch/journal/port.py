@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from paygw_batch.core.evidence import Candidate, Evidence, Finding
+from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.payment_port import PaymentReader
 from paygw_batch.journal.values import (
     Amendment,
@@ -32,7 +33,6 @@ from paygw_batch.journal.values import (
     Messages,
     MoveResult,
     NewBatch,
-    NewInstruction,
     RepeatedBatch,
     RowStanding,
     StateTally,
@@ -122,7 +122,7 @@ class JournalReader(PaymentReader, Protocol):
 
         Of those, `states` and `numbers` (rows of the sheet) name the ones that are wanted; None: all. It costs what is
         yielded, not what the batch has. With `accepted_until`, of the accepted rows only those whose latest intent is
-        not after that time. Rows that are ready are found by `due`, not by `states` alone: raises `InternalError`.
+        not after that time. Rows that are ready are asked for alone, without another state: raises `InternalError`.
         """
         ...
 
@@ -185,17 +185,17 @@ class Journal(JournalReader, Protocol):
         self,
         batch: NewBatch,
         *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
+        parts: Iterable[BatchPart],
         known: Iterable[Known],
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it.
 
-        `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
-        covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
-        order id is already taken and not amended: `compare` comes first; and when the plan has opened a batch before.
+        `parts` are its pages and the rows that are new, in the sheet's order, `known` those that another batch already
+        has (the batch then also covers them), `amendments` say which of the new ones replace an old instruction. Raises
+        `InternalError` when an order id is already taken and not amended: `compare` comes first; and when the plan has
+        opened a batch before.
         """
         ...
 
@@ -224,20 +224,35 @@ class Journal(JournalReader, Protocol):
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         ...
 
-    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
+    def settle(
+        self,
+        entries: Sequence[Entry],
+        *,
+        note: CarriedOut | ClockSeen | None = None,
+        order: SignedOrder | None = None,
+    ) -> None:
         """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
 
         `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
-        is from the gateway's.
+        is from the gateway's. So is the signed `order` that asks for it.
         Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
         """
         ...
 
     def release(
-        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+        self,
+        batch: int,
+        rows: Sequence[int] | None,
+        *,
+        suffix: bool,
+        by: str,
+        at: str,
+        left_until: str = "",
+        order: SignedOrder | None = None,
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt; return how many.
 
         One that is rejected on a person's word alone is only released if its attempt left no later than `left_until`.
+        The signed `order` that asks for it is kept in the same transaction.
         """
         ...

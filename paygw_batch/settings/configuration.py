@@ -69,8 +69,8 @@ class Settings(Section):
     notifications: NotificationsSection = NotificationsSection()
     status_enquiry: StatusEnquirySection = StatusEnquirySection()
     sandbox: SandboxSection = SandboxSection()
-    payin: PayinSection = PayinSection()
     console: ConsoleSection = ConsoleSection()
+    payin: PayinSection = PayinSection()
 
     @model_validator(mode="after")
     def _secret(self) -> "Settings":
@@ -144,6 +144,10 @@ class Settings(Section):
             return self.journal_path().parent / "witness"
         return state_directory() / "witness"
 
+    def console_directory(self) -> Path:
+        """Return where the console keeps sheets in preparation: the configured place, or beside the journal."""
+        return self.console.directory or self.journal_path().with_name("console")
+
     def missing_to_send(self) -> list[str]:
         """Return the missing keys without which no sheet can be sent."""
         gateway = self.gateway
@@ -170,7 +174,7 @@ _FILE_ONLY = ("submission", "quarantine_h")
 """Keys that guard against a second payment. Environment and command line must not lower them."""
 _PROFILE = ("sheet", "column_profile")
 """A name, or the path of a file that ends in .toml."""
-_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_APPROVAL_PASSPHRASE")
+_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:

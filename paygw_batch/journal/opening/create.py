@@ -17,13 +17,14 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled, sync_directory
-from paygw_batch.journal.guards.lock import RunLock
+from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import Seen, make_witness, missing_journal, read_witness, retire, witness_path
 from paygw_batch.journal.opening.examine import check_place, stands_at
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, told
 from paygw_batch.journal.sqlite.about import note_name
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import migrate
+from paygw_batch.language import say
 
 
 def new_journal(
@@ -48,7 +49,7 @@ def new_journal(
         make_directory(directory)
         check_directory(directory)
     with ExitStack() as held:
-        held.callback(RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder).close)
+        held.callback(RunLock(lock_path(path), now=now, command=holder).close)
         if registry is not None:
             held.enter_context(registry.held(now))
             _settle_intentions(registry, witness_dir)
@@ -127,10 +128,14 @@ def check_beside(others: Sequence[Registered], beside: str | None, *, command: s
     newest = others[-1].journal_id
     if beside != newest:
         raise JournalError(
-            f"This endpoint has a journal already.{told(others)}",
-            hint="Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so that a "
-            "second one pays the same sheet again. Only if that one is lost for good, or you will never submit a sheet "
-            f"to both, run `paygw-batch {command} --beside {newest}`.",
+            say("This endpoint has a journal already.{others}", others=told(others)),
+            hint=say(
+                "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so that "
+                "a second one pays the same sheet again. Only if that one is lost for good, or you will never "
+                "submit a sheet to both, run `paygw-batch {command} --beside {newest}`.",
+                command=command,
+                newest=newest,
+            ),
         )
 
 

@@ -25,7 +25,7 @@ from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
-from paygw_batch.journal.sqlite.search import payments_in
+from paygw_batch.journal.sqlite.search import payments_in, payments_of
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     AttemptReply,
@@ -43,6 +43,7 @@ from paygw_batch.journal.values import (
     TallyKind,
     UsedSpelling,
 )
+from paygw_batch.language import say
 
 _RECORD = """b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.defects, b.opened_at, b.sheet_path,
     coalesce(r.reference, '')"""
@@ -245,6 +246,7 @@ class SqliteReader:
                 messages.counts(connection, batch),
                 {} if batch is None else messages.holds(connection, batch),
                 [] if batch is None else messages.carried_out(connection, batch),
+                [] if batch is None else messages.orders(connection, batch),
             )
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
@@ -269,6 +271,11 @@ class SqliteReader:
         """Return up to `limit` payments of all batches that a search fits, the newest first."""
         with self._plainly(), self._snapshot():
             return payments_in(self._connection, search, limit)
+
+    def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
+        """Return the payments of some rows of a batch, by row (see the port)."""
+        with self._plainly():
+            return payments_of(self._connection, states_disk.numbered(self._connection, batch, rows))
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""
@@ -336,6 +343,8 @@ class SqliteReader:
         try:
             yield
         except (apsw.CorruptError, apsw.NotADBError) as error:
-            raise JournalCorrupt(f"The journal {self.path} is damaged: {error}.") from None
+            raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=self.path, error=error)) from None
         except apsw.Error as error:
-            raise JournalError(f"The journal {self.path} cannot be read: {error}.") from None
+            raise JournalError(
+                say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
+            ) from None
