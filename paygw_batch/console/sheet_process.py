@@ -1,4 +1,4 @@
-"""Checks a sheet in a process of its own, within limits: an upload is anybody's bytes.
+"""Checks a sheet in another process, within limits: an upload is anybody's bytes.
 
 What the process may use is bounded by the system. Where it dies, the sheet was too much, and the pages go on.
 """
@@ -32,7 +32,7 @@ _PROGRAM = "from paygw_batch.console.sheet_process import main; main()"
 def check_in_process(
     folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
 ) -> None:
-    """Check a payout in another process. Raises `SheetError` where that process does not come to an end by itself."""
+    """Check a payout in another process. Raises `SheetError` where that process does not end by itself."""
     kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}

@@ -76,7 +76,7 @@ class PayoutFolder:
         return self.path / "plan.json"
 
     def note(self, uploaded: UploadedSheet) -> None:
-        """Write how the sheet is read, and what its maker said of it."""
+        """Write how the sheet is read, and its maker's words about it."""
         write_whole(self.path / "upload.json", json.dumps(asdict(uploaded), ensure_ascii=False).encode())
 
     @property
@@ -85,7 +85,7 @@ class PayoutFolder:
         return read_mending(self.mending_file) if self.mending_file.exists() else None
 
     def mend(self, mending: Mending) -> None:
-        """Replace the corrections. What was checked and signed before is about another sheet, and goes first."""
+        """Replace the corrections. Check and plan are about the sheet as it was, and go first."""
         self.forget_plan()
         self.forget_check()
         write_mending(mending, self.mending_file)

@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run that was started for a batch. `started_ticks` tells it from a later process with the same number."""
+    """A run that was started for a batch. A later process can have the same `pid`, and not the same `started_ticks`."""
 
     batch: str
     pid: int
@@ -42,7 +42,7 @@ class StartedRun:
 def start_run(
     directory: Path, batch: str, command: Sequence[str], *, by: str, environ: Mapping[str, str]
 ) -> StartedRun:
-    """Start a command for a batch, in a session of its own. Where one lives already, that one is returned."""
+    """Start a command for a batch, in a new session. Where one lives already, that one is returned."""
     with _lock:
         before = started_run(directory, batch)
         if before is not None and before.is_alive:
@@ -80,7 +80,7 @@ def started_run(directory: Path, batch: str) -> StartedRun | None:
 
 
 def pause_run(directory: Path, batch: str) -> None:
-    """Ask the run of a batch to stop: it waits for what is on its way, and sends nothing new.
+    """Ask the run of a batch to stop: it waits for rows on their way, and sends no other.
 
     Raises `UsageError` where no run that was started from here lives.
     """

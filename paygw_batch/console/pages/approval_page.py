@@ -1,4 +1,4 @@
-"""Check what will be paid, sign it, approve it as another person, and start it: one page, read by two people."""
+"""Shows a payout before it is sent: its maker signs it, another person approves it, and it is started."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ _OLD = "The page is too old: something was changed since. Open it again, and loo
 
 
 def payout_plan(visit: Visit) -> Response:
-    """Show what will be paid, to the person who prepared it and to the one who approves it."""
+    """Show the payout to the person who prepared it and to the one who approves it."""
     found = folder(visit)
     summary = checked(visit, found)
     if (batch := opened_batch(visit, summary)) is not None:
@@ -66,7 +66,7 @@ def approve_payout(visit: Visit) -> Response:
 
 
 def send_back(visit: Visit) -> Response:
-    """Send the payout back to its maker, with a reason: what was signed counts for nothing any more."""
+    """Send the payout back to its maker, with a reason: the signature counts for nothing any more."""
     with changing(visit, Act.APPROVE) as found:
         _same_plan(visit, found)
         reason = in_words(visit.form.get("reason", ""), "The reason")
@@ -76,7 +76,7 @@ def send_back(visit: Visit) -> Response:
 
 
 def start(visit: Visit) -> Response:
-    """Start the payout, in a process of its own. Asked twice, it is started once."""
+    """Start the payout, in another process. Asked twice, it is started once."""
     found = folder(visit)
     summary = checked(visit, found)
     document = _same_plan(visit, found)

@@ -46,7 +46,7 @@ class ShownRow:
 
 
 def check_sheet(visit: Visit) -> Response:
-    """Show what has to be mended, and what is worth a look."""
+    """Show the cells to mend, and the rows that are worth a look."""
     found = folder(visit)
     summary = checked(visit, found)
     if summary["error"] is not None:
@@ -230,7 +230,7 @@ def _has_one_answer(found: PayoutFolder, kind: str) -> int:
 
 
 def _edits(found: PayoutFolder, summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return what was mended: was, is, who, when; the sender's own headings."""
+    """Return the mended cells: was, is, who, when; under the sender's own headings."""
     return [
         {
             "row": edit.row,

@@ -161,7 +161,7 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> dic
 
 
 def _run(visit: Visit, followed: FollowedBatch) -> dict[str, Any]:
-    """Return what there is to say about the run of a payout."""
+    """Return whether a payout is running or waits, and whether it can be paused or continued."""
     run = started_run(visit.console.directory / RUNS, followed.record.batch)
     is_alive, is_left = run is not None and run.is_alive, bool(followed.counts.get("ready"))
     holder = None if followed.running is None else followed.running.pid
@@ -189,7 +189,7 @@ def pause(visit: Visit) -> Response:
 
 
 def continue_payout(visit: Visit) -> Response:
-    """Send the rows of a payout that are not sent yet, in a process of its own."""
+    """Send the rows of a payout that are not sent yet, in another process."""
     batch, console = _known_batch(visit), visit.console
     make_directory(console.directory)
     out = console.directory / RUNS / f"{batch}.reconciliation.csv"

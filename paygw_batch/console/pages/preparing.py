@@ -1,4 +1,4 @@
-"""What the screens of a payout in preparation share: its folder, its lock, the keys of the people, the check."""
+"""Finds, locks and checks a payout in preparation, for all of its screens."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -78,7 +78,7 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
 
 
 def plain_cell(text: str) -> str | None:
-    """Return a typed text as a cell has it; None for an empty one. Raises `SheetError` for what no cell can hold."""
+    """Return a typed text as a cell has it; None for an empty one. Raises `SheetError` for text that no cell holds."""
     cell = text.strip()
     if len(cell) > MOST_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
         raise SheetError(f"A cell is one line of at most {MOST_CHARACTERS} characters, without control characters.")
