@@ -21,15 +21,17 @@ from typing import Any, cast
 import pytest
 import trustme
 
+from benchmarks.silent_progress import Silent
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.engine.pacing import TRIES
-from paygw_batch.engine.ports import Silent, World
+from paygw_batch.engine.ports import World
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction, RowStanding
@@ -170,7 +172,11 @@ def a_batch(journal: SqliteJournal) -> int:
         for row in range(2, 2 + ROWS)
     ]
     opened = journal.open_batch(
-        NewBatch("b", "payout", "s.csv", "", ROWS, 0), pages=[], instructions=new, known=[], amendments=[], at=""
+        NewBatch("b", "payout", "s.csv", "", ROWS, 0),
+        parts=[BatchPart(instructions=InstructionRows(new))],
+        known=[],
+        amendments=[],
+        at="",
     )
     return opened.number
 

@@ -13,21 +13,22 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
 from paygw_batch.cli.runs.drop_folder import Claimed, Drop
 from paygw_batch.cli.runs.run_report import reported
-from paygw_batch.cli.runs.sheet_results import ResultFiles, submit_and_report
+from paygw_batch.cli.runs.sheet_results import Rejects, ResultFiles, submit_and_report
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.submit_sheet import Submission
 from paygw_batch.compose.gateway import gateway_of
-from paygw_batch.compose.operations import require_complete, rules_of
+from paygw_batch.compose.operations import operation_of, require_complete, rules_of
 from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.sheet import require_as_stated, validated_sheet
+from paygw_batch.compose.sheet import read_options, require_as_stated, validated_sheet
 from paygw_batch.compose.signing import signer_key
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
 from paygw_batch.journal import Journal
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.model import Validated
@@ -100,7 +101,9 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
             run.screen.insist(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
         if summary.exit_code in _UNFINISHED:
-            run.screen.say(f"{claimed.name} is not finished: the next run continues it before any other.")
+            run.screen.say(
+                say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
+            )
             return
         claimed.finish(summary, is_refused=summary.exit_code in _REFUSED)
 
@@ -114,7 +117,9 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
     asked = Submission(
         validated, claimed.path_when_done, claimed.plan, person(None), run.skip_invalid, strict=run.strict
     )
-    files = ResultFiles(claimed.reconciliation, rejects=claimed.rejects, report=claimed.report)
+    options = read_options(run.settings, operation_of(run.rules).name, claimed.note.sheet)
+    rejects = Rejects(claimed.rejects, claimed.path, options)
+    files = ResultFiles(claimed.reconciliation, rejects=rejects, report=claimed.report)
     files.check(run.guard, asked)
     with gateway_of(run.settings, run.rules, os.environ) as gateway:
         try:
@@ -161,7 +166,9 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
     ]
     count = len(sheets)
     message = (
-        f"{count} {'sheet was' if count == 1 else 'sheets were'} taken." if sheets else "There was no settled sheet."
+        say_count(count, "{count} sheet was taken.", "{count} sheets were taken.")
+        if sheets
+        else say("There was no settled sheet.")
     )
     return Summary(
         _worst_of([summary for _, summary in sheets]),

@@ -12,6 +12,7 @@ one endpoint must never be continued at another.
 """
 
 import hashlib
+import importlib.util
 import json
 import os
 import stat
@@ -23,6 +24,7 @@ from pathlib import Path
 from paygw_batch.clock import Now
 from paygw_batch.errors import OutputError, UsageError
 from paygw_batch.files import write_whole
+from paygw_batch.language import say
 from paygw_batch.report.summary import Summary
 from paygw_batch.settings.cover_note import MAX_NOTE_BYTES, CoverNote, parse_cover_note
 
@@ -65,8 +67,9 @@ class Claimed:
 
     @property
     def rejects(self) -> Path:
-        """The path of its rejects, when the sheet is refused."""
-        return self.folder / "refused" / f"{self._stem}.rejects.csv"
+        """The path of its rejects, when the sheet is refused: of a workbook a workbook, where one can be written."""
+        is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
+        return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
     def plan(self) -> Path:
@@ -102,15 +105,18 @@ class Claimed:
 
     def _answer(self, summary: Summary) -> str:
         """Return the text for the sender of a refused sheet."""
-        options = (
-            f"\nWhat an option such as --sheet or --reference says can be written into a file {self.name}{NOTE_ENDING} "
-            "beside the sheet: docs/cron.md.\n"
+        options = say(
+            "What an option such as --sheet or --reference says can be written into a file {file} beside the sheet: "
+            "docs/cron.md.",
+            file=f"{self.name}{NOTE_ENDING}",
         )
-        return (
-            f"{self.name} was refused. Nothing of it was sent in this run.\n\n{summary.message}\n"
-            f"{options if '--' in summary.message else ''}\n"
-            "Mend the sheet and drop it again, under any name: a row that was paid before is not paid again.\n"
-        )
+        parts = [
+            say("{name} was refused. Nothing of it was sent in this run.", name=self.name),
+            summary.message,
+            *([options] if "--" in summary.message else []),
+            say("Mend the sheet and drop it again, under any name: a row that was paid before is not paid again."),
+        ]
+        return "\n\n".join(parts) + "\n"
 
 
 class Drop:
@@ -118,7 +124,7 @@ class Drop:
 
     def __init__(self, folder: Path, endpoint: str, *, settle_s: float, now: Now) -> None:
         if not folder.is_dir():
-            raise UsageError(f"{folder} is no folder.")
+            raise UsageError(say("{folder} is no folder.", folder=folder))
         self._folder = folder.absolute()
         mark = hashlib.sha256(endpoint.encode()).hexdigest()[:8]
         self._working = self._folder / f"working-{mark}"
@@ -140,7 +146,11 @@ class Drop:
                     yield claimed
         except OSError as error:
             raise OutputError(
-                f"The folder {self._folder} cannot be worked in: {(error.strerror or 'unknown reason').lower()}."
+                say(
+                    "The folder {folder} cannot be worked in: {reason}.",
+                    folder=self._folder,
+                    reason=say(error.strerror or "unknown reason").lower(),
+                )
             ) from None
 
     def _settled(self) -> list[Path]:

@@ -15,10 +15,21 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.journal import Journal
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.write.table import write_rejects
+from paygw_batch.sheet.read.sheet_file import ReadOptions
+from paygw_batch.sheet.write.rejects import write_mendable
+
+
+@dataclass(frozen=True, slots=True)
+class Rejects:
+    """Where the rows of a refused sheet are handed back, and how the sheet at `source` was read."""
+
+    path: Path
+    source: Path
+    options: ReadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +41,16 @@ class ResultFiles:
 
     out: Path
     is_out_named: bool = False
-    rejects: Path | None = None
+    rejects: Rejects | None = None
     report: Path | None = None
 
     def check(self, guard: OutputGuard, asked: Submission) -> None:
         """Raise `OutputError` unless every result may be written where it goes."""
         guard.check(
-            Wanted("--out" if self.is_out_named else "The reconciliation", self.out, OutputKind.RECONCILIATION),
-            Wanted("The rejects", self.rejects, OutputKind.REJECTS),
-            Wanted("The report", self.report, OutputKind.REPORT),
-            inputs={"the sheet": asked.sheet, "the plan": asked.plan},
+            Wanted("--out" if self.is_out_named else say("The reconciliation"), self.out, OutputKind.RECONCILIATION),
+            Wanted(say("The rejects"), self.rejects.path if self.rejects else None, OutputKind.REJECTS),
+            Wanted(say("The report"), self.report, OutputKind.REPORT),
+            inputs={say("the sheet"): asked.sheet, say("the plan"): asked.plan},
             reporting=True,
         )
 
@@ -68,23 +79,28 @@ def submit_and_report(
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.repeat is None:
-        write_rejects(result.plan.validated, files.rejects)
+        given, validated = files.rejects, result.plan.validated
+        screen.notes(write_mendable(validated, given.source, given.options, given.path).notes)
     return refused_summary(result, strict=asked.strict)
 
 
 def show_planned(screen: Screen, plan: Plan) -> None:
     """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
-    show_findings(screen, "Defects", plan.validated.defects)
-    show_findings(screen, "Warnings", plan.warnings)
+    show_findings(screen, say("Defects"), plan.validated.defects)
+    show_findings(screen, say("Warnings"), plan.warnings)
     show_known(screen, plan)
 
 
 def show_known(screen: Screen, plan: Plan) -> None:
     """Say how many rows of a sheet the journal has already."""
-    if plan.known_rows == 1:
-        screen.say("1 row is known to the journal; it keeps its state.")
-    elif plan.known_rows:
-        screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
+    if plan.known_rows:
+        screen.say(
+            say_count(
+                plan.known_rows,
+                "{count:,} row is known to the journal; it keeps its state.",
+                "{count:,} rows are known to the journal; they keep their state.",
+            )
+        )
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
@@ -118,8 +134,12 @@ def refused_summary(refused: RefusedSheet, *, strict: bool) -> Summary:
 def _defects_sentence(plan: Plan, bad: int, *, strict: bool) -> str:
     operation = load_operation(plan.validated.sheet.operation)
     options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if strict else ''}"
-    return (
-        f"{bad:,} of {plan.validated.height:,} rows have defects: nothing was sent. Mend them "
-        f"(`paygw-batch validate {options}--rejects FILE` writes them out), or {operation.command} with --skip-invalid "
-        f"to {operation.verb} the others."
+    return say_count(
+        bad,
+        "{count:,} of {rows:,} rows have defects: nothing was sent. Mend them (`paygw-batch validate {options}"
+        "--rejects FILE` writes them out), or {command} with --skip-invalid to {verb} the others.",
+        rows=plan.validated.height,
+        options=options,
+        command=operation.command,
+        verb=say(operation.verb),
     )
