@@ -65,7 +65,7 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
-        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch settlement order '),
+        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch (?:settlement|release) order '),
         OutputKind.MAP: re.compile(rb"# The headings of "),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
@@ -119,6 +119,7 @@ class OutputGuard:
         yield Kept("a witness of the journal", settings.witness_directory(), is_directory=True)
         yield Kept("a file of the program's own directory", state_directory(), is_directory=True)
         yield Kept("the sandbox's key", journal.with_name("sandbox-merchant.pem"))
+        yield Kept("a key of the sandbox", journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield Kept("a record of the sandbox", journal.with_name("sandbox-record"), has_neighbours=True)
         yield Kept("a record of the sandbox", journal.with_name("sandbox-callbacks.csv"))
         if self.config is not None:

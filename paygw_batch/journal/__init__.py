@@ -41,6 +41,7 @@ from paygw_batch.journal.values import (
 if TYPE_CHECKING:
     from paygw_batch.journal.audit.audit_trail import AuditTrail, audit_entries, verify_audit_trail
     from paygw_batch.journal.guards.location import make_directory
+    from paygw_batch.journal.guards.lock import LockHolder, journal_holder
     from paygw_batch.journal.opening.adopt import Adoption
     from paygw_batch.journal.opening.create import new_journal
     from paygw_batch.journal.opening.in_memory import in_memory_journal
@@ -76,6 +77,7 @@ __all__ = [
     "JournalReader",
     "KeptReply",
     "Known",
+    "LockHolder",
     "LookAlike",
     "Messages",
     "MoveResult",
@@ -97,6 +99,7 @@ __all__ = [
     "encode_notification",
     "in_memory_journal",
     "inbox_path",
+    "journal_holder",
     "make_directory",
     "new_journal",
     "open_journal",
@@ -105,6 +108,8 @@ __all__ = [
 ]
 
 _ON_DEMAND = {
+    "LockHolder": "paygw_batch.journal.guards.lock",
+    "journal_holder": "paygw_batch.journal.guards.lock",
     "AuditTrail": "paygw_batch.journal.audit.audit_trail",
     "audit_entries": "paygw_batch.journal.audit.audit_trail",
     "verify_audit_trail": "paygw_batch.journal.audit.audit_trail",

@@ -397,3 +397,5 @@ class Messages:
     """Of one batch, the evidence that holds ready rows, by row: no run sends them."""
     carried_out: Sequence[CarriedOut]
     """Of one batch, the statements that were carried out for it, oldest first."""
+    orders: Sequence[str] = ()
+    """Of one batch, the documents of the signed orders that were carried out for it, oldest first."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from paygw_batch.clock import Now, timestamp
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import InternalError, UsageError
@@ -104,10 +105,11 @@ def settle(
     by: str,
     now: Now,
     carried_out: CarriedOut | None = None,
+    order: SignedOrder | None = None,
 ) -> None:
     """Make all settlements durable in one transaction, or none of them. They must have been checked.
 
-    `carried_out` is the statement they come from.
+    `carried_out` is the statement they come from, `order` the signed order that asks for them.
     """
     at = timestamp(now())
     standings, entries = standings_of(journal, batch, {settlement.row for settlement in settlements}), []
@@ -116,4 +118,5 @@ def settle(
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
         fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
         entries.append(Entry(standing.instruction, standing.attempt, fact, at))
-    journal.settle(entries, note=None if carried_out is None else replace(carried_out, at=at))
+    note = None if carried_out is None else replace(carried_out, at=at)
+    journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))

@@ -126,9 +126,23 @@ _ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
 
 
 class ConsoleSection(Section):
-    """`[console]`: the web application. `origin` is the address of its pages, for which people's passkeys are made."""
+    """`[console]`: the web application, and who looks at its pages beside the makers and approvers of `[approval]`.
+
+    `origin` is the address of its pages, for which people's passkeys are made. Auditors read, administrators look after
+    the program; neither moves money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`: where the
+    built-in gateway is used, choosing a name from a list is signing with it.
+    """
 
     origin: str | None = None
+    port: Annotated[int, Field(ge=0, le=65535)] = 8460
+    socket: FilePath | None = None
+    directory: FilePath | None = None
+    max_upload_mib: Annotated[int, Field(ge=1, le=1024)] = 64
+    idle_min: Annotated[float, Field(gt=0, le=60)] = 15
+    session_h: Annotated[float, Field(gt=0, le=12)] = 8
+    auditors: Mapping[str, Keys] = Field(default_factory=dict)
+    administrators: Mapping[str, Keys] = Field(default_factory=dict)
+    sandbox_keys: FilePath | None = None
 
     @model_validator(mode="after")
     def _can_have_passkeys(self) -> "ConsoleSection":

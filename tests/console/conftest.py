@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.cli.program import Program, sandbox_toml
 from tests.console.browsers import HOW_TO_GET_IT, Desk, chromium
+from tests.console.people import House, set_up
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -51,3 +52,9 @@ def program(tmp_path: Path) -> Program:
     config = tmp_path / "paygw.toml"
     config.write_text(sandbox_toml())
     return Program(tmp_path, config)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """Return a sandbox with a maker, an approver, an auditor and an administrator, and its pages."""
+    return House(set_up(tmp_path))

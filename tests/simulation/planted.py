@@ -148,11 +148,9 @@ class FloatAmounts(SqliteJournal):
 class ReleasesUnderAnUsedId(SqliteJournal):
     """Gives every further attempt the order id of the first, whatever was asked."""
 
-    def release(
-        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
-    ) -> int:
+    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, **rest: Any) -> int:
         del suffix
-        return super().release(batch, rows, suffix=False, by=by, at=at, left_until=left_until)
+        return super().release(batch, rows, suffix=False, **rest)
 
 
 class SpellingsAreOther(SqliteJournal):

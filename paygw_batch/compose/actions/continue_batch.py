@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.actions.send import Task
@@ -11,6 +11,7 @@ from paygw_batch.compose.journal import Tell
 from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.signing import signer_key
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, TallyKind
@@ -60,10 +61,11 @@ class ReleasedRows:
     waiting: Sequence[str]
 
 
-def release_rejected(task: Task, rows: Sequence[int], by: str) -> ReleasedRows:
+def release_rejected(task: Task, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
     """Release the rejected rows of a batch (all, or those named) for another attempt, as decided `by` a person.
 
-    Raises `UsageError` when a named row may not be released: then none is.
+    `order` is the signed order that asks for it, which the journal keeps. Raises `UsageError` when a named row may not
+    be released: then none is.
     """
     settings, journal, batch = task.settings, task.journal, task.batch
     quarantine_h = settings.submission.quarantine_h
@@ -80,6 +82,7 @@ def release_rejected(task: Task, rows: Sequence[int], by: str) -> ReleasedRows:
         by=by,
         at=timestamp(now),
         left_until=quarantine.left_until(now),
+        order=None if order is None else replace(order, at=timestamp(now)),
     )
     waiting = quarantined(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
     return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in waiting])

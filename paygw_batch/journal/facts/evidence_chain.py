@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling
+from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
 from paygw_batch.core.lifecycle import Resolved
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts.chain import Identity
@@ -96,6 +96,18 @@ def carried_out_of(content: str, at: str) -> CarriedOut:
     """Return the `CarriedOut` that `carried_out_evidence` encoded as `content`, with time `at`."""
     said = json.loads(content)
     return CarriedOut(said["batch"], said["statement"], said["sha256"], said["by"], at)
+
+
+def order_evidence(order: SignedOrder) -> tuple[Evidence, Ruling]:
+    """Return as evidence that a signed order was carried out."""
+    content = canonical({"batch": order.batch, "document": order.document})
+    return Evidence(EvidenceSource.PERSON, Claim(None), content), Ruling(Finding.ORDER)
+
+
+def order_of(content: str) -> SignedOrder:
+    """Return the order that `order_evidence` encoded as `content`."""
+    said = json.loads(content)
+    return SignedOrder(said["batch"], said["document"])
 
 
 def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
