@@ -160,7 +160,7 @@ def test_tags_in_tags_are_refused(tmp_path: Path) -> None:
 
 
 def wide(rows: int) -> Parts:
-    """Return as many columns as there may be, one cell in each row, and a row of blanks, which is left out by a copy."""
+    """Return as many columns as there may be, one cell in a row, and a row of blanks, which is left out by a copy."""
     cells = (b'<row r="%d"><c r="%s%d"><v>1</v></c></row>' % (n, letters(n), n) for n in range(3, rows))
     blank = b'<row r="99999"><c t="inlineStr"><is><t>&#x200b;</t></is></c></row>'
     return workbook(first=worksheet(ROWS, *cells, blank))
