@@ -194,3 +194,10 @@ def test_without_pressure_all_that_wait_share_a_commit() -> None:
         assert journal.commits == [list(range(100))]
 
     asyncio.run(story())
+
+
+def test_rows_that_are_rejected_without_a_reason_stop_the_run_and_it_says_so() -> None:
+    journal, batch = a_journal(rows=5)
+    gateway = ScriptedGateway(lambda *_: RawReply(429, (), b"{}"))
+    end = run(an_engine(journal, gateway, Pace(concurrency=1, stop_after_rejected=2)), batch)
+    assert end.stop_reason == "2 rows in a row were rejected for the same reason: the gateway gives none."
