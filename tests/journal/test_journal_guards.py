@@ -35,6 +35,20 @@ def seen(seq: int, journal_id: str = ID) -> Seen:
 
 
 @pytest.mark.parametrize("notes", [1, 2, 3])
+def test_a_witness_that_knows_the_end_of_the_journal_is_opened_without_a_write(
+    place: Path, notes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that is torn could lose the newest slot, and the other one is older."""
+    path, writes = place / "a.witness", []
+    with closing(Witness(path, seen(1))) as witness:
+        for seq in range(2, 2 + notes):
+            witness.note(seen(seq))
+    monkeypatch.setattr("paygw_batch.journal.guards.witness.os.pwrite", lambda *given: writes.append(given))
+    Witness(path, seen(1 + notes)).close()
+    assert writes == []
+
+
+@pytest.mark.parametrize("notes", [1, 2, 3])
 def test_a_witness_that_is_opened_again_writes_over_the_older_of_its_slots(place: Path, notes: int) -> None:
     path = place / "a.witness"
     with closing(Witness(path, seen(1))) as witness:
