@@ -39,6 +39,7 @@ from paygw_batch.journal.sqlite.rows import (
     load,
     progress_line,
     progress_of,
+    record_of,
     store_batch,
     write_lines,
 )
@@ -117,17 +118,7 @@ class SqliteJournal(SqliteReader):
             at = max(at, self._end.at)
             number = self._next_number("batch")
             digests = OpeningDigests(batch, self._next_number("instruction"))
-            record = BatchRecord(
-                number,
-                batch.batch,
-                batch.operation,
-                batch.sheet_name,
-                batch.sheet_sha256,
-                batch.rows,
-                batch.defects,
-                at,
-                batch.sheet_path,
-            )
+            record = record_of(batch, number, at)
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 store_batch(self._connection, record, digests, parts, known, replaced)
                 spellings.add_batch(self._connection, record.operation, number)
