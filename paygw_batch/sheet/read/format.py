@@ -45,7 +45,8 @@ def kind_of(file: str) -> Kind:
     """Return the format that a file's name says. Raises `SheetError` for a name that says nothing."""
     ending = Path(file).suffix.lower()
     if ending not in _KINDS:
-        raise SheetError(f"{file} ends in none of {', '.join(_KINDS)}.", hint="The ending says what a file is.")
+        hint = 'Save it from the spreadsheet as .xlsx, or as "CSV UTF-8".'
+        raise SheetError(f"{file} ends in none of {', '.join(_KINDS)}.", hint=hint)
     return _KINDS[ending]
 
 

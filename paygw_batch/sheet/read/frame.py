@@ -8,6 +8,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.model import Deferred, Sheet, no_defects
 from paygw_batch.sheet.read.headings import Headings
+from paygw_batch.sheet.read.other_digits import with_our_digits
 
 _OURS_DROPPED = f"The columns {' and '.join(REJECTS_COLUMNS)} are those of a rejects file, and are left out."
 _SEEN = r"[^\p{C}\p{Z}]"
@@ -43,7 +44,8 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
             hint="Split the sheet, or raise limits.max_rows in the configuration.",
         )
     hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
-    frame = frame.drop(hollow).rechunk()
+    frame, read_in_other_digits = with_our_digits(frame.drop(hollow))
+    frame = frame.rechunk()
     return Sheet(
         name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
         sha256=sha256,
@@ -52,7 +54,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
         unknown=tuple(name for name in headings.unknown if name not in hollow),
         notes=(*table.notes, *notes_of(headings)),
         defects=found_in(table.defects, frame),
-        warnings=found_in(table.warnings, frame),
+        warnings=pl.concat([found_in(table.warnings, frame), read_in_other_digits]),
         operation=operation,
     )
 

@@ -23,6 +23,7 @@ from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, re
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
 from paygw_batch.sheet.read.frame import found_in, notes_of, rows_said
 from paygw_batch.sheet.read.headings import Vocabulary
+from paygw_batch.sheet.read.other_digits import has_other_digits
 from paygw_batch.sheet.read.text import UTF8_MARK, is_plain_utf8
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -109,7 +110,7 @@ class TextStream:
         except SheetError as error:
             raise NotPlain from error
         frame = rows_said(table).rechunk()
-        if not frame.height:
+        if not frame.height or has_other_digits(frame):
             raise NotPlain
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])
