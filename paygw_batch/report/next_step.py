@@ -16,6 +16,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
 from paygw_batch.countries.rules import Operation
 from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowStanding
+from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force
 from paygw_batch.run.resolve import open_from
 
 LONG_ACCEPTED_H = 24
@@ -66,13 +67,13 @@ class NextStep:
 
 
 def next_step(
-    row: RowStanding, *, batch: str, verb: str, quarantine_h: float, now: datetime, hold: Hold | None = None
+    row: RowStanding, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
     """Return the next step for a person about a row, or None where there is none."""
     step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
     if step is None:
         return None
-    opens = open_from(row, quarantine_h)
+    opens = open_from(row, quarantine)
     return NextStep(step, batch, row, verb, "" if opens is None or now >= opens else timestamp(opens), hold)
 
 
@@ -250,12 +251,12 @@ def next_steps(
     twice is the same twice.
     """
     holds, opened = journal.messages(batch.number).holds, datetime.fromisoformat(batch.opened_at)
-    steps = {}
+    quarantine, steps = quarantine_in_force(journal, quarantine_h, opened), {}
     for row in journal.rows(batch.number, numbers=rows):
         hold = holds.get(row.row)
         if hold is None and row.state not in SHOWN_IN_DOUBT and not row.is_rejected_by_person:
             continue
-        step = next_step(row, batch=batch.batch, verb=verb, quarantine_h=quarantine_h, now=opened, hold=hold)
+        step = next_step(row, batch=batch.batch, verb=verb, quarantine=quarantine, now=opened, hold=hold)
         if step is not None:
             steps[row.row] = in_command_words(step)
     return steps

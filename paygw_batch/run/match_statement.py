@@ -37,6 +37,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, JournalReader, RowStanding, canonical
 from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence
+from paygw_batch.run.quarantine_clock import latest_start, quarantine_in_force
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
 from paygw_batch.statement.read import Statement, StatementLine
 from paygw_batch.statement.stated_time import TimeSpan
@@ -134,6 +135,8 @@ class StatementReader:
         self._quarantine_h = quarantine_h
         self._now = now
         self._as_of = as_of
+        self._clock = journal.head().clock
+        self._true_by = ""
 
     def match(self, statement: Statement) -> Matched:
         """Return the settlements by the statement, and every line that does not fit."""
@@ -141,6 +144,7 @@ class StatementReader:
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
         shared = self._shared(times)
+        self._true_by = self._first_carried_out(statement)
         contrary = self._contrary(statement)
         evidence = f"Statement {statement.name} (SHA-256 {statement.sha256[:16]})"
         readings: list[_Reading] = []
@@ -194,6 +198,11 @@ class StatementReader:
         """Return the meanings of a statement's words, those of a person's answers included."""
         found = {_word(line): self._meaning(line) for line in statement.lines}
         return {word: meaning for word, meaning in found.items() if meaning is not None}
+
+    def _first_carried_out(self, statement: Statement) -> str:
+        """Return when this very file was first carried out for the batch; empty where it was not."""
+        done = self._journal.messages(self._batch.number).carried_out
+        return next((one.at for one in done if one.sha256 == statement.sha256), "")
 
     def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
         """Return, by order id, the lines by which the gateway has an order that the journal would send, or may send."""
@@ -283,16 +292,18 @@ class StatementReader:
     ) -> _Reading:
         """Read a line about a row that waits for a word: it must be about the latest attempt."""
         is_only = all(map(is_sole, self._fitting(line)))
-        if (sentence := other_attempt_sentence(line, row, time, is_sole=is_only)) is not None:
+        left_at = self._left_at(row)
+        if (sentence := other_attempt_sentence(line, left_at, time, is_sole=is_only)) is not None:
             return StatementDifference(line.line, line.order_id, sentence)
         if said is None:  # the gateway is still working on it
             return _Waits()
         if said is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, "not received")
-            if (sentence := quarantine_sentence(row, self._quarantine_h, self._now())) is not None:
+            quarantine = quarantine_in_force(self._journal, self._quarantine_h, self._now())
+            if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
                 return StatementDifference(line.line, line.order_id, sentence)
-        is_gateways = line.status is not None and meant_attempt(time.own, row.intended_at) is Meant.LATEST
+        is_gateways = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
         basis = Basis.GATEWAY if is_gateways else Basis.PERSON
         at = f" at {line.time}" if line.time else ""
         return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
@@ -301,7 +312,7 @@ class StatementReader:
         """Read a line about a row that needs no word: it agrees, or contradicts the journal."""
         if said is None:
             return _Agrees() if row.state is State.PAID else self._contradiction(line, row, "still being worked on")
-        is_before = meant_attempt(time.times, row.intended_at) is Meant.EARLIER
+        is_before = meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
         is_of_another = is_before and not all(map(is_sole, self._fitting(line)))
         if is_of_another and said is not Resolution.PAID:
             return _Agrees()
@@ -311,7 +322,11 @@ class StatementReader:
         return _Agrees() if said in _AGREES[row.state] else found
 
     def _time(self, line: StatementLine) -> LineTime:
-        return line_time(line, self._as_of, self._now())
+        return line_time(line, self._as_of, self._now(), true_by=self._true_by)
+
+    def _left_at(self, row: RowStanding) -> str | None:
+        """Return the latest time at which the latest attempt of a row can have left; None: there is none."""
+        return None if row.intended_at is None else latest_start(self._clock, row.intended_at)
 
     def _claim(self, line: StatementLine) -> Claim:
         """Return the claim of a line. The person who gives a statement to `resolve` vouches for it by name."""

@@ -7,8 +7,8 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
-from paygw_batch.run.quarantine_clock import require_sound_clock
-from paygw_batch.run.resolve import left_until, open_from, standings_of
+from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
+from paygw_batch.run.resolve import open_from, standings_of
 
 _WHY_NOT = {
     State.READY: "it is ready already: `paygw-batch resume` sends it, unless `status` says that it is held",
@@ -25,7 +25,7 @@ def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowStanding]:
     """Return those of `rows` (None: all) that a person alone called rejected and that wait for release, by row."""
-    until = left_until(quarantine_h, now())
+    until = quarantine_in_force(journal, quarantine_h, now()).left_until(now())
     return {
         row.row: row
         for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
@@ -33,12 +33,12 @@ def quarantined(
     }
 
 
-def waiting_sentence(row: RowStanding, quarantine_h: float) -> str:
+def waiting_sentence(row: RowStanding, quarantine: Quarantine) -> str:
     """Return why a row that a person called rejected is not released yet, and from when on it may be."""
-    opens = open_from(row, quarantine_h)
+    opens = open_from(row, quarantine)
     return (
         f"Row {row.row} is rejected on a person's word alone; its attempt left at {row.intended_at} and could still be "
-        f"paid: it may be sent again from {timestamp(opens) if opens else 'now'} on (quarantine_h = {quarantine_h:g})."
+        f"paid: it may be sent again from {timestamp(opens) if opens else 'now'} on ({quarantine})."
     )
 
 
@@ -59,6 +59,6 @@ def check_releasable(
         elif (state := standing.state) is not State.REJECTED:
             wrong.append(f"Row {row} is {shown_state(state).replace('_', ' ')}, not rejected: {_WHY_NOT[state]}.")
         elif row in waiting:
-            wrong.append(waiting_sentence(waiting[row], quarantine_h))
+            wrong.append(waiting_sentence(waiting[row], quarantine_in_force(journal, quarantine_h, now())))
     if wrong:
         raise UsageError(" ".join(wrong), hint="Nothing was released or sent. Only rejected rows can be retried.")

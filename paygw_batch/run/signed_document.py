@@ -21,7 +21,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.files import write_whole
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
+from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted, party_named_by
 from paygw_batch.run.people import People, Person
 
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
@@ -241,7 +241,7 @@ def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
 
 def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     key = read_own_spelling(document.maker)
-    if key is None or not _has_signed(key, document.signed_text(), document.signature, policy):
+    if key is None or not _has_signed(key, document.signed_text(), document.signature, policy.passkeys):
         raise ApprovalError(
             f"The {document.noun} was changed after its maker signed it.",
             hint=f"{document.nothing_done} {document.make_another}",
@@ -255,11 +255,29 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     return maker
 
 
-def _has_signed(key: PublicKey, text: bytes, signature: Signature, policy: ApprovalPolicy) -> bool:
-    """Whether a person signed exactly `text` with `key`: from a file, or as a passkey at a page of the console."""
+def _has_signed(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
+    """Whether a person signed exactly `text` with `key`: from a file, or as a passkey at a page of `party`."""
     if isinstance(signature, str):
         return key.has_signed(text, signature)
-    return policy.passkeys is not None and has_asserted(key, signature, text, policy.passkeys)
+    return party is not None and has_asserted(key, signature, text, party)
+
+
+def is_signed_by_its_keys(document: SignedDocument) -> bool:
+    """Whether the maker and every approver signed a document, each with another key: with those that it names.
+
+    Whose keys they are is not asked: for the documents of then, which were judged when they were carried out.
+    """
+    signed_by = {document.maker: (document.signature, "")}
+    signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
+    for text, (signature, approved_at) in signed_by.items():
+        key = read_own_spelling(text)
+        if key is None:
+            return False
+        signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
+        party = None if isinstance(signature, str) else party_named_by(signature)
+        if not _has_signed(key, signed_text, signature, party):
+            return False
+    return len(signed_by) == 1 + len(document.approvals) > 1
 
 
 def _person_behind(
@@ -274,7 +292,7 @@ def _person_behind(
         return "is by a key that [approval.approvers] does not list"
     if policy.passkeys is None and not isinstance(approval.signature, str):
         return "is by passkey, and the configuration has no [console] origin"
-    if not _has_signed(key, document.approval_text(key, approval.approved_at), approval.signature, policy):
+    if not _has_signed(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
         return "is over other content, or was changed"
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:

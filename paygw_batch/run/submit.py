@@ -26,9 +26,8 @@ from paygw_batch.journal import (
     NewInstruction,
     UsedSpelling,
 )
-from paygw_batch.run.quarantine_clock import require_sound_clock
+from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
 from paygw_batch.run.repeated_sheet import SheetRepeat, at_least_two, not_summed_up, once_a_batch, repeated_by
-from paygw_batch.run.resolve import left_until
 from paygw_batch.sheet.check.contract import hold_to_contract
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE, in_one_spelling
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
@@ -106,7 +105,8 @@ def plan_submission(
     instructions = validated.instructions
     _refuse_respelled_reference(validated, journal, operation)
     known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
-    until = left_until(quarantine_h, now())
+    quarantine = quarantine_in_force(journal, quarantine_h, now())
+    until = quarantine.left_until(now())
     amended = [clash for clash in clashes if amend and clash.amendable and _is_over(clash, until)]
     if amended:
         require_sound_clock(journal, now())
@@ -115,7 +115,7 @@ def plan_submission(
     conflicts = [clash for clash in clashes if clash.row not in amended_rows]
     spelled = _spelled_otherwise(instructions, journal, operation)
     if conflicts or spelled.height:
-        found = pl.concat([_conflict_defects(conflicts, until, quarantine_h), spelled])
+        found = pl.concat([_conflict_defects(conflicts, until, quarantine), spelled])
         validated = with_defects(validated, found)
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
@@ -300,7 +300,7 @@ def _is_over(clash: Clash, until: str) -> bool:
     return clash.quarantined_since is None or clash.quarantined_since <= until
 
 
-def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine_h: float) -> pl.DataFrame:
+def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine: Quarantine) -> pl.DataFrame:
     lines = []
     for clash in conflicts:
         sentence = (
@@ -308,10 +308,11 @@ def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine_h: floa
             f"row {clash.sheet_row}, now {clash.state.value.replace('_', ' ')}): give this one an id of its own"
         )
         mend = ", or submit with --amend to replace the other." if clash.amendable else "."
-        if clash.amendable and not _is_over(clash, until):
+        since = clash.quarantined_since
+        if clash.amendable and since is not None and not _is_over(clash, until):
             mend = (
-                f". The other is rejected on a person's word alone, left at {clash.quarantined_since} and could still "
-                f"be paid: --amend may replace it {quarantine_h:g} hours after that."
+                f". The other is rejected on a person's word alone, left at {since} and could still be paid: --amend "
+                f"may replace it from {timestamp(quarantine.opens(since))} on ({quarantine})."
             )
         lines.append((clash.row, "client_orderid", clash.client_orderid, "client_orderid.conflict", sentence + mend))
     return as_defects(lines)

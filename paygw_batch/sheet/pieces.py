@@ -42,6 +42,9 @@ class SheetSource(Headed, Protocol):
     def nameless(self) -> Collection[str]:
         """Columns without a heading, which count for nothing unless they hold something."""
 
+    def probably_held(self) -> Collection[str]:
+        """Return columns that hold something, from a look at some rows: most of them, or all."""
+
     def pieces(self) -> Iterator[Callable[[], Piece]]:
         """Yield functions that make the pieces, in order. Yielding and making may raise `NotPlain`."""
 
@@ -50,6 +53,11 @@ class SheetSource(Headed, Protocol):
 
     def whole(self) -> Sheet:
         """Return the sheet read as a whole. Raises `SheetError`."""
+
+
+def held_in(frame: pl.DataFrame) -> set[str]:
+    """Return the columns that hold anything."""
+    return {column.name for column in frame if column.null_count() < frame.height}
 
 
 def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
@@ -98,6 +106,10 @@ class InMemory:
     def nameless(self) -> Collection[str]:
         """As in `SheetSource`: those that hold nothing have been dropped."""
         return ()
+
+    def probably_held(self) -> Collection[str]:
+        """As in `SheetSource`: all of them."""
+        return held_in(self.whole_sheet.frame)
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
         """As in `SheetSource`."""

@@ -1,4 +1,4 @@
-"""`paygw-batch approve`: look at a plan or a settlement order, and approve it with a key that is not its maker's."""
+"""`paygw-batch approve`: look at a plan or an order, and approve it with a key that is not its maker's."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.errors import UsageError
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.orders.release_order import ReleaseOrder
+from paygw_batch.run.orders.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
@@ -25,14 +26,14 @@ from paygw_batch.run.signed_document import (
 )
 
 
-@click.command("approve", short_help="Approve a plan or a settlement order.")
+@click.command("approve", short_help="Approve a plan or an order.")
 @click.argument("document", type=click.Path(path_type=Path))
 @click.option("--key", type=click.Path(path_type=Path), help="Your private key (Ed25519, PEM). Without it: only look.")
 @plan_page_option
 @force_option
 @click.pass_obj
 def command(invocation: Invocation, *, document: Path, key: Path | None, report: Path | None, force: bool) -> None:
-    """Show DOCUMENT, a plan or a settlement order, and approve it with your key.
+    """Show DOCUMENT, a plan or an order to settle or release rows, and approve it with your key.
 
     The approval is written into its file.
     """
@@ -42,9 +43,9 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
         Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={"the plan": document, "a key": key}
     )
     policy = required_policy(settings)
-    found: SignedDocument = read_document(document, PlanDocument, SettlementOrder)
+    found: SignedDocument = read_document(document, PlanDocument, SettlementOrder, ReleaseOrder)
     if report is not None and not isinstance(found, PlanDocument):
-        raise UsageError("--report writes a plan as a page, and this is a settlement order.")
+        raise UsageError(f"--report writes a plan as a page, and this is a {found.noun}.")
     show_content(screen, found, policy)  # before anything is signed
     message = "Nothing was approved: --key KEY approves it."
     if key is not None:

@@ -38,9 +38,9 @@ from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.match_statement import Matched
+from paygw_batch.run.orders.settlement_order import SettlementOrder
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.run.resolve import Settlement
-from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import Statement, read_statement

@@ -14,7 +14,8 @@ from paygw_batch.files import write_whole
 from paygw_batch.report.plan_page import plan_lines, plan_page
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
-from paygw_batch.run.settlement_order import OrderContent, SettlementOrder
+from paygw_batch.run.orders.release_order import ReleaseContent, ReleaseOrder
+from paygw_batch.run.orders.settlement_order import OrderContent, SettlementOrder
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
@@ -36,6 +37,8 @@ def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolic
         _show_plan(screen, document)
     if isinstance(document, SettlementOrder):
         _show_order(screen, document.content)
+    if isinstance(document, ReleaseOrder):
+        _show_release(screen, document.content)
 
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
@@ -107,6 +110,20 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
     screen.table("", ("becomes", "currency", "rows", "sum"), lines)
 
 
+def _show_release(screen: Screen, content: ReleaseContent) -> None:
+    """Show every row of an order to release: who approves it vouches for each."""
+    count = len(content.rows)
+    screen.say(
+        f"An order to send {count:,} rejected {'row' if count == 1 else 'rows'} of batch {content.batch} "
+        f"({content.sheet}) again, at {content.endpoint}, in the journal {content.journal[:8]}: {content.evidence}"
+    )
+    screen.table(
+        "",
+        ("row", "rejected as", "attempt", "currency", "sum"),
+        [(one.row, one.order_id or one.client_orderid, one.attempt, one.currency, one.amount) for one in content.rows],
+    )
+
+
 def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
     """Return the members of the JSON summary about a document: its kind, its maker, and who approves of it now."""
     found = signatures_of(document, policy, utc_now())
@@ -124,4 +141,7 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
     if isinstance(document, SettlementOrder):
         rows = [one.model_dump(mode="json") for one in document.content.rows]
         told |= {"order_sha256": document.digest(), "settlements": rows}
+    if isinstance(document, ReleaseOrder):
+        rows = [one.model_dump(mode="json") for one in document.content.rows]
+        told |= {"order_sha256": document.digest(), "releases": rows}
     return told

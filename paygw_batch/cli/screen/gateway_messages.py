@@ -110,6 +110,7 @@ def _why(finding: Finding) -> str:
             | Finding.RESOLVED
             | Finding.CARRIED_OUT
             | Finding.CLOCK
+            | Finding.ORDER
         ):
             return finding.value.replace("_", " ")
         case _:

@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
@@ -43,6 +45,15 @@ class _Counts:
 
     def sentence(self) -> str:
         return ", ".join(f"{self.outcomes[kind]:,} {word}" for kind, word in _WORDS.items() if self.outcomes[kind])
+
+
+@contextmanager
+def bar_on(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal, and yield a function that moves it: it takes the number done and the whole number."""
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
 class BarProgress:

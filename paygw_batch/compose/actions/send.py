@@ -176,7 +176,7 @@ def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
 
     def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
         dates.see(came_back)
-        return classify(came_back, expected, words, operation, now=utc_now())
+        return dates.judged(classify(came_back, expected, words, operation, now=utc_now()))
 
     return judge
 

@@ -13,9 +13,9 @@ from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.match_statement import Matched, StatementReader
+from paygw_batch.run.orders.settlement_order import SettlementOrder, order_content, order_in_force, unsigned_order
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, require_sound_clock
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.run.settlement_order import SettlementOrder, order_content, order_in_force, unsigned_order
 from paygw_batch.run.signed_document import signed
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import Statement
@@ -188,7 +188,8 @@ def carry_out_order(
     found = order_in_force(order, journal, policy, utc_now(), endpoint=settings.endpoint(), minor_units=units)
     _check(settings, journal, found.batch, found.settlements)
     by = f"{by}, {found.decided}"
-    settle(journal, found.batch, found.settlements, by=by, now=utc_now, carried_out=found.carried_out(by))
+    carried_out = found.carried_out(by)
+    settle(journal, found.batch, found.settlements, by=by, now=utc_now, carried_out=carried_out, order=found.kept)
     return CarriedOutOrder(found.batch, found.settlements, by)
 
 

@@ -17,6 +17,7 @@ from paygw_batch.journal.facts.history import history_of
 from paygw_batch.journal.facts.progress import amendable
 from paygw_batch.journal.guards.location import audit_path, check_file
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
+from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite import states as states_disk
 from paygw_batch.journal.sqlite.backup import write_backup
@@ -244,6 +245,7 @@ class SqliteReader:
                 messages.counts(connection, batch),
                 {} if batch is None else messages.holds(connection, batch),
                 [] if batch is None else messages.carried_out(connection, batch),
+                [] if batch is None else messages.orders(connection, batch),
             )
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
@@ -279,10 +281,10 @@ class SqliteReader:
         with self._plainly():
             return replies.of_instruction(self._connection, number)
 
-    def verify(self) -> Mapping[str, int]:
+    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
         """Replay the whole journal, and check its inbox; return the counts by name (see the port)."""
         with self._plainly(), self._snapshot(), closing(InboxReader(inbox_path(self.path))) as inbox:
-            counted = verify(self._connection, self.path)
+            counted = verify(self._connection, self.path, in_parallel=True, progress=progress)
             return {**counted, "notifications_waiting": inbox.verify(messages.inbox_end(self._connection))}
 
     def backup(self, path: Path) -> None:

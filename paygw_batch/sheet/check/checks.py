@@ -53,6 +53,10 @@ class ColumnCheck:
     passes: pl.Expr
     reasons: tuple[Reason, ...]
 
+    def __deepcopy__(self, _: object) -> "ColumnCheck":
+        """Return the check itself, which never changes: pandera copies its schemas, and every expression in them."""
+        return self
+
     @cached_property
     def needs(self) -> tuple[str, ...]:
         """The columns that the reasons and their sentences look at, and the row's number."""

@@ -18,6 +18,22 @@ def occurring_twice(hashes: pl.DataFrame) -> pl.Series:
     return hashes.filter(pl.col("hash").is_in(twice.implode()))["row"] if twice.len() else hashes["row"].clear()
 
 
+def worth_comparing(payees: pl.DataFrame) -> pl.Series:
+    """Return the `row` of all rows that repeat a payee with the same amount, or under another name, and of few others.
+
+    `payees`: `row`, and the hashes `hash` of the payee, `amount` and `name` (null: no name). A payee who is merely paid
+    several times is nothing to look at, and in some sheets every payee is.
+    """
+    of_several = payees.filter(pl.col("row").is_in(occurring_twice(payees).implode()))
+    alike = occurring_twice(of_several.select("row", hash=pl.col("hash") ^ pl.col("amount")))
+    # Where the names of one payee differ at all, two neighbours do.
+    named = of_several.select("hash", "name").drop_nulls().sort("hash")
+    is_other = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
+    payees_with_names = named.filter(is_other)["hash"].unique()
+    under_names = of_several.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
+    return pl.concat([alike, under_names]).unique()
+
+
 def _groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Return the rows that share all `keys` with others, with `count` and `rows`, a text naming the first of them."""
     text = pl.col("row").cast(pl.String)
@@ -43,10 +59,21 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
     return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee.alias("payee"))
 
 
+def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the hashes of each valid line that `worth_comparing` compares."""
+    paid = payees_of(lines)
+    return paid.select(
+        "row",
+        hash=paid.select("currency", "payee").hash_rows(),
+        amount=paid["amount"].cast(pl.Float64, strict=False).hash(),  # 5 and 5.00 are one amount
+        name=paid["account_name"].hash().set(paid["account_name"].is_null(), None),
+    )
+
+
 def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
     """Return a warning for every valid line that is like another one, or the same account under another name.
 
-    `lines` may leave out every line whose payee occurs once.
+    `lines` may leave out every line that is not `worth_comparing`.
     """
     paid = payees_of(lines).with_columns(value=readable_amount("amount"))
     if not paid.height:

@@ -10,11 +10,19 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from paygw_batch.clock import timestamp
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import ApprovalError, InternalError
 from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
 from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.orders.ordered_batch import (
+    OrderedBatch,
+    batch_of_order,
+    decided,
+    kept_order,
+    refuse_rows_twice,
+)
 from paygw_batch.run.resolve import Settlement, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart, require_signatures
 from paygw_batch.statement.read import Statement
@@ -43,17 +51,12 @@ class OrderedRow(SignedPart):
     basis: Basis
 
 
-class OrderContent(SignedPart):
+class OrderContent(OrderedBatch):
     """The rows that would be settled, and the journal and batch they are in.
 
     `statement` and `statement_sha256` name the file that it was read from and are empty where a person said it.
     """
 
-    endpoint: str
-    journal: str
-    operation: str
-    batch: str
-    sheet: str
     statement: str
     statement_sha256: str
     rows: list[OrderedRow]
@@ -82,6 +85,7 @@ class InForce:
     decided: str
     statement: str
     statement_sha256: str
+    kept: SignedOrder
 
     def carried_out(self, by: str) -> CarriedOut | None:
         """Return the statement that the order carries out, None where it was not read from one."""
@@ -153,11 +157,10 @@ def order_in_force(
     Whether rows may be settled so at all is checked as for any settlement, by `check_settlements`.
     """
     content = order.content
-    batch = _batch_of(content, journal, endpoint)
+    batch = batch_of_order(order, journal, endpoint)
     found = require_signatures(order, policy, now)
     settlements = [Settlement(one.row, one.resolution, one.evidence, one.basis) for one in content.rows]
-    if len({one.row for one in settlements}) != len(settlements):
-        raise ApprovalError("The settlement order names a row twice.", hint="Nothing was settled.")
+    refuse_rows_twice(order, [one.row for one in settlements])
     known = standings_of(journal, batch, {one.row for one in settlements})
     actual = order_content(
         journal,
@@ -173,27 +176,8 @@ def order_in_force(
             hint="Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
             "order.",
         )
-    approvers = " and ".join(person.name for person in found.valid)
-    decided = f"order {order.digest()}, prepared by {found.maker.name}, approved by {approvers}"
-    return InForce(batch, settlements, decided, content.statement, content.statement_sha256)
-
-
-def _batch_of(content: OrderContent, journal: JournalReader, endpoint: str) -> BatchRecord:
-    if content.endpoint != endpoint:
-        raise ApprovalError(
-            f"The settlement order is for {content.endpoint}, and this is {endpoint}.", hint="Nothing was settled."
-        )
-    if content.journal != journal.head().journal_id:
-        raise ApprovalError(
-            f"The settlement order is for the journal {content.journal[:8]}, and this is the journal "
-            f"{journal.head().journal_id[:8]}.",
-            hint="Nothing was settled.",
-        )
-    named = (content.operation, content.batch)
-    batch = next((record for record in journal.batches() if (record.operation, record.batch) == named), None)
-    if batch is None:
-        raise ApprovalError(f"The journal has no batch {content.batch}.", hint="Nothing was settled.")
-    return batch
+    who = decided(order, found)
+    return InForce(batch, settlements, who, content.statement, content.statement_sha256, kept_order(order, found))
 
 
 def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
