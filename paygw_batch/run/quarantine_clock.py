@@ -14,6 +14,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.gateway.classify import date_of
 from paygw_batch.gateway.message import RawReply, TransportFault
 from paygw_batch.journal import ClockSeen, Journal, JournalReader
+from paygw_batch.language import say
 
 AHEAD_AT_MOST_S = 600
 """So far our clock may be ahead of the gateway's, or behind the journal's newest time while rows are sent."""
@@ -44,8 +45,13 @@ class Quarantine:
 
     def __str__(self) -> str:
         minutes = self.longer // timedelta(minutes=1)
-        behind = f", and the clock was up to {minutes:,} minutes behind the gateway's" if minutes else ""
-        return f"quarantine_h = {self.hours:g}{behind}"
+        if not minutes:
+            return f"quarantine_h = {self.hours:g}"
+        return say(
+            "quarantine_h = {hours:g}, and the clock was up to {minutes:,} minutes behind the gateway's",
+            hours=self.hours,
+            minutes=minutes,
+        )
 
 
 def quarantine_in_force(journal: JournalReader, quarantine_h: float, now: datetime) -> Quarantine:
@@ -136,7 +142,11 @@ def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float =
     newest = journal.head().newest_time
     if timestamp(now + timedelta(seconds=at_most_s)) >= newest:
         return None
-    return f"The clock says {timestamp(now)}, and the newest time in the journal is {newest}: the clock was set back."
+    return say(
+        "The clock says {now}, and the newest time in the journal is {newest}: the clock was set back.",
+        now=timestamp(now),
+        newest=newest,
+    )
 
 
 def ahead_sentence(journal: JournalReader) -> str | None:
@@ -144,9 +154,12 @@ def ahead_sentence(journal: JournalReader) -> str | None:
     seen = journal.head().clock
     if seen is None or seen.ahead_s <= AHEAD_AT_MOST_S:
         return None
-    return (
-        f"The clock was {seen.ahead_s // 60:,} minutes ahead of the gateway's: it said {seen.our_time} when a reply "
-        f"was dated {seen.gateway_date}."
+    return say(
+        "The clock was {minutes:,} minutes ahead of the gateway's: it said {our_time} when a reply was "
+        "dated {gateway_date}.",
+        minutes=seen.ahead_s // 60,
+        our_time=seen.our_time,
+        gateway_date=seen.gateway_date,
     )
 
 
@@ -159,7 +172,9 @@ def require_sound_clock(journal: JournalReader, now: datetime) -> None:
     """Raise `UsageError` where something speaks against our clock: the quarantine cannot be counted by it."""
     if wrong := clock_sentences(journal, now):
         raise UsageError(
-            f"{' '.join(wrong)} Nothing is settled, released or amended by such a clock.",
-            hint="Set the clock right, and run the command again. A clock that was ahead is believed again after the "
-            "next reply of the gateway (`submit`, `resume` or `refresh`), and after the newest time in the journal.",
+            say("{wrong} Nothing is settled, released or amended by such a clock.", wrong=" ".join(wrong)),
+            hint=say(
+                "Set the clock right, and run the command again. A clock that was ahead is believed again after the "
+                "next reply of the gateway (`submit`, `resume` or `refresh`), and after the newest time in the journal."
+            ),
         )

@@ -7,9 +7,10 @@ from datetime import datetime
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
-from paygw_batch.core.shown_states import shown_state
+from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
+from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
 
 
@@ -55,9 +56,13 @@ def quarantine_sentence(standing: RowStanding, quarantine: Quarantine, now: date
     opens = open_from(standing, quarantine)
     if opens is None or now >= opens:
         return None
-    return (
-        f"Row {standing.row} left at {standing.intended_at} and could still be paid: it may be called not received "
-        f"from {timestamp(opens)} on ({quarantine})."
+    return say(
+        "Row {row} left at {intended_at} and could still be paid: it may be called not received from "
+        "{opens} on ({quarantine}).",
+        row=standing.row,
+        intended_at=standing.intended_at,
+        opens=timestamp(opens),
+        quarantine=quarantine,
     )
 
 
@@ -77,18 +82,25 @@ def check_settlements(
     for settlement in settlements:
         standing = standings.get(settlement.row)
         if standing is None:
-            wrong.append(f"Row {settlement.row}: the batch has no such row.")
+            wrong.append(say("Row {row}: the batch has no such row.", row=settlement.row))
         elif not may_settle(standing.state, settlement.resolution, is_held=settlement.row in held):
-            word = settlement.resolution.value.replace("-", " ")
-            state = shown_state(standing.state).replace("_", " ")
-            wrong.append(f"Row {settlement.row} is {state}, and cannot be resolved as {word}.")
+            word = say(settlement.resolution.value.replace("-", " "))
+            state = state_words(shown_state(standing.state))
+            wrong.append(
+                say(
+                    "Row {row} is {state}, and cannot be resolved as {word}.",
+                    row=settlement.row,
+                    state=state,
+                    word=word,
+                )
+            )
         elif settlement.resolution is Resolution.NOT_RECEIVED and (
             sentence := quarantine_sentence(standing, quarantine, now())
         ):
             wrong.append(sentence)
     if wrong:
         raise UsageError(
-            " ".join(wrong), hint="Nothing was changed. `paygw-batch status BATCH` shows where rows stand."
+            " ".join(wrong), hint=say("Nothing was changed. `paygw-batch status BATCH` shows where rows stand.")
         )
 
 

@@ -3,12 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
 import polars as pl
 
+from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.model import Headed, Sheet
 
 ROWS_AT_ONCE = 250_000
@@ -29,6 +32,11 @@ class Piece:
 
 class NotPlain(Exception):
     """A file cannot be gone through piece by piece: it has to be read as a whole."""
+
+
+def changed_since_read(name: str) -> SheetError:
+    """Return the error for a sheet whose file has other bytes than those that were read first."""
+    return SheetError(say("{name} was changed since it was read.", name=name), hint=say("Run the command again."))
 
 
 class SheetSource(Headed, Protocol):
@@ -69,7 +77,7 @@ def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]
     begun: deque[Future[_Made]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for make in source.pieces():
-            begun.append(pool.submit(lambda make: work(make()), make))
+            begun.append(pool.submit(copy_context().run, lambda make: work(make()), make))  # it has the language
             if len(begun) > threads:
                 yield begun.popleft().result()
         while begun:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.read.headings import HEADER_ROWS
 from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
 
@@ -21,15 +22,7 @@ def workbook_lines(
     parts = [part for part in workbook.worksheets() if not part.hidden]
     fitting = [part for part in parts if _header(workbook.rows(part), is_header) is not None]
     if len(fitting) != 1:
-        names = ", ".join(repr(part.name) for part in fitting)
-        raise SheetError(
-            f"{file}: several worksheets look like a statement: {names}."
-            if fitting
-            else f"{file} has no worksheet with the columns order_id, amount and currency.",
-            hint="Save the one that is meant as CSV."
-            if fitting
-            else "`[statement.columns]` in the configuration says which of the gateway's headings is which column.",
-        )
+        raise _unclear(file, [part.name for part in fitting])
     rows = workbook.rows(fitting[0])
     header = _header(rows, is_header)
     if header is None:
@@ -42,11 +35,28 @@ def workbook_lines(
             continue
         if doubt := next((at for at in row.doubts if at <= width), None):
             raise SheetError(
-                f"{file}, row {row.number}: {row.texts[doubt]} is a formula without a value, or a number that the "
-                "spreadsheet has cut.",
-                hint="Ask for the statement as CSV, or with these cells as text.",
+                say(
+                    "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
+                    file=file,
+                    row=row.number,
+                    value=row.texts[doubt],
+                ),
+                hint=say("Ask for the statement as CSV, or with these cells as text."),
             )
         yield row.number, cells
+
+
+def _unclear(file: str, fitting: Sequence[str]) -> SheetError:
+    if fitting:
+        names = ", ".join(repr(name) for name in fitting)
+        return SheetError(
+            say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
+            hint=say("Save the one that is meant as CSV."),
+        )
+    return SheetError(
+        say("{file} has no worksheet with the columns order_id, amount and currency.", file=file),
+        hint=say("`[statement.columns]` in the configuration says which of the gateway's headings is which column."),
+    )
 
 
 def _header(rows: Iterator[Row], is_header: Callable[[Sequence[str]], bool]) -> Row | None:

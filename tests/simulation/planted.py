@@ -19,6 +19,7 @@ from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdi
 from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.opening import open as opened
 from paygw_batch.journal.sqlite import messages, writer
@@ -140,9 +141,13 @@ class SkipsARow(SqliteJournal):
 class FloatAmounts(SqliteJournal):
     """Counts money in floats."""
 
-    def open_batch(self, batch: Any, *, instructions: Iterable[NewInstruction], **rest: Any) -> Any:
-        floats = (one._replace(minor=int(float(one.amount) * 100)) for one in instructions)
-        return super().open_batch(batch, instructions=floats, **rest)
+    def open_batch(self, batch: Any, *, parts: Iterable[BatchPart], **rest: Any) -> Any:
+        floats = (replace(part, instructions=self._in_floats(part.instructions)) for part in parts)
+        return super().open_batch(batch, parts=floats, **rest)
+
+    def _in_floats(self, instructions: NewInstructions) -> InstructionRows:
+        news = map(NewInstruction._make, instructions)
+        return InstructionRows(one._replace(minor=int(float(one.amount) * 100)) for one in news)
 
 
 class ReleasesUnderAnUsedId(SqliteJournal):

@@ -12,16 +12,17 @@ from rich.text import Text
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal import Due
+from paygw_batch.language import mark_count, say, say_count
 
 PLAIN_LINE_EVERY_S = 10.0
 """How often a line shows the progress, where there is no bar."""
 
 _WORDS = {
-    OutcomeKind.PAID: "paid",
-    OutcomeKind.ACCEPTED: "accepted",
-    OutcomeKind.REJECTED: "rejected",
-    OutcomeKind.UNKNOWN: "in doubt",
-    OutcomeKind.NOT_SENT: "not sent",
+    OutcomeKind.PAID: mark_count("{count:,} paid"),
+    OutcomeKind.ACCEPTED: mark_count("{count:,} accepted"),
+    OutcomeKind.REJECTED: mark_count("{count:,} rejected"),
+    OutcomeKind.UNKNOWN: mark_count("{count:,} in doubt"),
+    OutcomeKind.NOT_SENT: mark_count("{count:,} not sent"),
 }
 
 
@@ -30,7 +31,7 @@ class _RateColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} rows/s")
+        return Text("" if speed is None else say("{speed:,.0f} rows/s", speed=speed))
 
 
 class _Counts:
@@ -44,7 +45,7 @@ class _Counts:
         return sum(count for kind, count in self.outcomes.items() if kind is not OutcomeKind.NOT_SENT)
 
     def sentence(self) -> str:
-        return ", ".join(f"{self.outcomes[kind]:,} {word}" for kind, word in _WORDS.items() if self.outcomes[kind])
+        return ", ".join(say_count(self.outcomes[kind], words) for kind, words in _WORDS.items() if self.outcomes[kind])
 
 
 @contextmanager
@@ -62,7 +63,7 @@ class BarProgress:
     def __init__(self, console: Console) -> None:
         self._counts = _Counts()
         self._bar = Progress(
-            TextColumn("Sending"),
+            TextColumn(say("Sending")),
             BarColumn(),
             MofNCompleteColumn(),
             _RateColumn(),
@@ -71,7 +72,7 @@ class BarProgress:
             console=console,
             transient=True,
         )
-        self._task = self._bar.add_task("Sending", total=None, counts="")
+        self._task = self._bar.add_task(say("Sending"), total=None, counts="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -113,14 +114,21 @@ class PlainProgress:
         """Say how many rows are due."""
         self._due = due
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-        self.note(f"Sending {due:,} rows.")
+        self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
 
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         """Print the progress, at intervals."""
         self._counts.outcomes[outcome.kind] += 1
         if time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-            self.note(f"{self._counts.concluded:,} of {self._due:,}: {self._counts.sentence()}.")
+            self.note(
+                say(
+                    "{done:,} of {due:,}: {counts}.",
+                    done=self._counts.concluded,
+                    due=self._due,
+                    counts=self._counts.sentence(),
+                )
+            )
 
     def note(self, sentence: str) -> None:
         """Print a sentence."""

@@ -15,6 +15,7 @@ from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, TallyKind
+from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import quarantine_in_force
 from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence
 from paygw_batch.settings.configuration import Settings
@@ -48,9 +49,12 @@ def unfinished_batch(journal: JournalReader) -> BatchRecord:
     if not found and records:
         return records[-1]
     if not found:
-        raise UsageError("The journal has no batch yet.", hint="`paygw-batch submit SHEET` starts one.")
+        raise UsageError(say("The journal has no batch yet."), hint=say("`paygw-batch submit SHEET` starts one."))
     names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
-    raise UsageError(f"Several batches have rows to send: {names}.", hint="Name one: `paygw-batch resume BATCH`.")
+    raise UsageError(
+        say("Several batches have rows to send: {names}.", names=names),
+        hint=say("Name one: `paygw-batch resume BATCH`."),
+    )
 
 
 @dataclass(frozen=True, slots=True)

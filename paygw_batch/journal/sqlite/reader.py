@@ -43,6 +43,7 @@ from paygw_batch.journal.values import (
     TallyKind,
     UsedSpelling,
 )
+from paygw_batch.language import say
 
 _RECORD = """b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.defects, b.opened_at, b.sheet_path,
     coalesce(r.reference, '')"""
@@ -342,6 +343,8 @@ class SqliteReader:
         try:
             yield
         except (apsw.CorruptError, apsw.NotADBError) as error:
-            raise JournalCorrupt(f"The journal {self.path} is damaged: {error}.") from None
+            raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=self.path, error=error)) from None
         except apsw.Error as error:
-            raise JournalError(f"The journal {self.path} cannot be read: {error}.") from None
+            raise JournalError(
+                say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
+            ) from None

@@ -3,7 +3,7 @@
 import polars as pl
 
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.model import defects_of, no_defects, shown
+from paygw_batch.sheet.model import defects_of, no_defects, shown, worded
 
 _ROWS_NAMED = 6
 
@@ -45,8 +45,13 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row whose `client_orderid` is also another row's. `frame`: with the `row`."""
     name = "client_orderid"
     more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
-    said = "{} stands in {} rows ({}{}): give each row an id of its own."
-    message = pl.format(said, shown(name), "count", "rows", more)
+    message = worded(
+        "{value} stands in {count} rows ({rows}{more}): give each row an id of its own.",
+        value=shown(name),
+        count=pl.col("count"),
+        rows=pl.col("rows"),
+        more=more,
+    )
     repeated = _groups(frame.select("row", name).drop_nulls(), [name])
     return defects_of(repeated, name, "client_orderid.duplicate", message)
 
@@ -93,8 +98,12 @@ def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_ROWS_NAMED).str.join(", ")
     )
     several = named.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
-    said = "{}: the same account stands under {} different names (rows {}): make sure whose it is."
-    message = pl.format(said, shown("account_name"), "names", "rows")
+    message = worded(
+        "{value}: the same account stands under {names} different names (rows {rows}): make sure whose it is.",
+        value=shown("account_name"),
+        names=pl.col("names"),
+        rows=pl.col("rows"),
+    )
     return defects_of(several, "account_name", "account_name.two_names", message)
 
 
@@ -106,8 +115,14 @@ def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         .then(order_id.get(1).over(keys))
         .otherwise(order_id.first().over(keys))
     )
-    said = "{} has the same account and the same amount as {} ({} such rows: {}): make sure that all are meant."
-    message = pl.format(said, shown("client_orderid"), shown("other"), "count", "rows")
+    message = worded(
+        "{value} has the same account and the same amount as {other} ({count} such rows: {rows}): make sure that all "
+        "are meant.",
+        value=shown("client_orderid"),
+        other=shown("other"),
+        count=pl.col("count"),
+        rows=pl.col("rows"),
+    )
     groups = _groups(paid, keys)
     return defects_of(
         groups.with_columns(other=other) if groups.height else groups, "client_orderid", "row.look_alike", message

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from paygw_batch.language import say
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
 from paygw_batch.sheet.check.judge import Failed, Judged, explained
@@ -158,5 +159,5 @@ def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
     texts = pl.exclude("row").str.extract(_TOTAL, 0)
     totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
-    message = pl.lit("This looks like a total and not like a payment: delete the row.")
+    message = pl.lit(say("This looks like a total and not like a payment: delete the row."))
     return defects_of(totals, "row", "row.total", message, pl.col("value"))

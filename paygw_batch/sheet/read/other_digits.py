@@ -4,6 +4,7 @@ import polars as pl
 
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
+from paygw_batch.language import say
 from paygw_batch.sheet.model import as_defects
 
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")
@@ -36,7 +37,7 @@ def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         lines = zip(frame["row"].gather(at), text.gather(at), read, strict=True)
         warnings.append(
             as_defects(
-                (row, name, old, f"{name}.other_digits", f"{old} was read as {new}.")
+                (row, name, old, f"{name}.other_digits", say("{old} was read as {new}.", old=old, new=new))
                 for row, old, new in lines
                 if old != new
             )

@@ -18,7 +18,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.model import Deferred, Sheet
-from paygw_batch.sheet.pieces import NotPlain, Piece, held_in
+from paygw_batch.sheet.pieces import NotPlain, Piece, changed_since_read, held_in
 from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, read_rows
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
 from paygw_batch.sheet.read.frame import Table, found_in, notes_of, rows_said
@@ -45,6 +45,7 @@ class TextStream:
         self._max_rows = max_rows
         self._whole = whole
         self._sha256: str | None = None
+        self._file: tuple[int, int, int] | None = None
         self._defects: dict[int, pl.DataFrame] = {}
         self.operation = vocabulary.operation
         self.name = path.name
@@ -63,6 +64,10 @@ class TextStream:
         lines_before = 0
         with self._opened() as file:
             before = os.fstat(file.fileno())
+            found = (before.st_dev, before.st_ino, before.st_size)
+            if self._file not in {None, found}:
+                raise changed_since_read(self.name)
+            self._file = found
             begin = self._start.offset
             for block, end in _blocks(file):
                 digest.update(memoryview(block)[:end])
@@ -77,7 +82,7 @@ class TextStream:
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not lines_before:
             raise NotPlain
         if self._sha256 not in {None, digest.hexdigest()}:
-            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+            raise changed_since_read(self.name)
         self._sha256 = digest.hexdigest()
 
     def probably_held(self) -> Collection[str]:
@@ -111,7 +116,7 @@ class TextStream:
     def _frame(self) -> pl.DataFrame:
         sheet = self._whole()
         if sheet.sha256 != self._sha256:
-            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+            raise changed_since_read(self.name)
         return sheet.frame
 
     def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
