@@ -27,7 +27,7 @@ _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
 _TURNS_THE_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
 """Invisible signs that change the direction of writing: a name looks like another one."""
-_STARTS_A_FORMULA = "^[=+@-]"
+_STARTS_A_FORMULA = r"^(?:[=@]|[+-].*\pL)"
 _CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
 _ALWAYS = pl.lit(value=True)
 PAYEE_NAME = "account_name"
