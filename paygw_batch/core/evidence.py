@@ -311,12 +311,14 @@ def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding
 
 def is_sole(candidate: Candidate) -> bool:
     """Whether no other attempt than the latest can have left under the latest one's order id."""
-    standing = candidate.standing
-    if standing.possible_duplicate_of == 0:
-        return False  # it was said to be paid before any attempt of ours left: that word may come again
+    standing, marked = candidate.standing, candidate.standing.possible_duplicate_of
+    if marked is not None and (marked == 0 or marked < standing.attempt):
+        return (
+            False  # it was said to be paid, before any attempt of ours left or by an earlier one: that may come again
+        )
     if candidate.has_left_once:
         return True
-    if standing.possible_duplicate_of is not None:
+    if marked is not None:
         return False
     own_id = attempt_order_id(candidate.client_orderid, standing.generation)
     return standing.generation == 1 or candidate.sent_order_id == own_id

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
@@ -58,6 +59,7 @@ __all__ = [
     "AuditNote",
     "AuditResult",
     "AuditTrail",
+    "BatchPart",
     "BatchRecord",
     "CarriedOut",
     "Clash",
@@ -73,6 +75,7 @@ __all__ = [
     "Inbox",
     "InboxEnd",
     "InboxReader",
+    "InstructionRows",
     "Journal",
     "JournalReader",
     "KeptReply",

@@ -8,13 +8,14 @@ conformance tests holds both to it. A journal has one writer, and is called from
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.payment_port import PaymentReader
 from paygw_batch.journal.values import (
     Amendment,
@@ -32,13 +33,19 @@ from paygw_batch.journal.values import (
     Messages,
     MoveResult,
     NewBatch,
-    NewInstruction,
     RepeatedBatch,
     RowStanding,
     StateTally,
     TallyKind,
     UsedSpelling,
 )
+
+VerifyProgress = Callable[[int, int], None]
+"""Takes how many rows are replayed so far, and how many there are."""
+
+
+def unwatched(done: int, rows: int) -> None:
+    """Show no progress."""
 
 
 class EngineJournal(Protocol):
@@ -159,7 +166,7 @@ class JournalReader(PaymentReader, Protocol):
         """Return the raw replies that are kept about instruction `number`, oldest first."""
         ...
 
-    def verify(self) -> Mapping[str, int]:
+    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
         """Replay the whole journal, and check its inbox; return the counts by name.
 
         Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
@@ -178,17 +185,17 @@ class Journal(JournalReader, Protocol):
         self,
         batch: NewBatch,
         *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
+        parts: Iterable[BatchPart],
         known: Iterable[Known],
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it.
 
-        `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
-        covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
-        order id is already taken and not amended: `compare` comes first; and when the plan has opened a batch before.
+        `parts` are its pages and the rows that are new, in the sheet's order, `known` those that another batch already
+        has (the batch then also covers them), `amendments` say which of the new ones replace an old instruction. Raises
+        `InternalError` when an order id is already taken and not amended: `compare` comes first; and when the plan has
+        opened a batch before.
         """
         ...
 

@@ -12,6 +12,7 @@ from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import required_policy
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.orders.release_order import ReleaseOrder
@@ -40,30 +41,36 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
-        Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={"the plan": document, "a key": key}
+        Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={say("the plan"): document, say("a key"): key}
     )
     policy = required_policy(settings)
     found: SignedDocument = read_document(document, PlanDocument, SettlementOrder, ReleaseOrder)
     if report is not None and not isinstance(found, PlanDocument):
-        raise UsageError(f"--report writes a plan as a page, and this is a {found.noun}.")
+        raise UsageError(say("--report writes a plan as a page, and this is a {noun}.", noun=say(found.noun)))
     show_content(screen, found, policy)  # before anything is signed
-    message = "Nothing was approved: --key KEY approves it."
+    message = say("Nothing was approved: --key KEY approves it.")
     if key is not None:
         own = own_key(key)
         found = approve(found, own, policy, utc_now())
         write_document(found, document)
         who = policy.people.approver_with(own.public)
-        message = f"Approved by {who.name if who else 'nobody'}. {_count(found, policy)}"
+        message = f"{say('Approved by {name}.', name=who.name if who else say('nobody'))} {_count(found, policy)}"
     show_signatures(screen, found, policy)
     if report is not None and isinstance(found, PlanDocument):
         write_plan_page(found, policy, report)
-        message += f" The page is in {report}."
+        message += " " + say("The page is in {report}.", report=report)
     screen.finish(_summary(found, policy, message))
 
 
 def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
     valid = len(signatures_of(found, policy, utc_now()).valid)
-    return f"The {found.noun} has {valid} of {policy.needed} {'approval' if policy.needed == 1 else 'approvals'}."
+    return say_count(
+        policy.needed,
+        "The {noun} has {valid} of {count} approval.",
+        "The {noun} has {valid} of {count} approvals.",
+        noun=say(found.noun),
+        valid=valid,
+    )
 
 
 def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:

@@ -19,6 +19,7 @@ from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.operator import in_words, person
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.orders.release_order import ReleaseOrder
 from paygw_batch.run.signed_document import read_document, write_document
@@ -78,13 +79,15 @@ def command(
             release_rejected(run.task, rows, who) if document is None else release_by_order(run.task, document, who)
         )
         said = (
-            f"{released.rows:,} rejected rows are released." if released.rows else "There is no rejected row to retry."
+            say_count(released.rows, "{count:,} rejected rows are released.")
+            if released.rows
+            else say("There is no rejected row to retry.")
         )
         screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
         summary = send_and_reconcile(run.task, run.out, screen)
         waiting = len(released.waiting)
-        why = f"{waiting:,} rejected rows have to wait" if waiting else "no row is rejected"
-        message = summary.message if released.rows else f"Nothing to retry: {why}. {summary.message}"
+        why = say_count(waiting, "{count:,} rejected rows have to wait") if waiting else say("no row is rejected")
+        message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=why)} {summary.message}"
         further = {"released": released.rows, "waiting": waiting}
         run.report.summary = replace(summary, message=message, further=further)
     screen.finish(run.report.summary)

@@ -4,9 +4,11 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.progress_bar import bar_on
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.actions.audit import verify_trail
 from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.orders.kept_orders import check_kept_orders
 
@@ -21,7 +23,8 @@ def command(invocation: Invocation) -> None:
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
-        counted = dict(journal.verify())
+        with bar_on(screen.err, "Checking") as progress, gc_paused():
+            counted = dict(journal.verify(progress))
         signed_orders = check_kept_orders(journal)
         trail = verify_trail(settings, journal)
         contradictions = len(journal.messages().contradictions)

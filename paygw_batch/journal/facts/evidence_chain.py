@@ -6,7 +6,7 @@ Pure: every store shares it.
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
@@ -112,14 +112,13 @@ def order_of(content: str) -> SignedOrder:
 
 def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
     """Return as evidence how far our clock was from the gateway's."""
-    content = canonical({"ahead_s": seen.ahead_s, "gateway_date": seen.gateway_date, "our_time": seen.our_time})
-    return Evidence(EvidenceSource.REPLY, Claim(None), content), Ruling(Finding.CLOCK)
+    said = {name: value for name, value in asdict(seen).items() if value or name == "ahead_s"}
+    return Evidence(EvidenceSource.REPLY, Claim(None), canonical(said)), Ruling(Finding.CLOCK)
 
 
 def clock_of(content: str) -> ClockSeen:
     """Return the `ClockSeen` that `clock_evidence` encoded as `content`."""
-    said = json.loads(content)
-    return ClockSeen(said["our_time"], said["gateway_date"], said["ahead_s"])
+    return ClockSeen(**json.loads(content))
 
 
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:

@@ -20,6 +20,7 @@ from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
@@ -51,8 +52,8 @@ from paygw_batch.journal.values import (
     Known,
     MoveResult,
     NewBatch,
-    NewInstruction,
 )
+from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
@@ -102,8 +103,7 @@ class SqliteJournal(SqliteReader):
         self,
         batch: NewBatch,
         *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
+        parts: Iterable[BatchPart],
         known: Iterable[Known],
         amendments: Iterable[Amendment],
         at: str,
@@ -130,7 +130,7 @@ class SqliteJournal(SqliteReader):
                 batch.sheet_path,
             )
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
-                store_batch(self._connection, record, digests, pages, instructions, known, replaced)
+                store_batch(self._connection, record, digests, parts, known, replaced)
                 spellings.add_batch(self._connection, record.operation, number)
                 search.add_batch(self._connection, number)
             opened = digests.opened()
@@ -387,7 +387,11 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            self._failure = f"The journal {self.path} can no longer be written ({reason}); nothing more was sent."
+            self._failure = say(
+                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
+                path=self.path,
+                reason=reason,
+            )
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 

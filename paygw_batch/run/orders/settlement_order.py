@@ -13,8 +13,10 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import state_words
 from paygw_batch.errors import ApprovalError, InternalError
 from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
+from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.orders.ordered_batch import (
     OrderedBatch,
@@ -65,10 +67,10 @@ class OrderContent(OrderedBatch):
 class SettlementOrder(SignedDocument):
     """An order as it is in its file."""
 
-    noun: ClassVar[str] = "settlement order"
+    noun: ClassVar[str] = mark("settlement order")
     placeholder: ClassVar[str] = "ORDER"
-    nothing_done: ClassVar[str] = "Nothing was settled."
-    make_another: ClassVar[str] = (
+    nothing_done: ClassVar[str] = mark("Nothing was settled.")
+    make_another: ClassVar[str] = mark(
         "Make a new order: `paygw-batch resolve BATCH --row N --as WORD --evidence TEXT --out ORDER --key KEY`."
     )
 
@@ -172,9 +174,11 @@ def order_in_force(
     actual = actual.model_copy(update={"statement": content.statement, "statement_sha256": content.statement_sha256})
     if actual != content:
         raise ApprovalError(
-            f"The settlement order no longer holds: {_what_changed(content, actual)}.",
-            hint="Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
-            "order.",
+            say("The settlement order no longer holds: {actual}.", actual=_what_changed(content, actual)),
+            hint=say(
+                "Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
+                "order."
+            ),
         )
     who = decided(order, found)
     return InForce(batch, settlements, who, content.statement, content.statement_sha256, kept_order(order, found))
@@ -186,19 +190,29 @@ def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
     for one in ordered.rows:
         is_now = now.get(one.row)
         if is_now is None:
-            changes.append(f"row {one.row} is not in the batch")
+            changes.append(say("row {row} is not in the batch", row=one.row))
         elif (is_now.attempt, is_now.state) != (one.attempt, one.state):
             changes.append(
-                f"row {one.row} was {_words(one.state)} after attempt {one.attempt}, and is {_words(is_now.state)} "
-                f"after attempt {is_now.attempt}"
+                say(
+                    "row {row} was {state} after attempt {attempt}, and is {now} after attempt {now_attempt}",
+                    row=one.row,
+                    state=_words(one.state),
+                    attempt=one.attempt,
+                    now=_words(is_now.state),
+                    now_attempt=is_now.attempt,
+                )
             )
         elif is_now.hold != one.hold:
-            changes.append(f"what holds row {one.row} is not what held it when the order was made")
+            changes.append(say("what holds row {row} is not what held it when the order was made", row=one.row))
         elif is_now != one:
-            changes.append(f"row {one.row} is not the payment that the order names")
-    more = [f"and {len(changes) - _SHOWN_CHANGES:,} more rows"] if len(changes) > _SHOWN_CHANGES else []
-    return "; ".join([*changes[:_SHOWN_CHANGES], *more]) or "the batch is not the one that the order names"
+            changes.append(say("row {row} is not the payment that the order names", row=one.row))
+    more = (
+        [say("and {changes:,} more rows", changes=len(changes) - _SHOWN_CHANGES)]
+        if len(changes) > _SHOWN_CHANGES
+        else []
+    )
+    return "; ".join([*changes[:_SHOWN_CHANGES], *more]) or say("the batch is not the one that the order names")
 
 
 def _words(state: State) -> str:
-    return state.value.replace("_", " ")
+    return state_words(state.value)
