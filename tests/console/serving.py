@@ -23,9 +23,7 @@ def served(program: Program, listener: socket) -> Iterator[None]:
     settings = load_settings(program.config, environ=program.environ)
     port = listener.getsockname()[1]
     console = console_of(settings, config=program.config, environ=program.environ, port=port)
-    server = uvicorn.Server(
-        uvicorn.Config(console_app(console), log_config=None, lifespan="off", ws="none")
-    )
+    server = uvicorn.Server(uvicorn.Config(console_app(console), log_config=None, lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.dup()]})
     thread.start()
     try:
