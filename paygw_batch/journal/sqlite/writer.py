@@ -28,7 +28,7 @@ from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
-from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
+from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
@@ -54,14 +54,11 @@ from paygw_batch.journal.values import (
     MoveResult,
     NewBatch,
 )
-from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
-
 _NOTIFICATIONS_AT_ONCE = 200
 """How many notifications one transaction takes in."""
-
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 _REJECTED = f"""SELECT p.number, p.client_orderid, b.operation, {PROGRESS}
     FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value CROSS JOIN batch b ON b.number = p.batch
@@ -378,11 +375,7 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            self._failure = say(
-                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
-                path=self.path,
-                reason=reason,
-            )
+            self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 
