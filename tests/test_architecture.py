@@ -46,7 +46,7 @@ ALLOWED = {
 FLOORS = {
     "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
     "gateway": ("signing", "*", "http"),
-    "journal": ("values port payment_port", "facts", "guards", "kept_notification", "sqlite", "opening"),
+    "journal": ("values port payment_port", "facts", "guards", "kept_notification", "sqlite postgres", "opening"),
     "compose": ("*", "actions"),
     "cli": ("invocation options signals completions help_texts", "screen", "runs", "commands", "main start"),
 }
@@ -62,6 +62,7 @@ ROOMS_OF_LIBRARIES = {
     "openpyxl": {"sheet/write"},
     "xlsxwriter": {"sheet/write", "report/workbook.py"},
     "apsw": {"journal/sqlite", "journal/opening"},
+    "psycopg": {"journal/postgres", "journal/opening/open_postgres.py"},
     "click": {"cli"},
     "rich": {"cli"},
     "uvicorn": {"sandbox", "listener"},
@@ -164,7 +165,7 @@ def test_the_journal_is_entered_by_its_own_door(path: Path) -> None:
 
 def test_the_stores_of_the_journal_are_blind_to_each_other() -> None:
     for store, other in (("sqlite", "postgres"), ("postgres", "sqlite")):
-        for path in sorted((PACKAGE / "journal" / store).glob("*.py")):
+        for path in sorted((PACKAGE / "journal" / store).rglob("*.py")):
             assert not any(parts[:2] == ("journal", other) for parts in own_imports(path)), path
 
 
