@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.journal import Tell, open_to_write
@@ -10,6 +11,9 @@ from paygw_batch.errors import HolderKind, InboxDamaged, JournalHeld
 from paygw_batch.journal import Journal, SqliteJournal
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.settings.configuration import Settings
+
+if TYPE_CHECKING:
+    from paygw_batch.journal import PostgresJournal
 
 WAIT_EVERY_S = 0.5
 """How often a run that waits for another one looks whether it has ended."""
@@ -53,7 +57,7 @@ def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quie
         tell(f"{findings.total():,} notifications were taken in: {told}.")
 
 
-def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:
+def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> "SqliteJournal | PostgresJournal":
     has_told = False
     give_up_s = time.monotonic() + LISTENER_LIMIT_S
     while True:

@@ -11,7 +11,9 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
 from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
-from paygw_batch.journal.sqlite.inbox import InboxReader
+from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
+
+__all__ = ["PostgresJournal", "PostgresReader"]
 
 try:
     import psycopg
@@ -37,7 +39,7 @@ except ModuleNotFoundError as error:
 
 @dataclass(frozen=True, slots=True)
 class PostgresPlace:
-    """Where a journal in PostgreSQL is, and what this host keeps beside it.
+    """The place of a journal in PostgreSQL, and of the files that this host keeps beside it.
 
     `inbox` is the file in which notifications wait. `registry_dir` remembers journals; None remembers nothing.
     """
@@ -54,6 +56,22 @@ class PostgresPlace:
     def registry(self) -> JournalRegistry | None:
         """The registry of journals, if there is one."""
         return None if self.registry_dir is None else JournalRegistry(settled(self.registry_dir))
+
+
+def place_of_database(
+    url: str,
+    *,
+    replication: str,
+    witness_dir: Path,
+    registry_dir: Path | None,
+    journal: Path,
+    endpoint: EndpointIdentity,
+    lease_s: float,
+    chunk_rows: int,
+) -> PostgresPlace:
+    """Return the place of the journal in the database at `url`; the inbox of this host is beside the path `journal`."""
+    server = Server(url, replication)
+    return PostgresPlace(server, witness_dir, registry_dir, inbox_path(journal), endpoint, lease_s, chunk_rows)
 
 
 def new_postgres_journal(place: PostgresPlace, *, now: str, beside: str | None = None) -> Identity | None:
@@ -117,7 +135,7 @@ def open_postgres_journal(
 
 
 def read_postgres_journal(place: PostgresPlace) -> PostgresReader:
-    """Open the journal to look into it, also while runs write it: one snapshot. Raises what opening it raises."""
+    """Open the journal to look into it, also while runs write it: one snapshot. Raises the errors of opening it."""
     session = Session(place.server, write=False)
     try:
         with plainly(place.server):

@@ -1,1 +1,1 @@
-"""Stores the journal in PostgreSQL: tables, functions and SQL of its own behind the journal's port."""
+"""Stores the journal in PostgreSQL: tables, functions and SQL behind the journal's port."""

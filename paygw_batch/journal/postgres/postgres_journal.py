@@ -23,7 +23,7 @@ from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock
 from paygw_batch.journal.facts.progress import amendable, next_order_id, storable, succeed
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.postgres import kept_evidence
-from paygw_batch.journal.postgres.batch_store import copy_batch
+from paygw_batch.journal.postgres.batch_copy import copy_batch
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
 from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
 from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter

@@ -16,7 +16,7 @@ from paygw_batch.journal.facts.chain import Identity, Line, Link, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
-from paygw_batch.journal.postgres.batch_store import payee_words_of
+from paygw_batch.journal.postgres.batch_copy import payee_words_of
 from paygw_batch.journal.postgres.kept_evidence import check_evidence
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
@@ -180,7 +180,7 @@ def _check_batch(connection: Connection[Row], number: int, opened: BatchOpened) 
 
 
 @dataclass(slots=True)
-class _Grouped:
+class _LinesByInstruction:
     """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
 
     lines: Iterator[Row]
@@ -222,7 +222,7 @@ class _Succession:
 
 @dataclass(slots=True)
 class _InstructionReplay:
-    """Replays every instruction's facts, in the order of their numbers, and compares the result with what is stored."""
+    """Replays every instruction's facts, in the order of their numbers, and compares the result with the stored one."""
 
     connection: Connection[Row]
     batches: Mapping[int, BatchOpened]
@@ -232,9 +232,9 @@ class _InstructionReplay:
 
     def run(self) -> None:
         """Raise `JournalCorrupt` at the first instruction that is not in the state its facts lead to."""
-        facts = _Grouped(streamed(self.connection, f"{_FACTS} ORDER BY instruction, nth"), "A fact")
+        facts = _LinesByInstruction(streamed(self.connection, f"{_FACTS} ORDER BY instruction, nth"), "A fact")
         query = "SELECT instruction, operation, order_id, spelling FROM order_id ORDER BY 1, 2, 3"
-        order_ids = _Grouped(streamed(self.connection, query), "An order id")
+        order_ids = _LinesByInstruction(streamed(self.connection, query), "An order id")
         query = f"""SELECT p.number, p.batch, p.row, p.client_orderid, p.replaces, p.fields, p.facts,
                 tsvector_to_array(w.words), {PROGRESS}
             FROM progress p LEFT JOIN payee_words w ON w.instruction = p.number ORDER BY p.number"""  # noqa: S608 - ours

@@ -34,7 +34,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of the database, and what the operator says about its copies."""
+    """The address of the database, and the operator's word about its copies."""
 
     url: str
     replication: str = "none"
@@ -109,7 +109,7 @@ class Session:
 
 
 class _LimitedConnection(Connection[Row]):
-    """A connection on which a statement can be given a time to answer in: a network may swallow what a server says."""
+    """A connection on which a statement can be given a time to answer in: a network may swallow the answer."""
 
     limit_s: float | None = None
 
@@ -194,7 +194,7 @@ def fetch(connection: Connection[Row], query: str, values: Sequence[Any] = ()) -
 
 
 def streamed(connection: Connection[Row], query: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-    """Run one query inside the open transaction, and yield what it finds without holding all of it."""
+    """Run one query inside the open transaction, and yield its lines without holding all of them."""
     with connection.cursor(name=f"paygw_{time.monotonic_ns()}") as cursor:
         cursor.itersize = 5_000
         cursor.execute(query.encode(), values or None)
@@ -227,7 +227,7 @@ def conflicting_lines(message: str) -> Iterator[None]:
 
 
 def _sentence(error: psycopg.Error) -> str:
-    """Return the first line of what the database or its client says, without values of rows (those are in DETAIL)."""
+    """Return the first line of an error of the database, without values of rows (those are in DETAIL)."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
 

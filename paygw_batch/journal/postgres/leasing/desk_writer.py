@@ -89,7 +89,7 @@ class DeskWriter:
         return self._held.desk
 
     def _commit(self, desk: Lease, before: Link) -> None:
-        """Commit. Where no answer comes, the end of the chain tells what became of it."""
+        """Commit. Where no answer comes, the end of the chain shows whether it was made."""
         guarded = self._guarded
         with guarded.confirmed():
             try:

@@ -25,12 +25,12 @@ FENCED, MOVED, HELD = "PW001", "PW002", "PW004"
 
 @dataclass(frozen=True, slots=True)
 class StagedFacts:
-    """Facts ready to be committed: the values of the call, and what is true once it is committed."""
+    """Facts ready to be committed: the values of the call, and chains and rows as they are after it."""
 
     values: Sequence[Any]
     """The values of `CALL` after the worker."""
     lines: Sequence[Line]
-    """One for each entry, in order. Its `seq` is that of its own chain."""
+    """One for each entry, in order. Its `seq` counts the facts of its chain."""
     nths: Sequence[int]
     """Of each entry: which fact of its instruction it is."""
     ends: Mapping[int, Link]
@@ -64,29 +64,7 @@ def stage_facts(
         placed.update({at: (segment, line) for at, line in zip(places, lines, strict=True)})
         before[segment] = lease.end
         ends[segment] = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
-    facts = {number: one.facts for number, one in loaded.items()}
-    fact_lines, nths, kept = [], [], []
-    for at, entry in enumerate(entries):
-        segment, line = placed[at]
-        nth = facts[entry.instruction] = facts[entry.instruction] + 1
-        nths.append(nth)
-        fact_lines.append(
-            (
-                segment,
-                line.seq,
-                line.at,
-                line.kind,
-                line.batch,
-                line.instruction,
-                nth,
-                line.attempt,
-                line.contradicts,
-                line.details,
-                line.hash,
-            )
-        )
-        if entry.reply is not None:
-            kept.append((entry.instruction, nth, entry.reply.head.encode(), entry.reply.body))
+    facts, fact_lines, nths, kept = _counted(entries, loaded, placed)
     touched = {entry.instruction for entry in entries} | extra
     rows = [
         (number, loaded[number].is_new, loaded[number].facts, facts[number], *columns_of(progress[number]))
@@ -111,6 +89,36 @@ def stage_facts(
         for number, one in loaded.items()
     }
     return StagedFacts(values, [placed[at][1] for at in range(len(entries))], nths, ends, before, after)
+
+
+def _counted(
+    entries: Sequence[Entry], loaded: Mapping[int, Loaded], placed: Mapping[int, tuple[int, Line]]
+) -> tuple[dict[int, int], list[Any], list[int], list[Any]]:
+    """Return how many facts each instruction then has, the facts' lines, their places, and the replies to keep."""
+    facts = {number: one.facts for number, one in loaded.items()}
+    fact_lines, nths, kept = [], [], []
+    for at, entry in enumerate(entries):
+        segment, line = placed[at]
+        nth = facts[entry.instruction] = facts[entry.instruction] + 1
+        nths.append(nth)
+        fact_lines.append(
+            (
+                segment,
+                line.seq,
+                line.at,
+                line.kind,
+                line.batch,
+                line.instruction,
+                nth,
+                line.attempt,
+                line.contradicts,
+                line.details,
+                line.hash,
+            )
+        )
+        if entry.reply is not None:
+            kept.append((entry.instruction, nth, entry.reply.head.encode(), entry.reply.body))
+    return facts, fact_lines, nths, kept
 
 
 def opening_values(segment: int, before: Link, line: Line) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Guards the session of a writer: a lost connection is replaced, a failure is final, and the witness is told."""
+"""Guards the session of a writer: a lost connection is replaced, a failure is final, the witness learns of commits."""
 
 import os
 import time
@@ -88,7 +88,7 @@ class GuardedSession:
             self.flush()
 
     def flush(self) -> None:
-        """Make one more durable write: what was read before it cannot be lost either once it is there."""
+        """Make one more durable write: everything read before it cannot be lost either once it is there."""
         for _ in range(_MOST_TRIES):
             self._has_warned = False
             with limited(self.connection, self.session.server.commit_limit_s):

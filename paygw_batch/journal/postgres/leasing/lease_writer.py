@@ -1,4 +1,4 @@
-"""Writes facts to the chains that this process has leased, and finds out what became of a commit that got no answer."""
+"""Writes facts to the chains that this process has leased, and finds the fate of a commit that got no answer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
@@ -65,7 +65,7 @@ class LeaseWriter:
         return frozenset(self._held.chunks)
 
     def conclude(self, at: str) -> int:
-        """Put in doubt what dead processes and this one left in flight; return how many rows. All leases are given up.
+        """Put in doubt the rows that dead processes and this one left in flight; count them. All leases are given up.
 
         The rows of a process that lives are its own.
         """
@@ -147,7 +147,7 @@ class LeaseWriter:
                 return frozenset()
 
     def _called(self, staged: StagedFacts) -> _Fate:
-        """Make the call that commits. Where no answer comes, find out what became of it."""
+        """Make the call that commits. Where no answer comes, find its fate."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
@@ -161,7 +161,7 @@ class LeaseWriter:
         return _Fate.COMMITTED
 
     def _fate_of(self, staged: StagedFacts) -> _Fate:
-        """Ask the ends of the chains what became of a commit. Raises `JournalWentBack` when they were never there."""
+        """Find the fate of a commit by the ends of the chains. Raises `JournalWentBack` when they were never there."""
         query = "SELECT number, head_seq, head_hash, sealed_at IS NOT NULL FROM segment WHERE number = ANY (%s)"
         found = {line[0]: line[1:] for line in fetch(self._guarded.connection, query, (list(staged.ends),))}
         self._guarded.flush()
@@ -197,7 +197,7 @@ class LeaseWriter:
         return self._held.desk or self._own_lease()
 
     def _own_lease(self) -> Lease:
-        """Return the chain for what this process has to say after its leases were taken over."""
+        """Return the chain for late answers, after the leases of this process were taken over."""
         if self._held.own is None:
             self._held.own = leases.take(self._guarded.connection, -self._held.worker, self._held.worker)
         if self._held.own is None:
@@ -205,7 +205,7 @@ class LeaseWriter:
         return self._held.own
 
     def _taken(self, chunk: int, at: str) -> Lease | None:
-        """Take the lease of a chunk, and put in doubt what the one before it left in flight: in one transaction."""
+        """Take the lease of a chunk, and put in doubt the rows that the one before left in flight: one transaction."""
         return self._guarded.again(lambda: self._taken_once(chunk, at))
 
     def _taken_once(self, chunk: int, at: str) -> Lease | None:
@@ -239,7 +239,7 @@ class LeaseWriter:
             return self._guarded.again(call)
 
     def close(self) -> None:
-        """Give all leases back. What is in flight is left to whoever takes its chunk next."""
+        """Give all leases back. Rows in flight are left to the next process that takes their chunk."""
         try:
             self._heartbeat.close()
             if self._guarded.connection.closed:  # the leases would end by themselves, but later

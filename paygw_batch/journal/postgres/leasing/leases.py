@@ -37,7 +37,7 @@ class Lease:
 
 @dataclass(slots=True)
 class HeldLeases:
-    """The leases that a process has: the desk, chunks by number, and a chain for what it says after it lost any."""
+    """The leases that a process has: the desk, chunks by number, and a chain for late answers after it lost any."""
 
     worker: int
     desk: Lease | None
@@ -56,7 +56,7 @@ class HeldLeases:
 
 @cache
 def machine() -> str:
-    """Return what process ids of this machine are unique in: the start of the machine, and the container."""
+    """Return the start of the machine and the container, in which process ids are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -130,7 +130,7 @@ def give_back(connection: Connection[Row], segments: Sequence[int], worker: int)
 
 
 class Heartbeat:
-    """Tells the database again and again that this process lives, on a connection and in a thread of its own.
+    """Notes in the database again and again that this process lives, on a second connection and in a thread.
 
     `is_good` answers by the clock of this machine: a process that was frozen, or cut off, knows that its leases may
     have been taken over before it asks the database.
@@ -152,7 +152,7 @@ class Heartbeat:
         return self._monotonic_s() < self._seen_s + self._lease_s / 2
 
     def seen(self, since_s: float) -> None:
-        """Take note of a commit that began at `since_s` and told the database that this process lives."""
+        """Take note of a commit that began at `since_s`: it showed the database that this process lives."""
         self._seen_s = max(self._seen_s, since_s)
 
     def now_s(self) -> float:
