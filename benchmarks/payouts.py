@@ -16,11 +16,12 @@ from typing import Literal
 from benchmarks.figures import Sample
 from benchmarks.loops import loop_factory
 from benchmarks.merchant import Merchant, open_batch
+from benchmarks.silent_progress import Silent
 from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.engine.engine import Engine, Pace
 from paygw_batch.engine.gc_pause import gc_paused
-from paygw_batch.engine.ports import Silent, World
+from paygw_batch.engine.ports import World
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, TransportSettings
 from paygw_batch.gateway.classify import classify

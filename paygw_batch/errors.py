@@ -154,6 +154,21 @@ class InboxDamaged(JournalError):
     )
 
 
+class AuditDamaged(JournalError):
+    """The audit trail of the console is damaged."""
+
+    default_hint = (
+        "Keep the file, and move it away, with -wal and -shm where they are: the console then begins a new trail. What "
+        "was paid is in the journal, and is not concerned."
+    )
+
+
+class AuditUnwritable(JournalError):
+    """The audit trail of the console can no longer be written."""
+
+    default_hint = "Mend the disk (room, permissions). Without a trail the console does nothing."
+
+
 class InboxUnwritable(JournalError):
     """The inbox of notifications can no longer be written."""
 

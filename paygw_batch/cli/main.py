@@ -41,6 +41,7 @@ COMMANDS = {
     "verify": "Replay and check the whole journal.",
     "journal": "Make the journal of an endpoint, or adopt a copy.",
     "backup": "Copy the journal, also while a run is on.",
+    "console": "Serve the pages for a browser.",
     "sandbox": "Run the built-in gateway on loopback.",
     "sign": "Show how a row is signed, step by step.",
     "config": "Show every setting and where it comes from.",

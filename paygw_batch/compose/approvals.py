@@ -9,7 +9,8 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval, read_plan
-from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.passkey import RelyingParty
 from paygw_batch.run.people import Person, people_of
 from paygw_batch.run.resolve import Settlement, needs_second_person, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, check_reachable
@@ -26,9 +27,14 @@ def policy_of(settings: Settings) -> ApprovalPolicy | None:
     if not section.approvers:
         return None
     people = people_of(section.makers, section.approvers)
-    policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people)
+    policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people, party_of(settings))
     check_reachable(policy)
     return policy
+
+
+def party_of(settings: Settings) -> RelyingParty | None:
+    """Return the console as passkeys know it, or None where the configuration does not say its address."""
+    return None if settings.console.origin is None else RelyingParty(settings.console.origin)
 
 
 def required_policy(settings: Settings) -> ApprovalPolicy:
@@ -41,9 +47,9 @@ def required_policy(settings: Settings) -> ApprovalPolicy:
     return policy
 
 
-def known_maker(key: ApprovalKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
+def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
     """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
-    maker = policy.people.maker_with(key.public)
+    maker = policy.people.maker_with(key)
     if maker is None:
         raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint=nothing_made)
     return maker

@@ -81,11 +81,11 @@ def authenticity(settings: Settings, names: NotificationFields, environ: Mapping
         case "shared-secret-hash":
             return _shared_secret_hash(settings, names, environ)
         case "header-hmac":
-            header = _signed_header(settings)
+            header = signed_header(settings)
             algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
             return HeaderHash(algorithm, header, _secret(settings, environ))
         case "header-rsa":
-            return HeaderSignature(_signed_header(settings), _public_key(settings, environ))
+            return HeaderSignature(signed_header(settings), _public_key(settings, environ))
         case other:
             assert_never(other)
 
@@ -123,7 +123,8 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
     return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
 
 
-def _signed_header(settings: Settings) -> SignedHeader:
+def signed_header(settings: Settings) -> SignedHeader:
+    """Return the header that proves a notification. Raises `ConfigurationError` naming every key it still needs."""
     section = settings.notifications
     _require_keys(settings, "hash_algorithm", "header", "header_encoding")
     encoding = HeaderEncoding(section.header_encoding or "")

@@ -119,6 +119,7 @@ class OutputGuard:
         yield Kept("a witness of the journal", settings.witness_directory(), is_directory=True)
         yield Kept("a file of the program's own directory", state_directory(), is_directory=True)
         yield Kept("the sandbox's key", journal.with_name("sandbox-merchant.pem"))
+        yield Kept("a key of the sandbox", journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield Kept("a record of the sandbox", journal.with_name("sandbox-record"), has_neighbours=True)
         yield Kept("a record of the sandbox", journal.with_name("sandbox-callbacks.csv"))
         if self.config is not None:

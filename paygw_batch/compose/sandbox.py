@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paygw_batch.compose.notifications import authenticity, field_names
+from paygw_batch.compose.notifications import authenticity, field_names, signed_header
 from paygw_batch.compose.operations import as_answered, operation_of
 from paygw_batch.compose.signing import control_secret, supplies_of
 from paygw_batch.core.batch import PAYOUT
@@ -12,9 +12,10 @@ from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.gateway.authenticity import HeaderHash, SharedSecretHash
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.behaviour import load_behaviour, shipped_behaviour
-from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, CallbackSignature
 from paygw_batch.sandbox.expects import ControlRule, Expects
 from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
+from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key
 from paygw_batch.settings.configuration import Settings
 
 RECORD_NAME = "sandbox-record.csv"
@@ -43,7 +44,12 @@ def sandbox_config(
     )
 
 
-def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackHash | CallbackHeader | None:
+def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackProof | None:
+    """Return how the sandbox proves its notifications, as the configuration says. None: nothing proves them."""
+    if settings.notifications.authenticity == "header-rsa":  # by its own key: what is configured is the public half
+        signed, name = signed_header(settings), settings.notifications.hash_algorithm or ""
+        key = sandbox_gateway_key(settings.journal_path().parent)
+        return CallbackSignature(name, signed.name, signed.encoding, signed.prefix, key)
     check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
     match check:
         case SharedSecretHash():
@@ -51,7 +57,7 @@ def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackH
         case HeaderHash(algorithm, header, secret):
             return CallbackHeader(algorithm, header.name, header.encoding, header.prefix, secret)
         case _:
-            return None  # the sandbox has no key of the gateway's: what it notifies of is unproven
+            return None
 
 
 def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Served:

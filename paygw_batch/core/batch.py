@@ -25,12 +25,12 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return one plain sentence for each stated figure that differs from the sheet's."""
     found = []
     if stated.rows is not None and stated.rows != actual.rows:
-        found.append(f"{stated.rows} rows were stated; the sheet has {actual.rows}.")
+        found.append(f"{stated.rows:,} rows were stated; the sheet has {actual.rows:,}.")
     sums = actual.sums or {}
     for currency, amount in (stated.sums or {}).items():
         has = sums.get(currency)
         if has is None:
-            found.append(f"{currency} {amount:f} was stated; the sheet has no {currency} row.")
+            found.append(f"{currency} {amount:,f} was stated; the sheet has no {currency} row.")
         elif has != amount:
-            found.append(f"{currency} {amount:f} was stated; the sheet comes to {currency} {has:f}.")
+            found.append(f"{currency} {amount:,f} was stated; the sheet comes to {currency} {has:,f}.")
     return found

@@ -10,6 +10,7 @@ AMOUNT_PATTERN = rf"{WHOLE_PATTERN}(?:\.[0-9]{{1,4}})?"
 """An amount as text: plain digits, no sign, exponent, grouping or leading zero; at most 15 digits before the point."""
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 
 
@@ -32,6 +33,11 @@ def to_minor(amount: Decimal, *, minor_units: int) -> int:
 def from_minor(minor: int, *, minor_units: int) -> str:
     """Return the text of `minor` whole minor units, always with all decimals of the currency."""
     return format(Decimal(minor).scaleb(-minor_units, _EXACT), "f")
+
+
+def with_separators(amount: str) -> str:
+    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is left as it is."""
+    return f"{Decimal(amount):,f}" if _NUMBER.fullmatch(amount) else amount
 
 
 def with_two_decimals(text: str) -> str:

@@ -42,19 +42,6 @@ class Progress(Protocol):
         ...
 
 
-class Silent:
-    """Progress that nobody watches."""
-
-    def started(self, due: int) -> None:
-        """Nothing to show."""
-
-    def concluded(self, due: Due, outcome: Outcome) -> None:
-        """Nothing to show."""
-
-    def note(self, sentence: str) -> None:
-        """Nothing to show."""
-
-
 @dataclass(frozen=True, slots=True)
 class World:
     """The sources of time, nonces and chance that a run uses."""

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
@@ -38,7 +39,9 @@ from paygw_batch.journal.values import (
 )
 
 if TYPE_CHECKING:
+    from paygw_batch.journal.audit.audit_trail import AuditTrail, audit_entries, verify_audit_trail
     from paygw_batch.journal.guards.location import make_directory
+    from paygw_batch.journal.guards.lock import LockHolder, journal_holder
     from paygw_batch.journal.opening.adopt import Adoption
     from paygw_batch.journal.opening.create import new_journal
     from paygw_batch.journal.opening.in_memory import in_memory_journal
@@ -59,6 +62,11 @@ __all__ = [
     "Adoption",
     "Amendment",
     "AttemptReply",
+    "AuditEnd",
+    "AuditEntry",
+    "AuditNote",
+    "AuditResult",
+    "AuditTrail",
     "BatchRecord",
     "CarriedOut",
     "Clash",
@@ -78,6 +86,7 @@ __all__ = [
     "JournalReader",
     "KeptReply",
     "Known",
+    "LockHolder",
     "LookAlike",
     "Messages",
     "MoveResult",
@@ -96,11 +105,13 @@ __all__ = [
     "TallyKind",
     "UsedSpelling",
     "WaitingEvidence",
+    "audit_entries",
     "canonical",
     "decode_notification",
     "encode_notification",
     "in_memory_journal",
     "inbox_path",
+    "journal_holder",
     "make_directory",
     "new_journal",
     "new_postgres_journal",
@@ -109,9 +120,15 @@ __all__ = [
     "place_of_database",
     "read_journal",
     "read_postgres_journal",
+    "verify_audit_trail",
 ]
 
 _ON_DEMAND = {
+    "LockHolder": "paygw_batch.journal.guards.lock",
+    "journal_holder": "paygw_batch.journal.guards.lock",
+    "AuditTrail": "paygw_batch.journal.audit.audit_trail",
+    "audit_entries": "paygw_batch.journal.audit.audit_trail",
+    "verify_audit_trail": "paygw_batch.journal.audit.audit_trail",
     "make_directory": "paygw_batch.journal.guards.location",
     "Adoption": "paygw_batch.journal.opening.adopt",
     "new_journal": "paygw_batch.journal.opening.create",

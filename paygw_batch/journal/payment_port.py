@@ -3,7 +3,7 @@
 A part of `port.JournalReader`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,4 +57,8 @@ class PaymentReader(Protocol):
 
     def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
         """Return up to `limit` payments of all batches that a search fits, the newest first."""
+        ...
+
+    def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
+        """Return the payments of those of `rows` that a batch has, by row: a page of a batch with its payees."""
         ...

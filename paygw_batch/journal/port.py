@@ -115,7 +115,7 @@ class JournalReader(PaymentReader, Protocol):
 
         Of those, `states` and `numbers` (rows of the sheet) name the ones that are wanted; None: all. It costs what is
         yielded, not what the batch has. With `accepted_until`, of the accepted rows only those whose latest intent is
-        not after that time. Rows that are ready are found by `due`, not by `states` alone: raises `InternalError`.
+        not after that time. Rows that are ready are asked for alone, without another state: raises `InternalError`.
         """
         ...
 

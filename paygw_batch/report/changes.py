@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import polars as pl
 
+from paygw_batch.core.money import with_separators
 from paygw_batch.report.totals import money_text
 from paygw_batch.sheet.amounts import readable_amount
 
@@ -151,7 +152,7 @@ def _new_payee(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
 def _amount_off(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
     now, before = payee.now or Decimal(0), payee.before or Decimal(0)
     message = (
-        f"{payee.currency} {money_text(before, minor_units.get(payee.currency))} in the last run"
+        f"{payee.currency} {with_separators(money_text(before, minor_units.get(payee.currency)))} in the last run"
         if payee.before is not None
         else f"nothing in {payee.currency} in the last run"
     )

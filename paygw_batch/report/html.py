@@ -10,7 +10,7 @@ from html import escape
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.money import parse_amount
+from paygw_batch.core.money import parse_amount, with_separators
 from paygw_batch.countries.load import load_operation
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
 from paygw_batch.report.colours import STATE_COLOURS
@@ -26,7 +26,7 @@ from paygw_batch.report.page import (
     state_words,
 )
 from paygw_batch.report.run_charts import latency, outcomes_over_time
-from paygw_batch.report.totals import BatchTotals, by_currency, money_text, with_separators
+from paygw_batch.report.totals import BatchTotals, by_currency, money_text
 
 SHOWN_ROWS = 500
 """How many rows of a state that needs a person are listed; the reconciliation file has all of them."""

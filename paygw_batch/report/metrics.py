@@ -42,26 +42,40 @@ class JournalTotals:
     oldest_in_doubt: datetime | None
 
 
-def metrics_text(command: str, summary: Summary, figures: JournalTotals | None, now: datetime, *, earlier: str) -> str:
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A command that has ended, and how."""
+
+    command: str
+    summary: Summary
+
+
+def metrics_text(ended: EndedRun | None, figures: JournalTotals | None, now: datetime, *, earlier: str) -> str:
     """Return all gauges as lines of text. Each metric has its help and type.
 
-    `earlier` is the text that is replaced: what it says of other commands stays, and so do the figures of a journal
-    that could not be read now (None).
+    `ended` is None where the journal has changed and no command has ended. `earlier` is the text that is replaced: what
+    it says of other commands stays, and so do the figures of a journal that could not be read now (None).
     """
     before = _samples_of(earlier)
     samples = {name: before.get(name, {}) for name in _OF_JOURNAL} if figures is None else _of_journal(figures, now)
-    own = _labels(command=command)
-    of_run = {
+    of_run = {} if ended is None else _of_run(ended.summary, now)
+    for name in _OF_RUN:
+        samples[name] = before.get(name, {})
+        if ended is not None and name in of_run:
+            samples[name] |= {_labels(command=ended.command): of_run[name]}
+    return "\n".join(_lines(samples)) + "\n"
+
+
+def _of_run(summary: Summary, now: datetime) -> dict[str, str]:
+    found = {
         "paygw_run_exit_code": str(int(summary.exit_code)),
         "paygw_run_end_timestamp_seconds": _seconds(now),
         "paygw_run_duration_seconds": f"{summary.seconds:.3f}",
         "paygw_run_sent_rows": str(summary.sent_this_run),
     }
     if summary.exit_code is ExitCode.DONE:
-        of_run[_LAST_SUCCESS] = _seconds(now)
-    for name in _OF_RUN:
-        samples[name] = before.get(name, {}) | ({own: of_run[name]} if name in of_run else {})
-    return "\n".join(_lines(samples)) + "\n"
+        found[_LAST_SUCCESS] = _seconds(now)
+    return found
 
 
 def _of_journal(figures: JournalTotals, now: datetime) -> Samples:

@@ -10,9 +10,9 @@ from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
 
+from paygw_batch.core.money import with_separators
 from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
 from paygw_batch.report.page import html_table, page, paragraph
-from paygw_batch.report.totals import with_separators
 from paygw_batch.run.approval import PlanDocument, PlanFinding
 from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
 
@@ -70,7 +70,7 @@ def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
 def finding_line(finding: PlanFinding) -> str:
     """Return a difference as one line: row, name, amount and message."""
     where = f"Row {finding.row}" if finding.row else ""
-    paid = f"{finding.currency} {finding.amount or finding.before}"
+    paid = f"{finding.currency} {with_separators(finding.amount or finding.before)}"
     return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {finding.message}"
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from html import escape
 
+from paygw_batch.core.money import with_separators
 from paygw_batch.countries.payees import Payee
 from paygw_batch.journal import FoundPayment
 from paygw_batch.report.page import html_table, page, paragraph
-from paygw_batch.report.totals import with_separators
 
 _DAY = len("2026-11-22")
 

@@ -1,6 +1,5 @@
 """Counts and sums the rows of a sheet exactly, by country, currency and state."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,7 +11,6 @@ from paygw_batch.report.colours import STATE_COLOURS
 from paygw_batch.sheet.amounts import readable_amount
 
 _KEYS = ("country", "currency", "state")
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ROWS_AT_ONCE = 100_000
 """How many rows are counted at a time, so that exact decimals of a large sheet need little memory."""
 
@@ -56,11 +54,6 @@ def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
         )
         for currency, money in sorted(sums.items(), key=lambda one: (not one[0], one[0]))
     ]
-
-
-def with_separators(amount: str) -> str:
-    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is left as it is."""
-    return f"{Decimal(amount):,f}" if _NUMBER.fullmatch(amount) else amount
 
 
 def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:

@@ -15,17 +15,16 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from paygw_batch.clock import timestamp
-from paygw_batch.core.money import from_minor
+from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord
-from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
     SignedPart,
     read_document,
     require_signatures,
-    signed,
 )
 from paygw_batch.run.submit import Plan
 
@@ -126,20 +125,22 @@ def _totals_of(instructions: pl.DataFrame, minor_units: Mapping[str, int]) -> di
     return {currency: from_minor(int(minor), minor_units=minor_units[currency]) for currency, minor in sums.iter_rows()}
 
 
-def make_plan(
-    content: Content, findings: Sequence[PlanFinding], key: ApprovalKey, now: datetime, *, repeats_meant: str = ""
+def unsigned_plan(
+    content: Content, findings: Sequence[PlanFinding], maker: PublicKey, now: datetime, *, repeats_meant: str = ""
 ) -> PlanDocument:
-    """Return a plan signed by its maker. `repeats_meant` is the batch that the maker says the sheet is to repeat."""
-    unsigned = PlanDocument(
+    """Return a plan that its maker has yet to sign.
+
+    `repeats_meant` is the batch that the maker says the sheet is to repeat.
+    """
+    return PlanDocument(
         content=content,
         findings=list(findings),
         made_at=timestamp(now),
-        maker=key.public.text,
+        maker=maker.text,
         signature="",
         approvals=[],
         repeats_meant=repeats_meant,
     )
-    return signed(unsigned, key)
 
 
 def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:
@@ -192,7 +193,9 @@ def _what_differs(planned: Content, actual: Content) -> str:
 
 
 def _sums(content: Content) -> str:
-    return ", ".join(f"{currency} {amount}" for currency, amount in content.totals.items()) or "nothing"
+    return (
+        ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content.totals.items()) or "nothing"
+    )
 
 
 def read_plan(path: Path) -> PlanDocument:

@@ -1,7 +1,8 @@
-"""Reads the keys that people approve with: Ed25519 (RFC 8032), as PEM files and as one line of text.
+"""Reads the keys that people approve with: Ed25519 (RFC 8032) as PEM files, and public keys as one line of text.
 
-Beside the gateway's signatures this is the only place of the program that does cryptography: approvals are between
-people of one company and have nothing to do with how the gateway is spoken to.
+A passkey has a key of its own kind: P-256, RSA or Ed25519. What a passkey signs is in `passkey.py`. Beside the
+gateway's signatures this is the only place of the program that does cryptography: approvals are between people of one
+company and have nothing to do with how the gateway is spoken to.
 """
 
 import base64
@@ -14,7 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -28,35 +33,74 @@ MAX_KEY_FILE_BYTES = 16 * 1024
 HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
 
 
+MIN_RSA_BITS = 2048
+MAX_RSA_BITS = 8192
+RSA_EXPONENT = 65537
+"""The one that authenticators use. With a small one, signatures were forged elsewhere."""
+
+KeyOfAPerson = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
+
+
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """The public half of a person's key: its 32 bytes, whichever text they were read from."""
+    """The public half of a person's key: its SubjectPublicKeyInfo in DER, as this program encodes it.
+
+    A key has one such encoding, whichever text it was read from: two keys are the same if these bytes are.
+    """
 
     material: bytes
 
     @property
     def text(self) -> str:
         """The key as one line of text, in its one spelling: base64 of SubjectPublicKeyInfo."""
-        return base64.b64encode(self._der).decode("ascii")
+        return base64.b64encode(self.material).decode("ascii")
 
     @property
     def fingerprint(self) -> str:
         """The first 16 hex digits of the SHA-256 of the key's DER encoding: short enough to read to each other."""
-        return hashlib.sha256(self._der).hexdigest()[:16]
+        return hashlib.sha256(self.material).hexdigest()[:16]
 
     @property
-    def _der(self) -> bytes:
-        key = Ed25519PublicKey.from_public_bytes(self.material)
-        return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    def may_be_in_a_file(self) -> bool:
+        """Whether a key file can hold its private half. Another one is a passkey's."""
+        return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
 
     def has_signed(self, data: bytes, signature: str) -> bool:
-        """Whether `signature` is this key's over exactly `data`, in the one spelling that `ApprovalKey.sign` writes."""
+        """Whether `signature` is this key's over exactly `data`, in the one spelling that `ApprovalKey.sign` writes.
+
+        Only an Ed25519 key signs text as it is: a passkey signs more than that (see `passkey.py`).
+        """
         try:
             plain = base64.b64decode(signature, validate=True)
-            Ed25519PublicKey.from_public_bytes(self.material).verify(plain, data)
-        except (InvalidSignature, binascii.Error, ValueError):
+        except (binascii.Error, ValueError):
             return False
-        return base64.b64encode(plain).decode("ascii") == signature
+        return (
+            self.may_be_in_a_file
+            and base64.b64encode(plain).decode("ascii") == signature
+            and self.verifies(plain, data)
+        )
+
+    def verifies(self, signature: bytes, data: bytes) -> bool:
+        """Whether `signature` is this key's over exactly `data`: Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
+        key = load_der_public_key(self.material)
+        try:
+            match key:
+                case Ed25519PublicKey():
+                    key.verify(signature, data)
+                case EllipticCurvePublicKey():
+                    key.verify(signature, data, ECDSA(SHA256()))
+                case RSAPublicKey():
+                    key.verify(signature, data, PKCS1v15(), SHA256())
+                case _:
+                    return False
+        except InvalidSignature:
+            return False
+        return True
+
+
+def public_key_of(key: KeyOfAPerson) -> PublicKey:
+    """Return a key in the one encoding that this program compares keys by."""
+    return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +130,30 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(f"{path} is no Ed25519 key.", hint=f"{HOW_TO_MAKE_ONE} makes one.")
-    return ApprovalKey(PublicKey(key.public_key().public_bytes_raw()), key)
+    return ApprovalKey(public_key_of(key.public_key()), key)
 
 
 def read_public_key(text: str) -> PublicKey | None:
-    """Return the Ed25519 public key that a line of text is, or None when it is none.
+    """Return the public key that a line of text is, or None when it is none that a person may have.
 
-    One key has many spellings: with line breaks, with too little or too much padding, with other unused bits at its
-    end. All of them are the same key.
+    That is Ed25519, P-256, or RSA of 2048 bits or more, as `openssl pkey -pubout` or a browser's `getPublicKey()` have
+    it. One key has many spellings: with line breaks, with too little or too much padding, with other unused bits at
+    its end. All of them are the same key.
     """
     bare = "".join(text.split()).rstrip("=")
     try:
         key = load_der_public_key(base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True))
     except (binascii.Error, ValueError, UnsupportedAlgorithm):
         return None
-    return PublicKey(key.public_bytes_raw()) if isinstance(key, Ed25519PublicKey) else None
+    match key:
+        case Ed25519PublicKey():
+            return public_key_of(key)
+        case EllipticCurvePublicKey() if isinstance(key.curve, SECP256R1):
+            return public_key_of(key)
+        case RSAPublicKey() if MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
+            return public_key_of(key) if key.public_numbers().e == RSA_EXPONENT else None
+        case _:
+            return None
 
 
 def read_own_spelling(text: str) -> PublicKey | None:

@@ -32,7 +32,7 @@ from paygw_batch.core.evidence import (
     rule,
 )
 from paygw_batch.core.lifecycle import Basis, Resolution, State
-from paygw_batch.core.money import from_minor
+from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, JournalReader, RowStanding, canonical
@@ -366,8 +366,9 @@ class StatementReader:
         if line.amount is None:
             return f"The amount {line.amount_text!r} of {line.order_id} is no plain amount, such as {ours}."
         if line.amount != Decimal(ours):
-            stated = f"{row.currency} {line.amount_text}"
-            return f"The statement has {line.order_id} with {stated}; it was sent with {row.currency} {ours}."
+            stated = f"{row.currency} {with_separators(line.amount_text)}"
+            sent = f"{row.currency} {with_separators(ours)}"
+            return f"The statement has {line.order_id} with {stated}; it was sent with {sent}."
         return None
 
     def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> StatementDifference:

@@ -13,7 +13,10 @@ from paygw_batch.run.approval_keys import PublicKey, read_public_key
 Listed = Mapping[str, str | Sequence[str]]
 """People as the configuration lists them: name -> public key, or several."""
 
-_HOW_TO_SHOW_ONE = "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`."
+_HOW_TO_SHOW_ONE = (
+    "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`, or the line that the console "
+    "shows when a passkey is made."
+)
 _BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u2800", " "))
 """Characters that look like a blank, though Unicode calls them letters or symbols."""
 _INVISIBLE = frozenset(
@@ -110,7 +113,10 @@ def _read_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[
     for text in [texts] if isinstance(texts, str) else texts:
         key = read_public_key(text)
         if key is None:
-            raise ConfigurationError(f"approval.{section}.{name} is no Ed25519 public key.", hint=_HOW_TO_SHOW_ONE)
+            raise ConfigurationError(
+                f"approval.{section}.{name} is no public key of a person (Ed25519, P-256, or RSA from 2048 bits).",
+                hint=_HOW_TO_SHOW_ONE,
+            )
         yield key
 
 

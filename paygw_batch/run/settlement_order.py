@@ -14,9 +14,9 @@ from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import ApprovalError, InternalError
 from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
-from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.resolve import Settlement, standings_of
-from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart, require_signatures, signed
+from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart, require_signatures
 from paygw_batch.statement.read import Statement
 
 _SHOWN_CHANGES = 5
@@ -134,12 +134,9 @@ def order_content(
     )
 
 
-def make_order(content: OrderContent, key: ApprovalKey, now: datetime) -> SettlementOrder:
-    """Return an order signed by its maker."""
-    unsigned = SettlementOrder(
-        content=content, made_at=timestamp(now), maker=key.public.text, signature="", approvals=[]
-    )
-    return signed(unsigned, key)
+def unsigned_order(content: OrderContent, maker: PublicKey, now: datetime) -> SettlementOrder:
+    """Return an order that its maker has yet to sign."""
+    return SettlementOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
 def order_in_force(

@@ -2,13 +2,14 @@
 
 The first line of what is signed names the kind of document, so that a signature over one kind never counts for another.
 The maker signs the whole content. An approver signs the digest of that, a time and the own key: nobody can carry an
-approval over to other content or make it younger. Who counts is decided by people, not by keys (see `people.py`).
+approval over to other content or make it younger. Who counts is decided by people, not by keys (see `people.py`). Each
+signs the same text, with a key from a file or with a passkey (see `passkey.py`).
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,11 +21,14 @@ from paygw_batch.clock import timestamp
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.files import write_whole
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
+from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
 from paygw_batch.run.people import People, Person
 
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
 """How far ahead of this machine's clock an approver's may be."""
+MAX_SIGNING = timedelta(minutes=10)
+"""How long a person may look at a text before it is signed by passkey: its time was written when it was shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class ApprovalPolicy:
     from_amount: Mapping[str, Decimal]
     expires_h: float
     people: People
+    passkeys: RelyingParty | None = None
+    """The console at whose pages people sign by passkey; None: no signature by passkey counts."""
 
 
 class SignedPart(BaseModel):
@@ -47,12 +53,16 @@ class SignedPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Signature = str | PasskeySignature
+"""A signature with a key from a file (base64), or by passkey."""
+
+
 class Approval(SignedPart):
     """The signed approval of one person."""
 
     key: str
     approved_at: str
-    signature: str
+    signature: Signature
 
 
 class SignedDocument(SignedPart):
@@ -72,7 +82,7 @@ class SignedDocument(SignedPart):
     made_at: str
     maker: str
     """The maker's public key."""
-    signature: str
+    signature: Signature
     approvals: list[Approval]
 
     def signed_text(self) -> bytes:
@@ -82,6 +92,12 @@ class SignedDocument(SignedPart):
     def digest(self) -> str:
         """Return the SHA-256 of the text that the maker signed, in hex."""
         return hashlib.sha256(self.signed_text()).hexdigest()
+
+    @property
+    def code(self) -> str:
+        """The beginning of the digest, in groups of four: two people compare it by phone."""
+        digest = self.digest()
+        return " ".join(digest[start : start + 4] for start in range(0, 16, 4))
 
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
         """Return the text that the signature of an approver with this key covers."""
@@ -111,26 +127,75 @@ def signed(unsigned: Document, key: ApprovalKey) -> Document:
     return unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())})
 
 
-def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Return the document with an approval by `key`, in place of an earlier one by the same person.
+def made_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
+    """Return a document with its maker's signature by passkey.
+
+    Raises `ApprovalError` when the signature is not over this document, or not by a maker.
+    """
+    document = unsigned.model_copy(update={"signature": signature})
+    _maker_of(document, policy)
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalText:
+    """The text that an approver is to sign with a key, and its time."""
+
+    key: PublicKey
+    approved_at: str
+    text: bytes = field(repr=False)
+
+    @property
+    def challenge(self) -> str:
+        """The challenge by which a passkey signs the text."""
+        return challenge_of(self.text)
+
+
+def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPolicy, now: datetime) -> ApprovalText:
+    """Return the text that the owner of `key` signs to approve the document now.
 
     Raises `ApprovalError` for a document that was changed, a maker or an approver whom the policy does not know, and
     the maker's own approval, with whichever key.
     """
     maker = _maker_of(document, policy)
-    owner = policy.people.owner_of(key.public)
+    owner = policy.people.owner_of(key)
     if owner == maker:
         raise ApprovalError(
             f"{maker.name} made this {document.noun}: another person has to approve it.", hint="Nothing was approved."
         )
-    person = policy.people.approver_with(key.public)
-    if person is None:
+    if policy.people.approver_with(key) is None:
         raise ApprovalError(
             "This key is not among [approval.approvers] of the configuration.", hint="Nothing was approved."
         )
     approved_at = timestamp(now)
-    text = document.approval_text(key.public, approved_at)
-    approval = Approval(key=key.public.text, approved_at=approved_at, signature=key.sign(text))
+    return ApprovalText(key, approved_at, document.approval_text(key, approved_at))
+
+
+def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: datetime) -> Document:
+    """Return the document with an approval by `key`, in place of an earlier one by the same person.
+
+    Raises `ApprovalError` as `approval_text` does.
+    """
+    asked = approval_text(document, key.public, policy, now)
+    approval = Approval(key=key.public.text, approved_at=asked.approved_at, signature=key.sign(asked.text))
+    return _with_approval(document, approval, policy)
+
+
+def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalPolicy, now: datetime) -> Document:
+    """Return the document with an approval that a passkey signed lately, in place of an earlier one by the same person.
+
+    Raises `ApprovalError` for one that does not count, with the reason, and for one whose text was shown long ago.
+    """
+    found = _person_behind(approval, document, _maker_of(document, policy), policy, now)
+    if isinstance(found, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
+        found = f"was begun at {approval.approved_at}, too long ago"
+    if not isinstance(found, Person):
+        raise ApprovalError(f"The approval {found}.", hint="Nothing was approved. Open the page again, and approve.")
+    return _with_approval(document, approval, policy)
+
+
+def _with_approval(document: Document, approval: Approval, policy: ApprovalPolicy) -> Document:
+    person = _owner(approval.key, policy)
     others = [one for one in document.approvals if _owner(one.key, policy) != person]
     return document.model_copy(update={"approvals": [*others, approval]})
 
@@ -176,7 +241,7 @@ def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
 
 def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     key = read_own_spelling(document.maker)
-    if key is None or not key.has_signed(document.signed_text(), document.signature):
+    if key is None or not _has_signed(key, document.signed_text(), document.signature, policy):
         raise ApprovalError(
             f"The {document.noun} was changed after its maker signed it.",
             hint=f"{document.nothing_done} {document.make_another}",
@@ -190,6 +255,13 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     return maker
 
 
+def _has_signed(key: PublicKey, text: bytes, signature: Signature, policy: ApprovalPolicy) -> bool:
+    """Whether a person signed exactly `text` with `key`: from a file, or as a passkey at a page of the console."""
+    if isinstance(signature, str):
+        return key.has_signed(text, signature)
+    return policy.passkeys is not None and has_asserted(key, signature, text, policy.passkeys)
+
+
 def _person_behind(
     approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Person | str:
@@ -200,7 +272,9 @@ def _person_behind(
     person = None if key is None else policy.people.approver_with(key)
     if key is None or person is None:
         return "is by a key that [approval.approvers] does not list"
-    if not key.has_signed(document.approval_text(key, approval.approved_at), approval.signature):
+    if policy.passkeys is None and not isinstance(approval.signature, str):
+        return "is by passkey, and the configuration has no [console] origin"
+    if not _has_signed(key, document.approval_text(key, approval.approved_at), approval.signature, policy):
         return "is over other content, or was changed"
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:

@@ -19,6 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256, SHA512
+
 from paygw_batch.files import append_line
 from paygw_batch.sandbox.behaviour import Callback
 from paygw_batch.sandbox.request import Order
@@ -67,14 +71,43 @@ class CallbackHeader:
     def line(self, body: bytes, *, forged: bool) -> str:
         """Return the header of a notification; one that is forged has the hash of another body."""
         made = hmac.new(self.secret, body + b"?" * forged, self.algorithm.removeprefix("hmac-")).digest()
-        written = made.hex() if self.encoding == "hex" else base64.b64encode(made).decode()
-        return f"{self.name}: {self.prefix}{written}"
+        return _header(self.name, self.prefix, made, self.encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackSignature:
+    """How the sandbox proves its notifications by an RSA signature of the body, in the header `name`.
+
+    `algorithm` is `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`; `encoding` and `prefix` as in `CallbackHeader`.
+    """
+
+    algorithm: str
+    name: str
+    encoding: str
+    prefix: str
+    key: RSAPrivateKey = field(repr=False)
+
+    def line(self, body: bytes, *, forged: bool) -> str:
+        """Return the header of a notification; one that is forged has the signature of another body."""
+        digest = SHA512() if self.algorithm == "rsa-sha512" else SHA256()
+        padding = PSS(MGF1(digest), PSS.DIGEST_LENGTH) if self.algorithm == "rsa-pss-sha256" else PKCS1v15()
+        made = self.key.sign(body + b"?" * forged, padding, digest)
+        return _header(self.name, self.prefix, made, self.encoding)
+
+
+CallbackProof = CallbackHash | CallbackHeader | CallbackSignature
+"""How the sandbox proves its notifications."""
+
+
+def _header(name: str, prefix: str, proof: bytes, encoding: str) -> str:
+    written = proof.hex() if encoding == "hex" else base64.b64encode(proof).decode()
+    return f"{name}: {prefix}{written}"
 
 
 class Callbacks:
     """Sends notifications in the background of one event loop, and records the status of each answer."""
 
-    def __init__(self, record_path: Path, proof: CallbackHash | CallbackHeader | None) -> None:
+    def __init__(self, record_path: Path, proof: CallbackProof | None) -> None:
         self._record_path = record_path
         self._proof = proof
         self._chance = random.Random(0)  # noqa: S311 (delays, the same in every run)
@@ -95,7 +128,7 @@ class Callbacks:
         self, order: Order, callback: Callback, reference: str, address: SplitResult, delay_s: float
     ) -> None:
         await asyncio.sleep(delay_s)
-        header = self._proof if isinstance(self._proof, CallbackHeader) else None
+        header = None if isinstance(self._proof, CallbackHash) else self._proof
         request = _request(callback, self._fields(order, callback, reference), address, header)
         for _ in range(TRIES):
             http_status = await _answer(request, address)
@@ -134,7 +167,10 @@ def _is_loopback(address: SplitResult) -> bool:
 
 
 def _request(
-    callback: Callback, fields: Mapping[str, str], address: SplitResult, header: CallbackHeader | None
+    callback: Callback,
+    fields: Mapping[str, str],
+    address: SplitResult,
+    header: CallbackHeader | CallbackSignature | None,
 ) -> bytes:
     path, media_type, body = address.path, "application/x-www-form-urlencoded", ""
     if callback.method == "GET":

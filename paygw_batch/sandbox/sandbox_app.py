@@ -14,7 +14,7 @@ from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.authorization import Authenticator, VerifiedProfile
 from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
-from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, Callbacks
+from paygw_batch.sandbox.callback import CallbackProof, Callbacks
 from paygw_batch.sandbox.enquiry_desk import EnquiryDesk
 from paygw_batch.sandbox.expects import Expects
 from paygw_batch.sandbox.record import Record, RecordLine
@@ -50,7 +50,7 @@ class SandboxConfig:
     profile: str
     served: tuple[Served, ...]
     behaviour: Behaviour
-    callback_proof: CallbackHash | CallbackHeader | None = None
+    callback_proof: CallbackProof | None = None
     """The proof of its notifications, if there is one."""
     enquiry: Operation | None = None
     """The operation that enquires about orders, if there is one."""

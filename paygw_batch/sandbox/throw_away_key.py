@@ -1,14 +1,24 @@
-"""Creates a throw-away merchant key for runs against the sandbox, on first use."""
+"""Creates the throw-away keys of the sandbox on first use: the merchant's, and the gateway's own."""
 
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.files import create_once
 
 KEY_NAME = "sandbox-merchant.pem"
+GATEWAY_KEY_NAME = "sandbox-gateway.pem"
+"""The key by which the sandbox signs its notifications, where `authenticity = "header-rsa"` is configured."""
+GATEWAY_PUBLIC_NAME = "sandbox-gateway-public.pem"
+"""Its public half, for `[notifications] public_key_file`."""
 
 
 def sandbox_key(directory: Path) -> Path:
@@ -18,15 +28,33 @@ def sandbox_key(directory: Path) -> Path:
     is first and both use that one. It is good for nothing but the sandbox. Raises `ConfigurationError`.
     """
     path = directory / KEY_NAME
+    _make(path, hint="Name a private_key in the configuration, or a journal in a directory that can be written.")
+    return path
+
+
+def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
+    """Return the sandbox's own key, made like the merchant's if missing, with its public half in a file beside it.
+
+    Raises `ConfigurationError`.
+    """
+    path, public, hint = directory / GATEWAY_KEY_NAME, directory / GATEWAY_PUBLIC_NAME, "Remove it: another is made."
+    _make(path, hint="Name a journal in a directory that can be written.")
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+        if not isinstance(key, RSAPrivateKey):
+            raise ConfigurationError(f"The sandbox's key {path} is no RSA key.", hint=hint)
+        create_once(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    except (OSError, ValueError):
+        raise ConfigurationError(f"The sandbox's key {path} cannot be used.", hint=hint) from None
+    return key
+
+
+def _make(path: Path, *, hint: str) -> None:
     try:
         if not path.exists():
             create_once(path, _new_key())
     except OSError as problem:
-        raise ConfigurationError(
-            f"The sandbox's key {path} cannot be made: {problem.strerror}.",
-            hint="Name a private_key in the configuration, or a journal in a directory that can be written.",
-        ) from None
-    return path
+        raise ConfigurationError(f"The sandbox's key {path} cannot be made: {problem.strerror}.", hint=hint) from None
 
 
 def _new_key() -> bytes:

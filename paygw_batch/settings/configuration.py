@@ -31,6 +31,7 @@ from paygw_batch.settings.sections import (
 )
 from paygw_batch.settings.tables import (
     ApprovalSection,
+    ConsoleSection,
     CountrySection,
     GatewaySection,
     JournalSection,
@@ -68,6 +69,7 @@ class Settings(Section):
     notifications: NotificationsSection = NotificationsSection()
     status_enquiry: StatusEnquirySection = StatusEnquirySection()
     sandbox: SandboxSection = SandboxSection()
+    console: ConsoleSection = ConsoleSection()
     payin: PayinSection = PayinSection()
 
     @model_validator(mode="after")
@@ -151,6 +153,10 @@ class Settings(Section):
         if self.uses_sandbox:
             return self.journal_path().parent / "witness"
         return state_directory() / "witness"
+
+    def console_directory(self) -> Path:
+        """Return where the console keeps sheets in preparation: the configured place, or beside the journal."""
+        return self.console.directory or self.journal_path().with_name("console")
 
     def missing_to_send(self) -> list[str]:
         """Return the missing keys without which no sheet can be sent."""

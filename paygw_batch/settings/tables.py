@@ -1,5 +1,6 @@
 """Defines the tables of the configuration file."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -125,7 +126,7 @@ Keys = str | Annotated[list[str], Field(min_length=1)]
 
 
 class ApprovalSection(Section):
-    """`[approval]`: which documents need approval, and by whom. A name maps to an Ed25519 public key, or to several.
+    """`[approval]`: which documents need approval, and by whom. A name maps to a public key, or to several.
 
     Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
     """
@@ -141,6 +142,45 @@ class ApprovalSection(Section):
     def _peopled(self) -> "ApprovalSection":
         if self.model_fields_set and not (self.makers and self.approvers):
             raise ValueError("name at least one key under makers and one under approvers")
+        return self
+
+
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_ORIGIN = re.compile(rf"(https://({_LABEL}\.)+{_LABEL}|https?://localhost)(:[1-9][0-9]{{0,4}})?", re.ASCII)
+_ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
+
+
+class ConsoleSection(Section):
+    """`[console]`: the web application, and who looks at its pages beside the makers and approvers of `[approval]`.
+
+    `origin` is the address of its pages, for which people's passkeys are made. Auditors read, administrators look after
+    the program; neither moves money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`: where the
+    built-in gateway is used, choosing a name from a list is signing with it.
+    """
+
+    origin: str | None = None
+    port: Annotated[int, Field(ge=0, le=65535)] = 8460
+    socket: FilePath | None = None
+    directory: FilePath | None = None
+    max_upload_mib: Annotated[int, Field(ge=1, le=1024)] = 64
+    idle_min: Annotated[float, Field(gt=0, le=60)] = 15
+    session_h: Annotated[float, Field(gt=0, le=12)] = 8
+    auditors: Mapping[str, Keys] = Field(default_factory=dict)
+    administrators: Mapping[str, Keys] = Field(default_factory=dict)
+    sandbox_keys: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _can_have_passkeys(self) -> "ConsoleSection":
+        """Refuse an origin that no browser makes passkeys for, or that browsers write in another way."""
+        if self.origin is None:
+            return self
+        is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
+        if not _ORIGIN.fullmatch(self.origin) or _ADDRESS.fullmatch(self.origin) or is_default_port:
+            raise ValueError(
+                f"{self.origin!r} is no origin that passkeys are made for; write it as the browser does, "
+                '"https://payouts.example.com" or "http://localhost:8443": a name in small letters, no number, '
+                "no path, no default port"
+            )
         return self
 
 

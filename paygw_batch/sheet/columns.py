@@ -85,8 +85,5 @@ def reserved_names(operation: str) -> frozenset[str]:
     return frozenset({*columns_of_operation(operation), *RECONCILED_OF[operation], *REJECTS_COLUMNS, "valid"})
 
 
-INVISIBLE = r"[\p{C}\p{Z}]"
-"""Blanks of every kind, zero-width characters, direction marks and control characters (Unicode categories C and Z)."""
-
 CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"
 """Control characters and line breaks of every kind, but not the tab: nothing that belongs inside a field."""

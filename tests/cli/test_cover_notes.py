@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 
+import openpyxl
 import pytest
 
 from paygw_batch.errors import SheetError
 from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
-from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
+from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
+from tests.cli.test_mending import MENDS
 from tests.cli.test_worksheets import workbook
 
 OLD = (1_700_000_000, 1_700_000_000)
@@ -127,6 +129,24 @@ def test_an_unreadable_sheet_is_answered_with_a_text(program: Program, folder: P
     assert said.startswith("torn.csv was refused. Nothing of it was sent")
     (summary,) = program.json("run-folder", folder)["sheets"] or [None]
     assert summary is None  # it is taken once
+
+
+def test_a_workbook_with_defects_is_answered_with_its_own_red_cells(program: Program, folder: Path) -> None:
+    """The sender mends what is red, and drops that very file."""
+    dropped = folder / "to-mend.xlsx"
+    dropped.write_bytes((SAMPLES / "to-mend.xlsx").read_bytes())
+    noted(dropped, None)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    (answered,) = (folder / "refused").glob("*.rejects.*")
+    book = openpyxl.load_workbook(answered)
+    sheet = book["October"]
+    red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}
+    assert red == {cell for cell, _ in MENDS}
+    for cell, value in MENDS:
+        sheet[cell].value = value
+    book.save(folder / answered.name)
+    noted(folder / answered.name, None)
+    assert program.json("run-folder", folder)["states"] == {"paid": 6}
 
 
 def test_a_sheet_with_defects_is_answered_with_its_rejects(program: Program, folder: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_object_has_state_times_amount_reference_batch_and_row(paid: Program
 
 def test_a_row_that_is_not_paid_says_so(paid: Program) -> None:
     shown = paid.run("find", "José").stdout
-    assert shown.startswith("rejected: KES 9001 to José Ñandú")
+    assert shown.startswith("rejected: KES 9,001 to José Ñandú")
     assert "1 payment fits 'José': 1 rejected." in shown
 
 

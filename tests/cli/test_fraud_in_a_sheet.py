@@ -51,10 +51,10 @@ def test_all_three_are_on_the_first_screen_of_plan_and_of_approve(month: Program
     for shown in (planned(month), month.run("approve", plan_of(month), "--key", month.home / "cleo.pem").stdout):
         screen = shown.splitlines()[:SCREEN_LINES]
         found = [line for line in screen if line.startswith("- ")]
-        assert found[0].startswith(f"- Row 32, {NAMES[30]}, KES 1031.00: the account ends in 777")
-        assert found[1] == f"- Row 33, {NAMES[31]}, KES 4128.00: KES 1032.00 in the last run"
-        assert found[2] == "- Row 34, Ghost Kamau, KES 1500.00: not in the last run"
-        assert found[3] == f"- {NAMES[33]}, KES 1034.00: in the last run, and not in this sheet"
+        assert found[0].startswith(f"- Row 32, {NAMES[30]}, KES 1,031.00: the account ends in 777")
+        assert found[1] == f"- Row 33, {NAMES[31]}, KES 4,128.00: KES 1,032.00 in the last run"
+        assert found[2] == "- Row 34, Ghost Kamau, KES 1,500.00: not in the last run"
+        assert found[3] == f"- {NAMES[33]}, KES 1,034.00: in the last run, and not in this sheet"
         assert len(found) == 4
         assert "Look at this first: 1 changed account, 1 amount off, 1 new person, 1 person missing." in screen
         assert "phone.zero_restored: 30" in shown
@@ -107,7 +107,7 @@ def test_every_difference_is_shown_however_many_there_are(month: Program) -> Non
     shown = month.run("plan", sheet, "--out", plan_of(month), "--key", month.home / "ada.pem").stdout.splitlines()
     ghosts = [line for line in shown if "Ghost Number" in line]
     assert len(ghosts) == 60
-    assert "KES 2059.00" in ghosts[0], "the largest sum first"
+    assert "KES 2,059.00" in ghosts[0], "the largest sum first"
     assert sum("and not in this sheet" in line for line in shown) == 34
 
 

@@ -52,6 +52,26 @@ def test_a_worksheet_with_the_headings_of_a_profile_is_named_too(program: Progra
     assert program.json("validate", book, "--column-profile", "payroll-english")["exit_code"] == 0
 
 
+def test_the_worksheet_that_is_meant_is_found_behind_others(program: Program) -> None:
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    book.active.title = "Cover"
+    book.active.append(["Payroll of November, 14 people, 3 departments"])
+    notes = book.create_sheet("Notes")
+    notes.append(["Name", "Remark", "Amount"])
+    pay = book.create_sheet("Staff pay")
+    for row in (ENGLISH, *kenyan_rows(1)):
+        pay.append(row.split(","))
+    path = program.home / "pay.xlsx"
+    book.save(path)
+    refused = " ".join(program.run("validate", path).stderr.split())
+    assert "pay.xlsx, worksheet 'Staff pay', row 1: these are headings of the profile payroll-english." in refused
+    headings = program.home / "map.toml"
+    program.run("validate", path, "--map", headings)
+    assert '"Net Pay" = "amount"' in headings.read_text()
+    assert program.json("validate", path, "--column-profile", "payroll-english")["exit_code"] == 0
+
+
 def test_our_own_headings_are_read_as_ever(program: Program) -> None:
     """A further column that a profile knows keeps meaning nothing: the sheet is the same batch as before."""
     heading = "country,client_orderid,amount,currency,account_name,account_number,phone,Narration"

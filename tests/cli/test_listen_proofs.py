@@ -183,6 +183,26 @@ def test_a_hash_of_the_gateways_own_is_a_reason_to_ask_and_moves_nothing(program
         assert program.json("status", sheet)["states"] == {"paid": 1}
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        HEADER_HMAC,
+        HEADER_RSA.replace("rsa-sha256", "rsa-pss-sha256").replace("gateway.pem", "gateway/sandbox-gateway-public.pem"),
+    ],
+    ids=["header-hmac", "header-rsa"],
+)
+def test_the_sandbox_proves_its_own_notifications_in_a_header(program: Program, section: str) -> None:
+    lie = BEHAVIOUR.replace('order_id = "PAY-2"', 'order_id = "PAY-2"\nforged = true')
+    with merchant_and_gateway(program, behaviour=lie, notifications=section) as (port, callbacks):
+        sheet = program.sheet(kenyan_rows(2))
+        with listening(program, port):
+            program.json("submit", sheet)
+            until(lambda: heard(callbacks).total() == 2, "the sandbox was not heard")
+            until(lambda: kept(program).total() == 2, "not taken in")
+        assert kept(program) == {"moved": 1, "forged": 1}
+        assert program.json("status", sheet)["states"] == {"paid": 1, "accepted": 1}
+
+
 def test_without_an_enquiry_profile_nothing_is_asked_and_the_listener_says_so(program: Program) -> None:
     port = set_up(program, 'on_unproven = "refresh"\n')
     sheet = program.sheet(kenyan_rows(1, amount="9002"))

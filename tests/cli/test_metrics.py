@@ -1,5 +1,6 @@
 """Metrics are gauges of the journal: what needs a person stays until a person has settled it."""
 
+import hashlib
 import os
 import re
 import time
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.listening import AUTHENTIC, answers, started, until
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.test_listen import notify, set_up
 
 SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
 
@@ -79,9 +82,46 @@ def test_a_row_in_doubt_that_is_settled_is_none_any_more(measured: Program) -> N
     sheet = measured.sheet(kenyan_rows(1, amount="9007"))
     measured.json("submit", sheet)
     measured.json("resolve", sheet, "--row", "2", "--as", "paid", "--evidence", "their support said so")
-    tick(measured)
     assert rows(measured) == {"paid": 1}
+    assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 0
     assert gauges(measured)["paygw_oldest_in_doubt_timestamp_seconds"] == 0
+
+
+def test_a_statement_that_is_carried_out_is_in_the_figures_at_once_and_its_preview_is_not(measured: Program) -> None:
+    sheet = measured.sheet([*kenyan_rows(1, amount="9007"), *kenyan_rows(1, amount="9007", prefix="LOST")])
+    measured.json("submit", sheet)
+    statement = measured.home / "statement.csv"
+    statement.write_text("order_id,amount,currency,status\nPAY-1,9007,KES,approved\n")
+    measured.json("resolve", sheet, "--from", statement)
+    assert rows(measured) == {"in_doubt": 2}
+    assert 'paygw_run_exit_code{command="resolve"}' not in gauges(measured)
+    measured.json("resolve", sheet, "--from", statement, "--yes")
+    assert rows(measured) == {"paid": 1, "in_doubt": 1}
+    assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 5
+
+
+def test_a_settlement_that_is_refused_says_its_exit_code(measured: Program) -> None:
+    sheet = measured.sheet(kenyan_rows(1, amount="9007"))
+    measured.json("submit", sheet)
+    refused = measured.json("resolve", sheet, "--row", "2", "--as", "not-received", "--evidence", "Ticket 1")
+    assert refused["exit_code"] == 2
+    assert rows(measured) == {"in_doubt": 1}
+    assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 2
+
+
+def test_what_the_listener_takes_in_is_in_the_figures(measured: Program) -> None:
+    port = set_up(measured, AUTHENTIC)
+    measured.config.write_text(f'{measured.config.read_text()}\n[reporting]\nmetrics = "paygw.prom"\n')
+    measured.json("submit", measured.sheet(kenyan_rows(1, amount="9002")))
+    assert rows(measured) == {"accepted": 1}
+    with started(measured, "listen", config=measured.config) as listener:
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        proof = hashlib.sha256(b"approved|PAY-1|9002|KES|a secret of enough bytes").hexdigest()
+        assert notify(port, control=proof) == 200
+        until(lambda: rows(measured) == {"paid": 1}, "the figures are not written while it listens")
+        listener.terminate()
+        assert listener.wait() == 0
+    assert gauges(measured)['paygw_run_exit_code{command="listen"}'] == 0
 
 
 def test_every_state_is_there_and_a_row_of_two_batches_counts_once(measured: Program) -> None:

@@ -35,6 +35,11 @@ def test_the_wheel_is_what_runs(programs: Path, tmp_path: Path) -> None:
     assert str(ROOT) not in done.stdout
 
 
+def test_man_finds_a_page_for_each_command(programs: Path) -> None:
+    installed = {path.name for path in (programs.parent / "share" / "man" / "man1").iterdir()}
+    assert installed == {path.name for path in (ROOT / "docs" / "man").iterdir()}
+
+
 def test_a_fresh_environment_pays_a_sandbox_sheet_with_init_and_one_more_command(
     programs: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.silent_progress import Silent
 from paygw_batch.clock import timestamp
 from paygw_batch.compose.actions.batch_status import batch_status, journal_status
 from paygw_batch.compose.actions.continue_batch import continued_batch, release_rejected, unfinished_batch
@@ -25,7 +26,6 @@ from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.engine.ports import Silent
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import RowStanding
 from paygw_batch.report.next_step import BatchStep, RowStep, batch_steps, in_command_words, next_step

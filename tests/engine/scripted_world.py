@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
 
+from benchmarks.silent_progress import Silent
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
-from paygw_batch.engine.ports import Silent, World
+from paygw_batch.engine.ports import World
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal

@@ -445,6 +445,16 @@ def test_verify_counts_what_it_replayed(journal: Journal) -> None:
     }
 
 
+def test_the_payments_of_a_page_of_rows_are_by_row(journal: Journal) -> None:
+    open_sheet(journal, new=4)
+    first = next(iter(all_due(journal, 1)))
+    journal.append([intent(first)])
+    journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
+    found = journal.payments(1, [2, 3, 99])
+    assert {row: (one.row, one.state) for row, one in found.items()} == {2: (2, State.PAID), 3: (3, State.READY)}
+    assert journal.payments(1, []) == {}
+
+
 def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
@@ -456,9 +466,14 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, mon
     assert list(journal.rows(1, states={State.REJECTED})) == found == list(journal.rows(1))
 
 
-def test_rows_that_are_ready_are_not_found_by_their_state(journal: Journal) -> None:
-    open_sheet(journal)
-    with pytest.raises(InternalError, match="those that are due"):
+def test_rows_that_are_ready_are_asked_for_alone(journal: Journal) -> None:
+    open_sheet(journal, new=4)
+    second = list(all_due(journal, 1))[1]
+    journal.append([intent(second)])
+    journal.append([outcome_of(second.number, 1, OutcomeKind.PAID)])
+    assert [one.row for one in journal.rows(1, states={State.READY})] == [2, 4, 5]
+    assert [one.row for one in journal.rows(1, states={State.READY}, after=2, limit=1)] == [4]
+    with pytest.raises(InternalError, match="asked for alone"):
         list(journal.rows(1, states={State.READY, State.PAID}))
 
 

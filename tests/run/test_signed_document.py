@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
-from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, make_plan
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, unsigned_plan
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, public_key_of
 from paygw_batch.run.people import people_of
-from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, make_order
+from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -21,6 +21,7 @@ from paygw_batch.run.signed_document import (
     check_reachable,
     require_signatures,
     signatures_of,
+    signed,
 )
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -28,7 +29,7 @@ NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
 def private(seed: int) -> ApprovalKey:
     key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return ApprovalKey(PublicKey(key.public_key().public_bytes_raw()), key)
+    return ApprovalKey(public_key_of(key.public_key()), key)
 
 
 ADA, SECOND, BEN, CLEO, STRANGER = (private(seed) for seed in range(1, 6))
@@ -52,7 +53,8 @@ def plan() -> PlanDocument:
         instructions_sha256="c" * 64,
         totals={"KES": "3001.00"},
     )
-    return make_plan(content, [PlanFinding(row=2, code="row.look_alike", message="Row 2: twice.")], ADA, NOW)
+    findings = [PlanFinding(row=2, code="row.look_alike", message="Row 2: twice.")]
+    return signed(unsigned_plan(content, findings, ADA.public, NOW), ADA)
 
 
 def order() -> SettlementOrder:
@@ -79,7 +81,7 @@ def order() -> SettlementOrder:
         statement_sha256="",
         rows=[row],
     )
-    return make_order(content, ADA, NOW)
+    return signed(unsigned_order(content, ADA.public, NOW), ADA)
 
 
 KINDS = pytest.mark.parametrize("made", [plan, order])
@@ -227,10 +229,10 @@ def test_as_many_people_as_are_needed() -> None:
 def test_a_stranger_neither_makes_nor_approves() -> None:
     with pytest.raises(ApprovalError, match="not among"):
         approve(plan(), STRANGER, policy(), NOW)
-    foreign = make_plan(plan().content, [], STRANGER, NOW)
+    foreign = signed(unsigned_plan(plan().content, [], STRANGER.public, NOW), STRANGER)
     with pytest.raises(ApprovalError, match="does not list"):
         approve(foreign, CLEO, policy(), NOW)
-    by_an_approver = make_plan(plan().content, [], CLEO, NOW)
+    by_an_approver = signed(unsigned_plan(plan().content, [], CLEO.public, NOW), CLEO)
     with pytest.raises(ApprovalError, match="does not list"):
         approve(by_an_approver, BEN, policy(), NOW)
 

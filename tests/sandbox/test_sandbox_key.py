@@ -9,9 +9,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from paygw_batch.core.evidence import Proof
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.signing.key import load_private_key
-from paygw_batch.sandbox.throw_away_key import sandbox_key
+from paygw_batch.gateway.authenticity import HeaderEncoding, HeaderSignature, SignedHeader
+from paygw_batch.gateway.message import Received
+from paygw_batch.gateway.signing.key import SignatureAlgorithm, gateway_key_of, load_private_key
+from paygw_batch.sandbox.callback import CallbackSignature
+from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
 
 
 def test_the_key_is_made_once_and_then_stays(tmp_path: Path) -> None:
@@ -32,6 +36,29 @@ def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path) -> None:
     assert key.key_size == 2048
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
+@pytest.mark.parametrize("encoding", ["hex", "base64"])
+def test_the_sandbox_signs_its_notifications_as_its_public_half_says(
+    tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str
+) -> None:
+    proof = CallbackSignature(algorithm, "X-Signature", encoding, "v1=", sandbox_gateway_key(tmp_path))
+    public = (tmp_path / "sandbox-gateway-public.pem").read_bytes()
+    check = HeaderSignature(
+        SignedHeader("X-Signature", HeaderEncoding(encoding), "v1="), gateway_key_of(public, algorithm, name="it")
+    )
+    for body, forged, expected in ((b"{}", False, Proof.PROVEN), (b"{}", True, Proof.FORGED)):
+        name, _, value = proof.line(body, forged=forged).partition(": ")
+        received = Received("POST", "application/json", "", body, ((name.lower(), value),))
+        assert check.proof(received, {}) is expected
+
+
+def test_the_sandboxs_own_key_stays(tmp_path: Path) -> None:
+    first = sandbox_gateway_key(tmp_path).private_numbers()
+    assert sandbox_gateway_key(tmp_path).private_numbers() == first
+    for name in ("sandbox-gateway.pem", "sandbox-gateway-public.pem"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 def test_the_gateways_own_checks_of_a_key_pass(tmp_path: Path) -> None:

@@ -158,10 +158,26 @@ def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
         ('[countries.KE.payout]\nmin_amount = "ten"\n', "not an amount"),
         ('[countries.KE.payout]\nmin_amount = "NaN"\n', "not an amount"),
         ("not toml", "not TOML"),
+        ('[console]\norigin = "http://payouts.example.com"\n', "console: "),
+        ('[console]\norigin = "https://payouts.example.com/"\n', "no path"),
+        ('[console]\norigin = "https://payouts.example.com:443"\n', "no default port"),
+        ('[console]\norigin = "https://Payouts.example.com"\n', "small letters"),
+        ('[console]\norigin = "https://10.0.0.7"\n', "no number"),
+        ('[console]\norigin = "http://127.0.0.1:8080"\n', "no number"),
+        ('[console]\norigin = "https://payouts"\n', "no origin that passkeys"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://payouts.example.com", "https://payouts.example.com:8443", "http://localhost:8087", "https://localhost"],
+)
+def test_the_origin_of_the_console_is_one_that_browsers_make_passkeys_for(tmp_path: Path, origin: str) -> None:
+    (tmp_path / "paygw.toml").write_text(f'[console]\norigin = "{origin}"\n')
+    assert load_settings(tmp_path / "paygw.toml", environ={}).console.origin == origin
 
 
 def test_a_number_in_the_environment_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Sheets of customers to collect from: their columns, numbers that are partly hidden, what a country does not take."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,14 @@ def test_a_hidden_digit_may_be_written_with_other_signs(sheet: Path, sign: str) 
     found = validated(sheet, GOOD | {"phone": f"+2547123{sign * 3}78"}, rwandan)
     assert codes(found) == []
     assert [json.loads(text)["phone"] for text in found.instructions["fields"]] == ["+2547123***78", "+250788***103"]
+
+
+def test_the_sentence_about_a_hidden_number_names_signs_that_are_read(sheet: Path) -> None:
+    (message,) = validated(sheet, GOOD | {"phone": "+254*********"}).defects["message"]
+    signs = re.findall(r"\ban? (\S)", message.partition("a hidden digit is")[2])
+    assert signs == ["*", "X", "#"]
+    for sign in signs:
+        assert codes(validated(sheet, GOOD | {"phone": f"+2547123{sign * 3}78"})) == []
 
 
 @pytest.mark.parametrize("number", ["+2547123XX67", "+254XXXXXXXXX", "+2547123XXX78 ext"])

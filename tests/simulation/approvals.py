@@ -17,12 +17,12 @@ from paygw_batch.run.approval import (
     PlanDocument,
     check_plan,
     content_of,
-    make_plan,
     needs_approval,
+    unsigned_plan,
 )
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.approval_keys import ApprovalKey, public_key_of
 from paygw_batch.run.people import people_of
-from paygw_batch.run.signed_document import ApprovalPolicy, approve
+from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
 from paygw_batch.run.submit import Plan, plan_submission
 from tests.simulation.disk import ENDPOINT
 from tests.simulation.gateway import QUARANTINE_H
@@ -40,7 +40,7 @@ EXPIRES_H = 20.0
 def key_of(person: str) -> ApprovalKey:
     """Return the key of a person."""
     key = Ed25519PrivateKey.from_private_bytes(person.encode().ljust(32, b"."))
-    return ApprovalKey(PublicKey(key.public_key().public_bytes_raw()), key)
+    return ApprovalKey(public_key_of(key.public_key()), key)
 
 
 class Approvals:
@@ -80,7 +80,8 @@ class Approvals:
             now=world.now,
             quarantine_h=QUARANTINE_H,
         )
-        document = make_plan(self._content(plan, reader), [], key_of(MAKER), world.now())
+        maker = key_of(MAKER)
+        document = signed(unsigned_plan(self._content(plan, reader), [], maker.public, world.now()), maker)
         said_yes = []
         for person in approvers:
             try:

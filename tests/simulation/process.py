@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from benchmarks.silent_progress import Silent
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine, Pace
-from paygw_batch.engine.ports import Silent, World
+from paygw_batch.engine.ports import World
 from paygw_batch.errors import (
     ApprovalError,
     JournalError,

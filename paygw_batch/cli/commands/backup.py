@@ -20,7 +20,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 def command(invocation: Invocation, *, file: Path) -> None:
     """Copy the journal to FILE, which must not exist yet: one moment of it, whole, also while a run is on.
 
-    The notifications that listen has kept are copied to FILE.inbox.
+    The notifications that listen has kept are copied to FILE.inbox, the console's audit trail to FILE.audit.
 
     The copy is for safekeeping. No run sends from it while the journal stands that it was made of, nor once that one
     has gone on: rows could be paid twice.

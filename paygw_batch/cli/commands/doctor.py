@@ -181,6 +181,11 @@ def _approval(settings: Settings) -> Iterator[HealthCheck]:
             for does, keys in (("prepare", person.maker_keys), ("approve", person.approver_keys))
             if keys
         ]
+        if policy.passkeys is None and (passkeys := [key for key in person.keys if not key.may_be_in_a_file]):
+            told = (
+                f"the passkey {passkeys[0].fingerprint} counts nowhere: [console] origin does not say at which address"
+            )
+            yield HealthCheck(f"approval {person.name}", Health.WARNING, told)
         is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
         stuck = "; too few others may approve what this person prepares" if is_stuck else ""
         yield HealthCheck(

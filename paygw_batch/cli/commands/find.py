@@ -15,6 +15,7 @@ from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import with_separators
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.countries.payees import payee_of
 from paygw_batch.errors import UsageError
@@ -96,8 +97,9 @@ def _lines(payment: FoundPayment) -> list[str]:
         if at is not None
     ]
     word = shown_state(payment.state).replace("_", " ")
+    amount = f"{payment.currency} {with_separators(payment.amount)}"
     lines = [
-        f"{word}: {payment.currency} {payment.amount} {direction} {payee.name} ({_masked(payee.number)})",
+        f"{word}: {amount} {direction} {payee.name} ({_masked(payee.number)})",
         f"  {order}{reference}; {', '.join(times) or 'never sent'}",
         f"  {where}, opened {payment.opened_at}",
     ]

@@ -11,7 +11,8 @@ from functools import partial
 import click
 
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import guard_of, settings_of
+from paygw_batch.cli.runs.run_report import write_metrics
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import timestamp, utc_now
@@ -28,6 +29,7 @@ from paygw_batch.journal import Inbox, InboxEnd, inbox_path, make_directory
 from paygw_batch.listener.keeper import Keeper
 from paygw_batch.listener.listener_app import Limits, ListenerApp
 from paygw_batch.listener.listener_server import LOOPBACK, serve
+from paygw_batch.report.metrics import EndedRun
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 
@@ -35,6 +37,8 @@ TAKE_IN_EVERY_S = 1.0
 """The seconds between two attempts of the listener to take in waiting notifications, if the journal is free."""
 AT_ONCE = 200
 """About how many notifications it takes in before it lets go of the journal."""
+METRICS_EVERY_S = 10.0
+"""The seconds between two times that it writes the metrics, after it has taken notifications in."""
 AFTER_TROUBLE_S = 30.0
 """How long the listener waits before it tries a journal again that could not be used."""
 
@@ -49,6 +53,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     """
     screen = Screen(invocation)
     settings = settings_of(invocation, {("notifications", "port"): port})
+    guard_of(invocation, settings).check(reporting=True)
     path = listener_path(settings, os.environ)
     names = field_names(settings, load_operation(PAYOUT))
     check = authenticity(settings, names, os.environ)
@@ -91,13 +96,14 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         keeper.close()  # what is under way is kept before the last look
         taking.take_what_is_left()
     counted = dict(sorted(app.counts.items()))
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
-            f"The listener has stopped: {app.counts['kept']:,} notifications were kept.",
-            further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
-        )
+    summary = Summary(
+        ExitCode.DONE,
+        f"The listener has stopped: {app.counts['kept']:,} notifications were kept.",
+        further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
     )
+    if (failure := write_metrics(settings, EndedRun("listen", summary))) is not None:
+        screen.notes([failure])
+    screen.finish(summary)
 
 
 def _asks(settings: Settings) -> bool:
@@ -146,12 +152,14 @@ class _Taking:
         self._screen = screen
         self._taken = -1
         self._told = ""
+        self._is_measured = True
+        self._measured_s = -METRICS_EVERY_S
 
     async def at_intervals(self) -> None:
         """Take in waiting notifications at intervals, until cancelled; then finish the step that is under way."""
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
-            moment = asyncio.create_task(asyncio.to_thread(self._take_for_a_moment))
+            moment = asyncio.create_task(asyncio.to_thread(self._take_and_measure))
             try:
                 is_well = await asyncio.shield(moment)
             except asyncio.CancelledError:
@@ -166,6 +174,20 @@ class _Taking:
         while before != self._taken and self._take_for_a_moment():
             before = self._taken
 
+    def _take_and_measure(self) -> bool:
+        is_well = self._take_for_a_moment()
+        if time.monotonic() >= self._measured_s + METRICS_EVERY_S:
+            self._measure()
+        return is_well
+
+    def _measure(self) -> None:
+        """Write the metrics, if notifications were taken in since they were written."""
+        if self._is_measured:
+            return
+        self._is_measured, self._measured_s = True, time.monotonic()
+        if (failure := write_metrics(self._settings, None)) is not None:
+            self._note_once(failure)
+
     def _take_for_a_moment(self) -> bool:
         """Take in some of the waiting notifications; return whether the journal could be used, or is only in use."""
         if self._inbox.end.number <= self._taken or not is_there(self._settings):
@@ -176,11 +198,15 @@ class _Taking:
                 now = timestamp(utc_now())
                 self.findings += journal.take_in_waiting(self._settings.words(), at=now, at_most=AT_ONCE)
                 self._taken, _ = journal.head().inbox
+            self._is_measured = False
         except JournalHeld:
             return True
         except JournalError as error:
-            if error.message != self._told:
-                self._told = error.message
-                self._screen.notes([f"Notifications are kept, and cannot be taken in: {error.message} {error.hint}"])
+            self._note_once(f"Notifications are kept, and cannot be taken in: {error.message} {error.hint}")
             return False
         return True
+
+    def _note_once(self, sentence: str) -> None:
+        if sentence != self._told:
+            self._told = sentence
+            self._screen.notes([sentence])

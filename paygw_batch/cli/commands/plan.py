@@ -84,7 +84,7 @@ def command(
     policy = required_policy(settings)
     rules = rules_of(settings, operation)
     maker = own_key(key)
-    known_maker(maker, policy, "No plan was made.")
+    known_maker(maker.public, policy, "No plan was made.")
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     asked = Submission(validated, sheet, out, "", skip_invalid, amend, strict, repeats_meant)
     with journal_to_name(settings, "plan") as journal:

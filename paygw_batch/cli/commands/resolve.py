@@ -11,6 +11,7 @@ import click
 from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
+from paygw_batch.cli.runs.run_report import Report, reported
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
@@ -33,7 +34,7 @@ from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.match_statement import Matched
@@ -100,7 +101,9 @@ def command(
     who = person(by)
     words = None if evidence is None else in_words(evidence, "--evidence")
     settings = settings_of(invocation)
-    to_order = _order_file(guard_of(invocation, settings), out, key, file)
+    guard = guard_of(invocation, settings)
+    guard.check(inputs={"the statement": file, "the order": order}, reporting=True)
+    to_order = _order_file(guard, out, key, file)
     if order is not None:
         if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
             raise UsageError("--order speaks for itself: it goes with BATCH, --by and --wait alone.")
@@ -130,6 +133,16 @@ def command(
     screen.finish(summary)
 
 
+@contextmanager
+def _settling(settings: Settings, screen: Screen, *, wait: bool) -> Iterator[tuple[Journal, Report]]:
+    """Hold the journal to settle rows, and report how that ended."""
+    with (
+        reported(settings, "resolve", screen) as report,
+        run_journal(settings, "resolve", screen.say, wait=wait) as journal,
+    ):
+        yield journal, report
+
+
 def _by_hand(
     settings: Settings,
     screen: Screen,
@@ -143,22 +156,24 @@ def _by_hand(
     if to_order is not None:
         with journal_to_read(settings) as reader:
             return _write_order(settings, screen, reader, find_batch(reader, batch), settlements, to_order)
-    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
+    with _settling(settings, screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         words = " ".join(f"--row {one.row}" for one in settlements[:SHOWN_LINES])
         with _naming_the_order(record, f"{words} --as {settlements[0].resolution.value} --evidence TEXT"):
             settle_by_word(settings, journal, record, settlements, who)
         screen.say(_settled_sentence(settlements, who))
-        return _after(journal, record, {"resolved": len(settlements)})
+        report.summary = _after(journal, record, {"resolved": len(settlements)})
+    return report.summary
 
 
 def _by_order(settings: Settings, screen: Screen, file: Path, batch: str | None, who: str, *, wait: bool) -> Summary:
     required_policy(settings)
     order = read_document(file, SettlementOrder)
-    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
+    with _settling(settings, screen, wait=wait) as (journal, report):
         done = carry_out_order(settings, journal, order, batch, who)
         screen.say(_settled_sentence(done.settled, done.by))
-        return _after(journal, done.batch, {"resolved": len(done.settled)})
+        report.summary = _after(journal, done.batch, {"resolved": len(done.settled)})
+    return report.summary
 
 
 def _by_statement(
@@ -169,18 +184,20 @@ def _by_statement(
         if matched.contrary:
             _show_held(screen, held, asked.by)
 
-    with run_journal(settings, "resolve", screen.say, wait=wait) as journal:
+    with _settling(settings, screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         with _naming_the_order(record, f"--from {file}"):
             done = carry_out_statement(settings, journal, record, asked, show)
         matched = done.matched
         summary = _after(journal, record, _told(matched, len(done.settled), done.held))
-    if asked.is_refused(matched):
-        return _refused(summary, f"Of the statement, {_count(matched)}.")
-    screen.say(_settled_sentence(done.settled, asked.by))
-    if matched.differences:
-        return replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
-    return summary
+        if asked.is_refused(matched):
+            summary = _refused(summary, f"Of the statement, {_count(matched)}.")
+        else:
+            screen.say(_settled_sentence(done.settled, asked.by))
+            if matched.differences:
+                summary = replace(summary, exit_code=worst({summary.exit_code, ExitCode.PERSON_NEEDED}))
+        report.summary = summary
+    return report.summary
 
 
 def _previewed(

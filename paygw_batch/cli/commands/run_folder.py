@@ -13,16 +13,16 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
 from paygw_batch.cli.runs.drop_folder import Claimed, Drop
 from paygw_batch.cli.runs.run_report import reported
-from paygw_batch.cli.runs.sheet_results import ResultFiles, submit_and_report
+from paygw_batch.cli.runs.sheet_results import Rejects, ResultFiles, submit_and_report
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.submit_sheet import Submission
 from paygw_batch.compose.gateway import gateway_of
-from paygw_batch.compose.operations import require_complete, rules_of
+from paygw_batch.compose.operations import operation_of, require_complete, rules_of
 from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.sheet import require_as_stated, validated_sheet
+from paygw_batch.compose.sheet import read_options, require_as_stated, validated_sheet
 from paygw_batch.compose.signing import signer_key
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
@@ -114,7 +114,9 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
     asked = Submission(
         validated, claimed.path_when_done, claimed.plan, person(None), run.skip_invalid, strict=run.strict
     )
-    files = ResultFiles(claimed.reconciliation, rejects=claimed.rejects, report=claimed.report)
+    options = read_options(run.settings, operation_of(run.rules).name, claimed.note.sheet)
+    rejects = Rejects(claimed.rejects, claimed.path, options)
+    files = ResultFiles(claimed.reconciliation, rejects=rejects, report=claimed.report)
     files.check(run.guard, asked)
     with gateway_of(run.settings, run.rules, os.environ) as gateway:
         try:

@@ -48,6 +48,7 @@ from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.sheet import require_as_stated, validated_sheet
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.money import with_separators
 from paygw_batch.journal import JournalReader
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books
@@ -167,7 +168,9 @@ def _tried(
         return refused_summary(refused, strict=asked.strict)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
-        f"{currency} {by_state['ready']}" for currency, by_state in counted.totals.items() if "ready" in by_state
+        f"{currency} {with_separators(by_state['ready'])}"
+        for currency, by_state in counted.totals.items()
+        if "ready" in by_state
     )
     summary = Summary(
         of_states({state: count for state, count in counted.states.items() if state != "ready"}),

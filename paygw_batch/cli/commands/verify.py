@@ -5,6 +5,7 @@ import click
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.actions.audit import verify_trail
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.report.summary import ExitCode, Summary
 
@@ -12,22 +13,26 @@ from paygw_batch.report.summary import ExitCode, Summary
 @click.command("verify", short_help="Check the journal.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Replay the whole journal: hash chains, states, totals; and the inbox of notifications.
+    """Replay the whole journal: hash chains, states, totals; and the inbox of notifications and the audit trail.
 
     A damaged one ends with exit code 7, naming where.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
-        counted = journal.verify()
+        counted = dict(journal.verify())
+        trail = verify_trail(settings, journal)
         contradictions = len(journal.messages().contradictions)
-    screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
+    if trail is not None:
+        message += f" The audit trail is whole; it ends with entry {trail.number}, {trail.hash[:16]}."
+        counted["audit_entries"] = trail.number
     if contradictions:
         message += f" It holds {contradictions} contradicting messages: `paygw-batch status` shows them."
+    screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
     summary = Summary(
         ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
         message,
-        further={"checked": dict(counted)},
+        further={"checked": counted},
     )
     screen.finish(summary)

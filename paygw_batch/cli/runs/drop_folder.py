@@ -12,6 +12,7 @@ one endpoint must never be continued at another.
 """
 
 import hashlib
+import importlib.util
 import json
 import os
 import stat
@@ -65,8 +66,9 @@ class Claimed:
 
     @property
     def rejects(self) -> Path:
-        """The path of its rejects, when the sheet is refused."""
-        return self.folder / "refused" / f"{self._stem}.rejects.csv"
+        """The path of its rejects, when the sheet is refused: of a workbook a workbook, where one can be written."""
+        is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
+        return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
     def plan(self) -> Path:

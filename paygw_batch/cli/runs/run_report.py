@@ -24,7 +24,7 @@ from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
 from paygw_batch.processes import child_environment
-from paygw_batch.report.metrics import JournalTotals, metrics_text
+from paygw_batch.report.metrics import EndedRun, JournalTotals, metrics_text
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.tables import ReportingSection
@@ -81,25 +81,32 @@ def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary
         sent_this_run=summary.sent_this_run,
         seconds=round(summary.seconds, 3),
     )
-    if settings.reporting.metrics is not None:
-        try:
-            _write_metrics(settings, settings.reporting.metrics, command, summary)
-        except OutputError as error:
-            _could_not(screen, log, error.message)
+    if (failure := write_metrics(settings, EndedRun(command, summary))) is not None:
+        _could_not(screen, log, failure)
     if settings.reporting.hook:
         told = {**summary.as_json(), "command": command, "run": log.run}
         environ = child_environment(os.environ, secret=secret_variables(settings))
-        if (failure := _call(settings.reporting, told, environ)) is not None:
-            _could_not(screen, log, failure)
+        if (said := _call(settings.reporting, told, environ)) is not None:
+            _could_not(screen, log, said)
     if log.failure is not None:
         screen.err.print(f"Note: {log.failure}")
 
 
-def _write_metrics(settings: Settings, path: Path, command: str, summary: Summary) -> None:
-    """Write the gauges, and keep those that the file has of other commands. Raises `OutputError`."""
-    with _alone_in(path.parent):
-        text = metrics_text(command, summary, _figures(settings), utc_now(), earlier=_earlier(path))
-        write_whole(path, text.encode(), mode=METRICS_MODE)
+def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
+    """Write the gauges where they are wanted, and keep those of other commands; return why they cannot be written.
+
+    `ended` is None where the journal has changed and no command has ended.
+    """
+    path = settings.reporting.metrics
+    if path is None:
+        return None
+    try:
+        with _alone_in(path.parent):
+            text = metrics_text(ended, _figures(settings), utc_now(), earlier=_earlier(path))
+            write_whole(path, text.encode(), mode=METRICS_MODE)
+    except OutputError as error:
+        return error.message
+    return None
 
 
 def _figures(settings: Settings) -> JournalTotals | None:

@@ -18,7 +18,17 @@ from paygw_batch.journal import Journal
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.write.table import write_rejects
+from paygw_batch.sheet.read.sheet_file import ReadOptions
+from paygw_batch.sheet.write.rejects import write_mendable
+
+
+@dataclass(frozen=True, slots=True)
+class Rejects:
+    """Where the rows of a refused sheet are handed back, and how the sheet at `source` was read."""
+
+    path: Path
+    source: Path
+    options: ReadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +40,14 @@ class ResultFiles:
 
     out: Path
     is_out_named: bool = False
-    rejects: Path | None = None
+    rejects: Rejects | None = None
     report: Path | None = None
 
     def check(self, guard: OutputGuard, asked: Submission) -> None:
         """Raise `OutputError` unless every result may be written where it goes."""
         guard.check(
             Wanted("--out" if self.is_out_named else "The reconciliation", self.out, OutputKind.RECONCILIATION),
-            Wanted("The rejects", self.rejects, OutputKind.REJECTS),
+            Wanted("The rejects", self.rejects.path if self.rejects else None, OutputKind.REJECTS),
             Wanted("The report", self.report, OutputKind.REPORT),
             inputs={"the sheet": asked.sheet, "the plan": asked.plan},
             reporting=True,
@@ -68,7 +78,8 @@ def submit_and_report(
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.repeat is None:
-        write_rejects(result.plan.validated, files.rejects)
+        given, validated = files.rejects, result.plan.validated
+        screen.notes(write_mendable(validated, given.source, given.options, given.path).notes)
     return refused_summary(result, strict=asked.strict)
 
 

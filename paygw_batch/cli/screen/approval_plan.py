@@ -9,6 +9,7 @@ from pathlib import Path
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYIN
+from paygw_batch.core.money import with_separators
 from paygw_batch.files import write_whole
 from paygw_batch.report.plan_page import plan_lines, plan_page
 from paygw_batch.run.approval import PlanDocument
@@ -46,6 +47,7 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequence[str]:
     return [
+        f"The code of this {document.noun} is {document.code}: by phone, its maker reads out the same.",
         f"Prepared by {found.maker.name} at {document.made_at}.",
         *(f"Approved by {person.name} at {approval.approved_at}." for person, approval in found.valid.items()),
         *(f"An approval that does not count: {problem}." for problem in found.wrong),
@@ -70,8 +72,8 @@ def _headline(document: PlanDocument) -> str:
 
 def _show_plan(screen: Screen, document: PlanDocument) -> None:
     """Show the sums and every difference from the last run; who approves the plan vouches for each."""
-    sums = ", ".join(f"{currency} {amount}" for currency, amount in document.content.totals.items()) or "nothing"
-    screen.pages([_headline(document), f"In all: {sums}.", *plan_lines(document)])
+    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in document.content.totals.items())
+    screen.pages([_headline(document), f"In all: {sums or 'nothing'}.", *plan_lines(document)])
 
 
 def _show_order(screen: Screen, content: OrderContent) -> None:

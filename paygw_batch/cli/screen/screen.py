@@ -16,6 +16,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
+from paygw_batch.core.money import with_separators
 from paygw_batch.core.terminal_text import fit_in_json
 from paygw_batch.report.summary import ExitCode, Summary
 
@@ -42,6 +43,7 @@ def json_line(summary: Summary) -> str:
 
 
 def _shown(cell: Cell, style: str) -> Text:
+    """Return a cell as a person reads it."""
     if isinstance(cell, tuple):
         return Text("\n").join(plain(line, style) for line in cell)
     return plain(f"{cell:,}" if isinstance(cell, int) else cell, style)
@@ -118,7 +120,7 @@ class Screen:
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
 
-        A heading may have several lines.
+        Amounts, in a column headed `sum`, get their separators here. A heading may have several lines.
         """
         table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
         for place, heading in enumerate(headings):
@@ -129,7 +131,10 @@ class Screen:
         for line in lines:
             table.add_row(
                 *(
-                    _shown(cell, STATE_STYLES.get(str(cell), "") if heading == "state" else "")
+                    _shown(
+                        with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell,
+                        STATE_STYLES.get(str(cell), "") if heading == "state" else "",
+                    )
                     for heading, cell in zip(headings, line, strict=True)
                 )
             )

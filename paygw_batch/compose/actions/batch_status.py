@@ -167,7 +167,7 @@ class JournalStatus:
 def journal_status(journal: JournalReader) -> JournalStatus:
     """Return the state of every batch of a journal."""
     now = utc_now()
-    batches = [_listed(journal, record, now) for record in journal.batches()]
+    batches = [listed_batch(journal, record, now) for record in journal.batches()]
     once = counted_once(
         (tally for one in batches for tally in one.tallies), (tally for one in batches for tally in one.known)
     )
@@ -182,7 +182,8 @@ def journal_status(journal: JournalReader) -> JournalStatus:
     )
 
 
-def _listed(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
+def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
+    """Return the line of a batch in the list of all."""
     tallies, messages = journal.tallies(record.number), journal.messages(record.number)
     return ListedBatch(
         record,

@@ -21,8 +21,9 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetRepeatsBatch, UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.report.changes import Change, changes
-from paygw_batch.run.approval import PlanDocument, PlanFinding, content_of, make_plan
-from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.approval import PlanDocument, PlanFinding, content_of, unsigned_plan
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.signed_document import signed
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.instructions.pages import from_pages
@@ -30,7 +31,7 @@ from paygw_batch.sheet.instructions.pages import from_pages
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan, and the document that its maker signed."""
+    """A plan, and the document that its maker signs or has signed."""
 
     plan: Plan
     document: PlanDocument
@@ -50,6 +51,23 @@ def prepare_plan(
 
     `against` names the batch to compare with; None: the newest batch that is not the sheet's own.
     """
+    drafted = draft_plan(asked, settings, rules, journal, surface, maker.public, against=against)
+    if isinstance(drafted, RefusedSheet):
+        return drafted
+    return Prepared(drafted.plan, signed(drafted.document, maker))
+
+
+def draft_plan(
+    asked: Submission,
+    settings: Settings,
+    rules: Rules,
+    journal: JournalReader,
+    surface: Surface,
+    maker: PublicKey,
+    *,
+    against: str | None,
+) -> Prepared | RefusedSheet:
+    """Return the plan of a sheet as its maker has yet to sign it. `against` is as for `prepare_plan`."""
     plan = plan_sheet(asked, settings, journal)
     surface.show(plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
@@ -67,7 +85,7 @@ def prepare_plan(
         operation=asked.operation,
         minor_units=minor_units,
     )
-    return Prepared(plan, make_plan(content, findings, maker, utc_now(), repeats_meant=plan.repeated_batch))
+    return Prepared(plan, unsigned_plan(content, findings, maker, utc_now(), repeats_meant=plan.repeated_batch))
 
 
 def _warnings(plan: Plan) -> list[PlanFinding]:

@@ -11,11 +11,12 @@ from paygw_batch.core.evidence import HOLDING
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader
-from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.match_statement import Matched, StatementReader
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, require_sound_clock
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.run.settlement_order import SettlementOrder, make_order, order_content, order_in_force
+from paygw_batch.run.settlement_order import SettlementOrder, order_content, order_in_force, unsigned_order
+from paygw_batch.run.signed_document import signed
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import Statement
 from paygw_batch.statement.stated_time import WRITTEN, TimeSpan, read_time
@@ -140,6 +141,19 @@ def prepare_order(
     statement: Statement | None = None,
 ) -> SettlementOrder:
     """Return the order to make `settlements`, signed by its maker. It is written nowhere yet."""
+    return signed(draft_order(settings, journal, record, settlements, maker.public, statement=statement), maker)
+
+
+def draft_order(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    settlements: Sequence[Settlement],
+    maker: PublicKey,
+    *,
+    statement: Statement | None = None,
+) -> SettlementOrder:
+    """Return the order to make `settlements`, as its maker has yet to sign it."""
     known_maker(maker, required_policy(settings), "No order was written.")
     if not settlements:
         raise UsageError("There is nothing to settle: no order was written.")
@@ -152,7 +166,7 @@ def prepare_order(
         minor_units=minor_units_by_currency(),
         statement=statement,
     )
-    return make_order(content, maker, utc_now())
+    return unsigned_order(content, maker, utc_now())
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,11 @@ def check_directory(directory: Path) -> None:
         )
 
 
+def audit_path(journal: Path) -> Path:
+    """Return where the audit trail of a journal is: beside it."""
+    return journal.with_name(f"{journal.name}.audit")
+
+
 def check_file(path: Path) -> bool:
     """Return whether a file is at `path`. Raises `JournalError` when it is not a plain file of its owner alone."""
     try:

@@ -113,7 +113,7 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holder:
+class LockHolder:
     """Who took the lock, as far as it has said: `pid` is 0 while it has not."""
 
     pid: int = 0
@@ -144,17 +144,48 @@ def _is_zombie(pid: int) -> bool:
     return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
 
 
-def _holder(fd: int) -> _Holder:
+def _holder(fd: int) -> LockHolder:
     try:
         told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
         # Earlier versions did not write the kind. What is not known is not waited for.
         kind = HolderKind.LISTENER if told.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
-        return _Holder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
+        return LockHolder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
     except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
-        return _Holder()
+        return LockHolder()
 
 
-def _held_by(holder: _Holder, held: type[JournalHeld]) -> JournalHeld:
+def lock_path(journal: Path) -> Path:
+    """Return the path of the lock of a journal: a file beside it."""
+    return journal.with_name(f"{journal.name}.lock")
+
+
+def journal_holder(journal: Path) -> LockHolder | None:
+    """Return who holds a journal, or None: nobody does. The lock itself is not touched.
+
+    To ask by taking it, for however short a time, can make a run that starts in that moment fail. Linux lists the locks
+    of the processes that can be seen from here; elsewhere the living process that the file names counts.
+    """
+    try:
+        with lock_path(journal).open("rb") as file:
+            holder, inode = _holder(file.fileno()), os.fstat(file.fileno()).st_ino
+    except OSError:
+        return None
+    if not _is_locked(inode, holder.pid) or (holder.pid and holder.has_ended()):
+        return None
+    return holder
+
+
+def _is_locked(inode: int, pid: int) -> bool:
+    """Return whether a process holds a lock on the file. Its device is not compared: some file systems name two."""
+    try:
+        listed = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return True
+    locks = [line.split() for line in listed if " FLOCK " in line and "->" not in line]
+    return any(fields[-3].endswith(f":{inode}") and (not pid or fields[-4] == str(pid)) for fields in locks)
+
+
+def _held_by(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
     if not holder.pid:
         told = "it has just started"
     else:

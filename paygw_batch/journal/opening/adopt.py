@@ -9,7 +9,7 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
-from paygw_batch.journal.guards.lock import RunLock
+from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import make_witness, read_witness, seen_elsewhere, witness_path
 from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, hold, look_at
@@ -46,7 +46,7 @@ class Adoption:
         if not self.path.parent.exists() or not check_place(self.path):
             raise JournalMissing(f"There is no journal at {self.path}.", hint="Name the file: --journal.")
         with ExitStack() as undo:
-            undo.callback(RunLock(self.path.with_name(f"{self.path.name}.lock"), now=now, command=holder).close)
+            undo.callback(RunLock(lock_path(self.path), now=now, command=holder).close)
             self._found, self._former = self._survey()
             self.others = self._others()
             if self.is_needed:

@@ -17,7 +17,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled, sync_directory
-from paygw_batch.journal.guards.lock import RunLock
+from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import Seen, make_witness, missing_journal, read_witness, retire, witness_path
 from paygw_batch.journal.opening.examine import check_place, stands_at
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, told
@@ -48,7 +48,7 @@ def new_journal(
         make_directory(directory)
         check_directory(directory)
     with ExitStack() as held:
-        held.callback(RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder).close)
+        held.callback(RunLock(lock_path(path), now=now, command=holder).close)
         if registry is not None:
             held.enter_context(registry.held(now))
             _settle_intentions(registry, witness_dir)

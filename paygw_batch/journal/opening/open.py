@@ -9,7 +9,7 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import HolderKind, JournalError, JournalMissing, JournalNotAdopted
 from paygw_batch.journal.guards.location import check_directory, settled
-from paygw_batch.journal.guards.lock import LockWait, RunLock
+from paygw_batch.journal.guards.lock import LockWait, RunLock, lock_path
 from paygw_batch.journal.guards.witness import Seen, Witness, missing_journal, read_witness, witness_path
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, look_at
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, told
@@ -49,7 +49,7 @@ def open_journal(
     if not path.parent.exists() or not check_place(path):
         raise _missing(path, read_witness(witness_path(witness_dir, path)), registry, endpoint)
     with ExitStack() as undo:
-        lock = RunLock(path.with_name(f"{path.name}.lock"), now=now, command=holder, kind=kind, wait=wait)
+        lock = RunLock(lock_path(path), now=now, command=holder, kind=kind, wait=wait)
         undo.callback(lock.close)
         journal = _open_locked(path, witness_dir, registry, lock, undo, endpoint=endpoint, now=now)
         undo.pop_all()

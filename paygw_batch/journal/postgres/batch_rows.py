@@ -91,8 +91,8 @@ def find_rows(
 
     With `states`, all that is found is read at once: the caller may write to the journal between two rows.
     """
-    if states is not None and numbers is None and State.READY in states:
-        raise InternalError("rows that are ready are read as those that are due")
+    if states is not None and numbers is None and State.READY in states and len(set(states)) > 1:
+        raise InternalError("rows that are ready are asked for alone")
     condition, values = _condition(states, numbers, accepted_until)
     pages = _pages(connection, batch, condition, values, after, limit)
     if states is not None:

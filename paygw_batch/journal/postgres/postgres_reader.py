@@ -25,6 +25,7 @@ from paygw_batch.journal.postgres.used_ids import (
     find_payments,
     find_repeated,
     find_spellings,
+    payments_of_rows,
 )
 from paygw_batch.journal.values import (
     AttemptReply,
@@ -237,6 +238,11 @@ class PostgresReader:
         """Return up to `limit` payments of all batches that a search fits, the newest first."""
         with self._snapshot() as connection:
             return find_payments(connection, search, limit)
+
+    def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
+        """Return the payments of some rows of a batch, by row (see the port)."""
+        with self._snapshot() as connection:
+            return payments_of_rows(connection, batch, rows)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""

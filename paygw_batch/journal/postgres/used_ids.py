@@ -55,6 +55,7 @@ _PAYMENTS = """SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.
         p.gateway_status, p.gateway_reference, p.error_code, p.message, p.possible_duplicate_of,
         coalesce(p.first_sent_at, CASE WHEN p.state = 'in_flight' THEN p.intended_at END), p.updated_at
     FROM progress p JOIN batch b ON b.number = p.batch WHERE p.number = ANY (%s) ORDER BY p.number DESC"""
+_OF_ROWS = "SELECT row, instruction FROM covered WHERE batch = %s AND row = ANY (%s)"
 
 
 def compare_ids(
@@ -115,6 +116,15 @@ def find_payments(connection: Connection[Row], search: PaymentSearch, limit: int
         numbers.update(number for (number,) in fetch(connection, _FITTING, (expression, limit)))
     newest = sorted(numbers, reverse=True)[:limit]
     return [_payment(line) for line in fetch(connection, _PAYMENTS, (newest,))] if newest else []
+
+
+def payments_of_rows(connection: Connection[Row], batch: int, rows: Iterable[int]) -> dict[int, FoundPayment]:
+    """Return the payments of those of `rows` that a batch has, by row."""
+    instructions: dict[int, int] = dict(fetch(connection, _OF_ROWS, (batch, sorted(rows))))
+    numbers = sorted(set(instructions.values()), reverse=True)
+    lines = fetch(connection, _PAYMENTS, (numbers,)) if numbers else []
+    payments = {number: _payment(line) for number, line in zip(numbers, lines, strict=True)}
+    return {row: payments[number] for row, number in instructions.items()}
 
 
 def _expression(search: PaymentSearch) -> str:

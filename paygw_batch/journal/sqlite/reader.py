@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -15,15 +15,16 @@ from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.history import history_of
 from paygw_batch.journal.facts.progress import amendable
+from paygw_batch.journal.guards.location import audit_path, check_file
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.sqlite import messages, replies, spellings
 from paygw_batch.journal.sqlite import states as states_disk
 from paygw_batch.journal.sqlite.backup import write_backup
-from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.rows import CONTENT, STATES
 from paygw_batch.journal.sqlite.schema import end_of, identity_of
-from paygw_batch.journal.sqlite.search import payments_in
+from paygw_batch.journal.sqlite.search import payments_in, payments_of
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     AttemptReply,
@@ -268,6 +269,11 @@ class SqliteReader:
         with self._plainly(), self._snapshot():
             return payments_in(self._connection, search, limit)
 
+    def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
+        """Return the payments of some rows of a batch, by row (see the port)."""
+        with self._plainly():
+            return payments_of(self._connection, states_disk.numbered(self._connection, batch, rows))
+
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about an instruction, oldest first."""
         with self._plainly():
@@ -280,17 +286,22 @@ class SqliteReader:
             return {**counted, "notifications_waiting": inbox.verify(messages.inbox_end(self._connection))}
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, and of its inbox beside it; also while a run is on.
+        """Write a copy of the journal as it is now to `path`, of its inbox and its audit trail beside it.
+
+        It may be called while a run is on.
 
         The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of still stands,
         or when that one went on after it. Raises `OutputError` when the copy cannot be written or `path` exists.
         """
-        with self._plainly():
+        with self._plainly(), ExitStack() as undo:
             sources = {path: self._connection}
-            with closing(InboxReader(inbox_path(self.path))) as inbox:
-                if (connection := inbox.connection()) is not None:
-                    sources[inbox_path(path)] = connection
-                write_backup(sources)
+            inbox = undo.enter_context(closing(InboxReader(inbox_path(self.path))))
+            if (connection := inbox.connection()) is not None:
+                sources[inbox_path(path)] = connection
+            if check_file(trail := audit_path(self.path)):
+                connected = connect(trail, write=False, what="audit trail")
+                sources[audit_path(path)] = undo.enter_context(closing(connected))
+            write_backup(sources)
 
     def close(self) -> None:
         """Let go of the journal. It can be opened again."""

@@ -6,7 +6,7 @@ misses would look as if it had never been made.
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import zip_longest
 
@@ -51,6 +51,17 @@ def payments_in(connection: apsw.Connection, search: PaymentSearch, limit: int) 
     if not newest:
         return []
     return [_payment(line) for line in fetch(connection, _PAYMENTS, (apsw.carray(array("q", newest)),))]
+
+
+def payments_of(connection: apsw.Connection, found: Iterable[tuple[int, int]]) -> dict[int, FoundPayment]:
+    """Return the payments of instructions that were found, as row and number, by row."""
+    rows = dict(found)
+    if not rows:
+        return {}
+    numbers = sorted(set(rows.values()), reverse=True)
+    lines = fetch(connection, _PAYMENTS, (apsw.carray(array("q", numbers)),))
+    payments = {number: _payment(line) for number, line in zip(numbers, lines, strict=True)}
+    return {row: payments[number] for row, number in rows.items()}
 
 
 def check(connection: apsw.Connection) -> None:

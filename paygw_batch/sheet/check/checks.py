@@ -226,7 +226,7 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     foreign, owner = _foreign(rule, digits, rules)
     article = "an" if rule.demonym[0] in "AEIOU" else "a"
     what = f"{article} {rule.demonym} {'mobile number' if rule.bank_account_pattern is None else 'number'}"
-    hidden = ", and digits that are hidden are each a *" if field.kind is FieldKind.MASKED_PHONE else ""
+    hidden = ", and a hidden digit is a *, an X or a #" if field.kind is FieldKind.MASKED_PHONE else ""
     count = digits.str.count_matches("[0-9]")
     significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
     message = (

@@ -106,24 +106,28 @@ def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
     return _has_needed(known_names(cells, vocabulary))
 
 
-def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> HeadingError:
+def no_header(
+    file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary, *, worksheet: str | None = None
+) -> HeadingError:
     """Return the error for a file whose first `rows` hold no header; it names the columns that are missing.
 
-    Names the profiles that fit, where there are some.
+    Names the profiles that fit, where there are some. `worksheet` is the one that the rows are of, where there are
+    several.
     """
+    place = file if worksheet is None else f"{file}, worksheet {worksheet!r}"
     best = max(rows, key=lambda cells: _likeness(cells, vocabulary), default=[])
     names = known_names(best, vocabulary)
     headings = [(" ".join(cell.split()), name) for cell, name in zip(best, names, strict=True) if cell.strip()]
     how = f"`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means."
     if fitting := _fitting_profiles(best, vocabulary):
         return HeadingError(
-            f"{file}, row {list(rows).index(best) + 1}: these are headings of the profile {' and of '.join(fitting)}.",
+            f"{place}, row {list(rows).index(best) + 1}: these are headings of the profile {' and of '.join(fitting)}.",
             f"Name the profile: --column-profile {fitting[0]}, or column_profile under [sheet] in the configuration.",
             headings,
         )
     if not any(names):
         return HeadingError(
-            f"{file} has no header that we know among its first {HEADER_ROWS} rows.",
+            f"{place} has no header that we know among its first {HEADER_ROWS} rows.",
             f"The first row must name the columns: {', '.join(vocabulary.columns[:7])}. {how}",
             headings,
         )
@@ -132,10 +136,15 @@ def no_header(file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary) 
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
     said = [f"{name} (is it the column {near[0]!r}?)" if near else name for name, near in close.items()]
     return HeadingError(
-        f"{file}, row {list(rows).index(best) + 1}: the header has no column {' and no column '.join(said)}.",
+        f"{place}, row {list(rows).index(best) + 1}: the header has no column {' and no column '.join(said)}.",
         f"Add the column, or correct its heading. {how}",
         headings,
     )
+
+
+def header_likeness(rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> tuple[bool, int, int]:
+    """Return how much the row that comes nearest is like a header: of several worksheets, the greatest one is meant."""
+    return max((_likeness(cells, vocabulary) for cells in rows), default=(False, 0, 0))
 
 
 def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, int]:

@@ -11,7 +11,16 @@ from paygw_batch.errors import SheetError
 from paygw_batch.sheet.columns import OUR_WORKSHEETS
 from paygw_batch.sheet.model import SHOWN_CHARACTERS, as_defects
 from paygw_batch.sheet.read.frame import Table
-from paygw_batch.sheet.read.headings import HEADER_ROWS, Headings, Vocabulary, is_header, match_headings, no_header
+from paygw_batch.sheet.read.headings import (
+    HEADER_ROWS,
+    HeadingError,
+    Headings,
+    Vocabulary,
+    header_likeness,
+    is_header,
+    match_headings,
+    no_header,
+)
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
@@ -54,7 +63,7 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
     part, notes, is_one_of_several = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
     content = _content(workbook, part, vocabulary)
     if content.header is None:
-        raise no_header(file, [_cells(row) for row in content.above], vocabulary)
+        raise _no_header(workbook, part, content, vocabulary, file)
     below = pl.concat([pl.DataFrame(schema={"row": pl.UInt32}), *content.frames], how="diagonal")
     width = max(*content.header.texts, *(int(name) for name in below.columns[1:]), 1)
     cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
@@ -80,7 +89,7 @@ def place_of(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, 
     content = _Content()
     _advance_to_header(workbook.rows(part), content, vocabulary)
     if content.header is None:
-        raise no_header(file, [_cells(row) for row in content.above], vocabulary)
+        raise _no_header(workbook, part, content, vocabulary, file)
     headings = match_headings(_cells(content.header), vocabulary, file=file, row=content.header.number)
     return Place(part.name, headings.names)
 
@@ -106,7 +115,25 @@ def _chosen(
             hint=f"Name the one that is meant: --sheet {shlex.quote((visible or fitting)[0].name)}.",
         )
     notes = [f"The worksheet {part.name!r} is hidden, and is not read." for part in fitting if part.hidden]
-    return (visible or parts)[0], notes, len(fitting) > 1
+    return visible[0] if visible else _nearest(workbook, parts, vocabulary), notes, len(fitting) > 1
+
+
+def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], vocabulary: Vocabulary) -> WorksheetPart:
+    """Return the worksheet that is most like a sheet of payees where none is one."""
+    candidates = [part for part in parts if not part.hidden] or parts
+
+    def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
+        above = _read_header(workbook, part, vocabulary).above
+        return header_likeness([_cells(row) for row in above], vocabulary)
+
+    return max(candidates, key=likeness)
+
+
+def _no_header(
+    workbook: Workbook, part: WorksheetPart, content: _Content, vocabulary: Vocabulary, file: str
+) -> HeadingError:
+    worksheet = part.name if len(workbook.worksheets()) > 1 else None
+    return no_header(file, [_cells(row) for row in content.above], vocabulary, worksheet=worksheet)
 
 
 def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:

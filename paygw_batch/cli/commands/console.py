@@ -1,0 +1,43 @@
+"""`paygw-batch console`: the pages for people who work in a browser."""
+
+import importlib.util
+import os
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.signals import interruption
+from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.report.summary import ExitCode, Summary
+
+_NEEDED = ("starlette", "jinja2", "python_multipart")
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@click.command("console", short_help="Serve the pages for a browser.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port on loopback; 0: any free one. Default: 8460.")
+@click.option("--host", default="127.0.0.1", help="Only loopback: a proxy in front of the pages speaks TLS.")
+@click.pass_obj
+def command(invocation: Invocation, *, port: int | None, host: str) -> None:
+    """Serve the pages on loopback until it is interrupted: prepare, approve, start and follow payouts in a browser.
+
+    The pages send nothing themselves. Each payout is a process of its own, and goes on when the pages end.
+    """
+    if host not in _LOOPBACK:
+        raise UsageError(
+            f"The pages are served on loopback or a Unix socket alone, and never on {host}.",
+            hint="Put a proxy that speaks TLS in front of them: docs/console.md shows how.",
+        )
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise ConfigurationError(
+            f"The pages need {', '.join(missing)}.", hint="Install the extra: pip install 'paygw-batch[console]'"
+        )
+    from paygw_batch.console.console_server import serve_console  # noqa: PLC0415 (needs the extra)
+
+    screen = Screen(invocation)
+    settings = settings_of(invocation, {("console", "port"): port})
+    serve_console(settings, invocation.config, os.environ, screen.say)
+    interruption.heed_again()
+    screen.finish(Summary(ExitCode.DONE, "The pages have stopped. Payouts that run go on."))

@@ -1,0 +1,1 @@
+"""Pages for people who prepare, approve and follow payouts in a browser. Nothing here sends: a run is a process."""

@@ -1,0 +1,87 @@
+"""Builds the application: every path with its handler and who may ask for it."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.console.members import members_of
+from paygw_batch.console.pages import overview_page, payout_page, signing_in
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.rendering import STATIC, page_templates
+from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
+from paygw_batch.console.web_guard import MOST_FORM_BYTES, AsgiApp, WebGuard
+from paygw_batch.console.web_sessions import WebSessions
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.settings.configuration import Settings
+
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+ROUTES = (
+    WebRoute("/sign-in", signing_in.sign_in_page, None),
+    WebRoute("/sign-in", signing_in.choose_person, None, "POST"),
+    WebRoute("/sign-out", signing_in.sign_out, Act.LOOK_AFTER, "POST"),
+    WebRoute("/", overview_page.overview, Act.LOOK),
+    WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
+    WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
+    WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),
+)
+"""Every page and every act. No other path exists."""
+_UPLOADS = frozenset({"/new"})
+
+
+def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
+    """Return the parts that the pages work with. `port` is where browsers reach them, where no proxy is in front.
+
+    Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
+    """
+    section, public = settings.console, settings.console.origin
+    given = [] if config is None else ["--config", str(config.absolute())]
+    is_secure = public is not None and public.startswith("https:")
+    own = set() if is_secure else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
+    origins = own if public is None else {public, *own}
+    return Console(
+        settings=settings,
+        rules=rules_of(settings, PAYOUT),
+        members=members_of(settings),
+        sessions=WebSessions(
+            idle_s=section.idle_min * 60, at_most_s=section.session_h * 3600, monotonic_s=time.monotonic
+        ),
+        templates=page_templates(),
+        program=(sys.executable, "-P", "-m", "paygw_batch", *given, "--journal", str(settings.journal_path())),
+        environ=environ,
+        now=utc_now,
+        origins=frozenset(origins),
+        cookie="__Host-payouts" if is_secure else "payouts",
+    )
+
+
+def console_app(console: Console) -> AsgiApp:
+    """Return the application."""
+    settings = console.settings
+
+    def most_bytes(path: str) -> int:
+        return settings.console.max_upload_mib * 1024 * 1024 + MOST_FORM_BYTES if path in _UPLOADS else MOST_FORM_BYTES
+
+    async def missing(request: Request, _error: Exception) -> Response:
+        session = console.sessions.session(request.cookies.get(console.cookie, ""))
+        return error_page(Visit(console, request, session), PageNotFound())
+
+    app = Starlette(
+        routes=[
+            *(Route(one.path, one.endpoint(console), methods=[one.method]) for one in ROUTES),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        exception_handlers={HTTPException: missing},
+    )
+    hosts = {urlsplit(origin).netloc.lower() for origin in console.origins}
+    return WebGuard(app, hosts=hosts, most_bytes=most_bytes, tls=console.is_secure)

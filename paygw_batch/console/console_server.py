@@ -1,0 +1,117 @@
+"""Serves the pages on a loopback port or a Unix socket until a signal."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+
+from paygw_batch.console.console_app import console_app, console_of
+from paygw_batch.console.web_guard import AsgiApp
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.settings.configuration import Settings
+
+LOOPBACK = "127.0.0.1"
+MAX_CONNECTIONS = 256
+_BACKLOG = 256
+_MAX_HEAD_BYTES = 32 * 1024
+_GRACE_S = 10
+
+# Without this handler the library's warnings would go to standard error, with any text that they quote.
+logging.getLogger("uvicorn").addHandler(logging.NullHandler())
+
+
+def serve_console(
+    settings: Settings, config: Path | None, environ: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Serve the pages by the settings of the file `config` until SIGINT or SIGTERM; `say` is called with the place."""
+    section = settings.console
+    with ExitStack() as stack:
+        if section.socket is None:
+            listener = stack.enter_context(closing(listen_on_port(section.port)))
+            port = int(listener.getsockname()[1])
+            place = section.origin or f"http://{LOOPBACK}:{port}"
+        elif section.origin is None:
+            raise ConfigurationError("console.socket needs console.origin: the address that browsers see.")
+        else:
+            listener, port = stack.enter_context(listen_on_socket(section.socket)), 0
+            place = f"{section.socket}, for {section.origin}"
+        app = console_app(console_of(settings, config=config, environ=environ, port=port))
+        asyncio.run(serve_pages(app, listener, ready=lambda: say(f"The pages are at {place}.")))
+
+
+def listen_on_port(port: int) -> socket.socket:
+    """Return a socket on loopback; 0 asks for any free port. The pages are never on another address."""
+    try:
+        return socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
+    except OSError as problem:
+        raise ConfigurationError(
+            f"Cannot listen on {LOOPBACK}:{port}: {problem.strerror}.", hint="Choose another port: --port N."
+        ) from None
+
+
+@contextmanager
+def listen_on_socket(path: Path) -> Iterator[socket.socket]:
+    """Yield a Unix socket, for its owner and group alone; a proxy in front of it speaks TLS."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket():
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o660)
+        listener.listen(_BACKLOG)
+    except OSError as problem:
+        listener.close()
+        raise ConfigurationError(f"Cannot listen on {path}: {problem.strerror}.", hint="Name another place.") from None
+    try:
+        yield listener
+    finally:
+        listener.close()
+        with suppress(OSError):
+            path.unlink()
+
+
+async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM. Runs are other processes, and go on."""
+    server = _PagesServer(
+        uvicorn.Config(
+            app,
+            interface="asgi3",
+            lifespan="off",
+            ws="none",
+            workers=1,
+            proxy_headers=False,
+            server_header=False,
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )
+
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        ready()
+        await server.serve(sockets=[listener])
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+class _PagesServer(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,54 @@
+"""Lists who may use the pages, in which role: makers and approvers of `[approval]`, and those of `[console]`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paygw_batch.compose.approvals import required_policy
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.run.people import plain_name
+from paygw_batch.settings.configuration import Settings
+
+
+class Role(StrEnum):
+    """The role of a person on these pages."""
+
+    MAKER = "maker"
+    APPROVER = "approver"
+    AUDITOR = "auditor"
+    ADMINISTRATOR = "administrator"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A person who may use the pages. The identity is the person, and not a key."""
+
+    name: str
+    roles: frozenset[Role]
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether account numbers are shown to this person by their last digits alone."""
+        return not self.roles & {Role.MAKER, Role.APPROVER}
+
+
+def members_of(settings: Settings) -> tuple[Member, ...]:
+    """Return everyone who may use the pages. Raises `ConfigurationError` where two lists contradict each other."""
+    people = required_policy(settings).people.listed
+    found = {
+        plain_name(person.name): Member(
+            person.name,
+            frozenset(
+                role for role, keys in ((Role.MAKER, person.maker_keys), (Role.APPROVER, person.approver_keys)) if keys
+            ),
+        )
+        for person in people
+    }
+    listed = ((Role.AUDITOR, settings.console.auditors), (Role.ADMINISTRATOR, settings.console.administrators))
+    for role, names in listed:
+        for name in names:
+            if found.setdefault(plain_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
+                raise ConfigurationError(
+                    f"{name} is listed as {role}, and as something else too.",
+                    hint="Who prepares or approves payouts neither audits nor administers them: name each person once.",
+                )
+    return tuple(sorted(found.values(), key=lambda member: member.name.casefold()))

@@ -1,0 +1,1 @@
+"""The screens: each function answers one request."""

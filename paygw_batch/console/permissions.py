@@ -1,0 +1,69 @@
+"""Decides which person may do which act on the pages: one table, and a refusal for everything else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from paygw_batch.console.members import Member, Role
+
+
+class Act(StrEnum):
+    """The act that a request asks for."""
+
+    LOOK = "look"
+    """Look at payouts, rows and sheets in preparation."""
+    PREPARE = "prepare"
+    """Upload a sheet."""
+    MEND = "mend"
+    """Change a sheet in preparation: mend a cell, leave a row out, sign, take it back."""
+    APPROVE = "approve"
+    """Approve a payout that another person signed, or send it back."""
+    START = "start"
+    """Start, continue or pause the sending of an approved payout."""
+    SETTLE = "settle"
+    """Settle a row in doubt, or let a rejected one be tried again."""
+    DOWNLOAD = "download"
+    """Take files away that name payees with their accounts."""
+    LOOK_AFTER = "look_after"
+    """See people, keys and the health of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """The subject of an act: a payout that `maker` prepares or prepared; empty where nobody is noted."""
+
+    maker: str = ""
+
+
+_ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
+    {
+        Act.LOOK: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR}),
+        Act.PREPARE: frozenset({Role.MAKER}),
+        Act.MEND: frozenset({Role.MAKER}),
+        Act.APPROVE: frozenset({Role.APPROVER}),
+        Act.START: frozenset({Role.MAKER, Role.APPROVER}),
+        Act.SETTLE: frozenset({Role.MAKER, Role.APPROVER}),
+        Act.DOWNLOAD: frozenset({Role.MAKER, Role.APPROVER}),
+        Act.LOOK_AFTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
+    }
+)
+"""The roles that may do each act at all. An act or a role that is not here is refused."""
+
+
+def may(member: Member, act: Act, thing: Thing | None = None) -> bool:
+    """Whether a person may do something, with a thing where it is about one.
+
+    A person has one role on one payout: who prepares it does not approve it, and nobody else changes it.
+    """
+    if not member.roles & _ROLES.get(act, frozenset()):
+        return False
+    if thing is None:
+        return True
+    match act:
+        case Act.MEND:
+            return member.name == thing.maker
+        case Act.APPROVE:
+            return member.name != thing.maker
+        case _:
+            return True

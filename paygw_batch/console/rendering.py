@@ -1,0 +1,69 @@
+"""Renders the templates: every value is escaped, every sentence goes through one function."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from gettext import NullTranslations
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from paygw_batch.console import state_words
+from paygw_batch.core.money import with_separators
+from paygw_batch.run.people import plain_name
+
+_HERE = Path(__file__).parent
+STATIC = _HERE / "static"
+_SHOWN_DIGITS = 3
+
+
+def page_templates() -> Environment:
+    """Return the environment of all templates."""
+    found = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
+    )
+    install: Callable[..., None] = found.install_gettext_translations  # type: ignore[attr-defined]  # the extension's
+    install(NullTranslations(), newstyle=True)
+    found.filters.update(
+        money=with_separators, number=_number, when=when, share=_share, code=_grouped, first_name=_first_name
+    )
+    found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
+    found.globals.update(state_sign=state_words.sign, state_word=state_words.word, state_meaning=state_words.meaning)
+    return found
+
+
+def when(at: str | None) -> str:
+    """Return a time as people read it: `22 Nov 2026, 23:26 UTC`; text that is none is returned as it is."""
+    if not at:
+        return ""
+    try:
+        moment = datetime.fromisoformat(at).astimezone(UTC)
+    except ValueError:
+        return at
+    return f"{moment.day} {moment:%b %Y, %H:%M} UTC"
+
+
+def masked(number: str) -> str:
+    """Return an account as an auditor sees it: enough digits to compare, too few to pay to."""
+    return f"...{number[-_SHOWN_DIGITS:]}" if number else ""
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _share(part: int, whole: int) -> int:
+    """Return a part in per cent, rounded down: 100 means all of it."""
+    return part * 100 // whole if whole else 0
+
+
+def _grouped(digits: str) -> str:
+    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+
+
+def _first_name(name: str) -> str:
+    return name.split(maxsplit=1)[0] if name.split() else name

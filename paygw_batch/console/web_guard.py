@@ -1,0 +1,115 @@
+"""Guards every request before a page sees it: host, size and time of the body; and every answer: its headers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from types import MappingProxyType
+from typing import Any
+
+AsgiScope = MutableMapping[str, Any]
+AsgiMessage = MutableMapping[str, Any]
+AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
+AsgiSend = Callable[[AsgiMessage], Awaitable[None]]
+AsgiApp = Callable[[AsgiScope, AsgiReceive, AsgiSend], Awaitable[None]]
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "content-security-policy": CONTENT_POLICY,
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "same-origin",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+        "cache-control": "no-store",
+    }
+)
+"""On every answer. `same-origin`: with `no-referrer` a browser says no origin with a form, and forms need one."""
+_FOR_A_YEAR = "max-age=31536000"
+MOST_FORM_BYTES = 256 * 1024
+BODY_LIMIT_S = 300.0
+"""How long a body may take to arrive. A sheet of 64 MiB needs two Mbit/s."""
+
+
+class WebGuard:
+    """The outermost layer of the pages.
+
+    `hosts` are the names by which browsers may ask: another name means that a foreign page has its own name lead here.
+    `most_bytes` says how long the body for a path may be.
+    """
+
+    def __init__(self, app: AsgiApp, *, hosts: Collection[str], most_bytes: Callable[[str], int], tls: bool) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts)
+        self._most_bytes = most_bytes
+        self._headers = {**HEADERS, "strict-transport-security": _FOR_A_YEAR} if tls else HEADERS
+
+    async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        answered = _with_headers(send, self._headers)
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(given) != 1 or given[0].lower() not in self._hosts:
+            await _refuse(answered, 421, "This name does not belong to the pages.")
+            return
+        most = self._most_bytes(scope["path"])
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if not length.isdigit() or int(length) > most:
+            await _refuse(answered, 413, "The file is too large.")
+            return
+        body = _Body(receive, most)
+        try:
+            await self._app(scope, body.receive, answered)
+        except _TooMuchError:
+            await _refuse(answered, 413, "The file is too large, or came too slowly.")
+
+
+class _TooMuchError(Exception):
+    """A body is longer than it may be, or does not end."""
+
+
+class _Body:
+    """Counts the bytes of a body as they arrive, and the time that they take."""
+
+    def __init__(self, receive: AsgiReceive, most: int) -> None:
+        self._receive = receive
+        self._left = most
+        self._until: float | None = None
+        self._is_whole = False
+
+    async def receive(self) -> AsgiMessage:
+        if self._is_whole:
+            return await self._receive()
+        if self._until is None:
+            self._until = asyncio.get_running_loop().time() + BODY_LIMIT_S
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            raise _TooMuchError from None
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            raise _TooMuchError
+        self._is_whole = not message.get("more_body", False)
+        return message
+
+
+def _with_headers(send: AsgiSend, headers: Mapping[str, str]) -> AsgiSend:
+    further = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    async def answered(message: AsgiMessage) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *further]
+        await send(message)
+
+    return answered
+
+
+async def _refuse(send: AsgiSend, status: int, sentence: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": sentence.encode()})

@@ -1,0 +1,1 @@
+"""The audit trail of the console: a separate file beside the journal."""

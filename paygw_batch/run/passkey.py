@@ -1,0 +1,117 @@
+"""Verifies a signature by passkey: a WebAuthn assertion, offline, with the public key alone.
+
+The challenge of an assertion is the SHA-256 of the text that is signed. What a browser adds (the page's origin, whether
+the person was there) is checked against the configuration. Source: W3C Web Authentication, Level 3, section 7.2. Not
+checked is the signature counter: it needs a memory of each key, and nothing is decided by the order of two signatures.
+"""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+from paygw_batch.gateway.strict_json import strict_object
+from paygw_batch.run.approval_keys import PublicKey
+
+MAX_CLIENT_DATA_BYTES = 4096
+_HASH_BYTES = 32
+_AUTHENTICATOR_DATA_BYTES = _HASH_BYTES + 1 + 4
+"""The hash of the relying party, flags, and a counter. More is only there where something more was asked for."""
+_PRESENT, _VERIFIED, _MAY_BE_COPIED, _IS_COPIED = 0x01, 0x04, 0x08, 0x10
+_CARRIES_MORE = 0x40 | 0x80
+"""Flags of a new key and of extensions: an assertion that we ask for has neither."""
+
+
+class PasskeySignature(BaseModel):
+    """A signature by passkey as it is in a file: the three parts of an assertion, each in base64url without padding."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    client_data: str
+    """`clientDataJSON`: the act, the challenge and the origin, as the browser noted them."""
+    authenticator_data: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelyingParty:
+    """The console as browsers know it: the origin of its pages."""
+
+    origin: str
+
+    @property
+    def rp_id(self) -> str:
+        """The name that a passkey is made for: the host of the origin."""
+        return urlsplit(self.origin).hostname or ""
+
+
+def challenge_of(data: bytes) -> str:
+    """Return the challenge by which a passkey signs `data`: its SHA-256, in base64url."""
+    return to_base64url(hashlib.sha256(data).digest())
+
+
+def to_base64url(data: bytes) -> str:
+    """Return bytes as WebAuthn writes them: base64url without padding."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def from_base64url(text: str) -> bytes | None:
+    """Return the bytes that `to_base64url` writes as `text`, or None: no other spelling counts."""
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        return None
+    return data if to_base64url(data) == text else None
+
+
+def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
+    """Whether the owner of `key`, present and verified at a page of `party`, signed exactly `data`."""
+    client_data = from_base64url(signature.client_data)
+    authenticator_data = from_base64url(signature.authenticator_data)
+    plain = from_base64url(signature.signature)
+    if client_data is None or authenticator_data is None or plain is None:
+        return False
+    return (
+        is_client_data(client_data, "webauthn.get", challenge_of(data), party)
+        and _is_of_verified_person(authenticator_data, party)
+        and key.verifies(plain, authenticator_data + hashlib.sha256(client_data).digest())
+    )
+
+
+def is_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
+    """Whether a browser collected this for an act of this kind, for this challenge, on a page of `party` itself.
+
+    Browsers may add members that nobody has heard of; a page in a frame of another one says so.
+    """
+    members = strict_object(client_data) if len(client_data) <= MAX_CLIENT_DATA_BYTES else "too long"
+    if isinstance(members, str):
+        return False
+    return (
+        members.get("type") == kind
+        and members.get("challenge") == challenge
+        and members.get("origin") == party.origin
+        and members.get("crossOrigin", False) is False
+        and "topOrigin" not in members
+    )
+
+
+def _is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bool:
+    if len(authenticator_data) != _AUTHENTICATOR_DATA_BYTES:
+        return False
+    flags = authenticator_data[_HASH_BYTES]
+    return is_of_verified_person(authenticator_data, party) and not flags & _CARRIES_MORE
+
+
+def is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bool:
+    """Whether an authenticator says that its owner was present and verified, for a passkey made for `party`."""
+    if len(authenticator_data) < _AUTHENTICATOR_DATA_BYTES:
+        return False
+    flags = authenticator_data[_HASH_BYTES]
+    return (
+        authenticator_data[:_HASH_BYTES] == hashlib.sha256(party.rp_id.encode()).digest()
+        and bool(flags & _PRESENT)
+        and bool(flags & _VERIFIED)
+        and bool(flags & _MAY_BE_COPIED or not flags & _IS_COPIED)
+    )

@@ -1,0 +1,117 @@
+"""A plan and an order that people sign by passkey: `submit` and `resolve` verify them with the configuration alone."""
+
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.approvals import required_policy
+from paygw_batch.run.approval import PlanDocument
+from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.signed_document import (
+    Approval,
+    ApprovalPolicy,
+    SignedDocument,
+    approval_text,
+    approve_by_passkey,
+    made_by_passkey,
+    read_document,
+    write_document,
+)
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.approving import plan_of, policy, prepared, refused
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.run.software_passkey import SoftwarePasskey
+from tests.run.test_passkey import CONSOLE, passkey
+
+ADA, CLEO = passkey("p-ada"), passkey("p-cleo")
+
+
+@pytest.fixture
+def console(program: Program) -> Program:
+    """A company where ada and cleo also have a passkey each, beside the keys in their files."""
+    people = policy(program.home)
+    for name, key in (("ada", ADA), ("cleo", CLEO)):
+        own = next(line for line in people.splitlines() if line.startswith(f"{name} = "))
+        people = people.replace(own, f'{own.replace("= ", "= [")}, "{key.public.text}"]')
+    text = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
+    program.config.write_text(f'{text}\n[console]\norigin = "{CONSOLE.origin}"\n{people}')
+    return program
+
+
+def policy_in(program: Program) -> ApprovalPolicy:
+    return required_policy(load_settings(program.config, environ=program.environ))
+
+
+def approved(program: Program, path: Path, kind: type[SignedDocument], key: SoftwarePasskey = CLEO) -> None:
+    """Approve what is in the file as the console does."""
+    document, rules = read_document(path, kind), policy_in(program)
+    asked = approval_text(document, key.public, rules, utc_now())
+    approval = Approval(key=key.public.text, approved_at=asked.approved_at, signature=key.sign(asked.text))
+    write_document(approve_by_passkey(document, approval, rules, utc_now()), path)
+
+
+def made(program: Program, path: Path, kind: type[SignedDocument]) -> None:
+    """Let ada sign what is in the file by passkey instead, as if it had been made at the console."""
+    draft = read_document(path, kind).model_copy(update={"maker": ADA.public.text, "approvals": []})
+    write_document(made_by_passkey(draft, ADA.sign(draft.signed_text()), policy_in(program)), path)
+
+
+def test_a_plan_that_people_signed_by_passkey_is_sent(console: Program) -> None:
+    sheet = prepared(console)
+    made(console, plan_of(console), PlanDocument)
+    assert "1 is needed, 0 valid" in refused(console)
+    approved(console, plan_of(console), PlanDocument)
+    shown = " ".join(console.run("approve", plan_of(console)).stdout.split())
+    assert "Prepared by ada at " in shown
+    assert "Approved by cleo at " in shown
+    summary = console.json("submit", sheet)
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
+    said = [deed["said"] for deed in console.json("status", summary["batch"], "--history")["history"]]
+    assert [sentence.split(" at ")[0] for sentence in said[1:]] == ["prepared by ada", "approved by cleo"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (f'origin = "{CONSOLE.origin}"', ""),
+        (CONSOLE.origin, CONSOLE.origin + ".evil.test"),
+        (CLEO.public.text, passkey("p-stranger").public.text),
+    ],
+)
+def test_an_approval_counts_by_the_configuration_of_the_run(console: Program, old: str, new: str) -> None:
+    """At another address, and for a key that was taken out, it does not; nor does it for another person's."""
+    prepared(console)
+    approved(console, plan_of(console), PlanDocument)
+    console.config.write_text(console.config.read_text().replace(old, new))
+    assert "1 is needed, 0 valid" in refused(console)
+
+
+def test_the_makers_passkey_does_not_approve_what_the_makers_file_key_made(console: Program) -> None:
+    prepared(console)
+    document = read_document(plan_of(console), PlanDocument)
+    at = "2026-11-22T08:00:00.000Z"
+    own = Approval(key=ADA.public.text, approved_at=at, signature=ADA.sign(document.approval_text(ADA.public, at)))
+    write_document(document.model_copy(update={"approvals": [own]}), plan_of(console))
+    assert "that of ada is by the maker of the plan" in refused(console)
+
+
+def test_an_order_that_people_signed_by_passkey_is_carried_out_once(console: Program) -> None:
+    rows = kenyan_rows(1, amount="9008", prefix="LOST")
+    console.config.write_text(console.config.read_text().replace('KES = "1000"', 'KES = "1000000"'))
+    sheet, order = console.sheet(rows), console.home / "order.json"
+    assert console.json("submit", sheet)["states"] == {"in_doubt": 1}
+    settlement = ("--row", "2", "--as", "not-received", "--evidence", "Ticket 4711")
+    console.json("resolve", sheet, *settlement, "--out", order, "--key", console.home / "ada.pem")
+    made(console, order, SettlementOrder)
+    assert console.json("resolve", "--order", order)["exit_code"] == 8
+    approved(console, order, SettlementOrder)
+    assert console.json("resolve", "--order", order)["states"] == {"ready": 1}
+    assert console.json("resolve", "--order", order)["exit_code"] == 8
+
+
+def test_doctor_says_where_a_passkey_counts_nowhere(console: Program) -> None:
+    said = f"the passkey {CLEO.public.fingerprint} counts nowhere"
+    assert said not in console.run("doctor").stdout
+    console.config.write_text(console.config.read_text().replace(f'origin = "{CONSOLE.origin}"', ""))
+    assert said in " ".join(console.run("doctor").stdout.split())

@@ -1,0 +1,149 @@
+"""docs/backup.md, carried out: a journal is restored from a copy, and nobody who was paid since is paid again."""
+
+import re
+import shlex
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.cli.listening import AUTHENTIC, heard, kept, merchant_and_gateway, started, until
+from tests.cli.program import ROOT, Program, kenyan_rows, read_csv
+
+BEHAVIOUR = """
+[default]
+status = "approved"
+
+# The second row after the copy: accepted, and its final word comes as a notification.
+[[rule]]
+order_id = "PAY-4"
+status = "processing"
+
+[[notification]]
+order_id = "PAY-4"
+status = "approved"
+
+# Declined the first time, and paid under the order id of a retry.
+[[rule]]
+order_id = "BEFORE-2"
+status = "declined"
+commits = false
+"""
+ALL_OF_IT = ["BEFORE-1", "BEFORE-2-r2", "BONUS-1", "PAY-1", "PAY-2", "PAY-3", "PAY-4"]
+"""What was paid when the journal is lost; PAY-5 was never sent."""
+
+
+@dataclass
+class Office:
+    """A program whose journal is lost, and the words by which the page names its things."""
+
+    program: Program
+    words: dict[str, str] = field(default_factory=dict)
+
+    def paid(self) -> list[str]:
+        """Return the order ids that the gateway says it carried out: the judge."""
+        record = read_csv(self.program.home / "gateway" / "sandbox-record.csv")
+        return sorted(line["client_orderid"] for line in record if line["committed"] == "yes")
+
+    def carry_out(self, lines: list[str]) -> str:
+        """Run documented commands as they are, each with the exit code it names; return what they said."""
+        said = ""
+        for line in lines:
+            for word, value in self.words.items():
+                line = line.replace(word, value)  # noqa: PLW2901 - the documented line, with this machine's names
+            if not line.startswith("paygw-batch"):
+                stub = "systemctl() { :; }; "  # nothing of this test is a service
+                subprocess.run(["sh", "-euc", stub + line], cwd=self.program.home, check=True)
+                continue
+            stated = re.search(r"# exit (\d)", line)
+            expected = int(stated[1]) if stated else 0
+            words = shlex.split(line, comments=True)[1:]
+            if words[:2] == ["journal", "adopt"]:
+                words.append("--yes")  # nobody is at a terminal here
+            result = self.program.run(*words)
+            assert result.exit_code == expected, (line, result.stdout, result.stderr)
+            said += result.stdout + result.stderr
+            if witness := re.search(r"remove (\S+\.witness)", result.stderr):
+                self.words["WITNESS"] = witness[1]
+        return said
+
+
+def commands_of(heading: str) -> list[list[str]]:
+    """Return the commands of one section of the page, a list for each block."""
+    section = (ROOT / "docs" / "backup.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
+    return [block.splitlines() for block in blocks]
+
+
+@pytest.fixture
+def office(program: Program) -> Iterator[Office]:
+    """A journal of which a copy was made on Monday. More was paid since, and some of it is notified by the gateway."""
+    with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (_, callbacks):
+        before = program.sheet(kenyan_rows(2, prefix="BEFORE", amount="900"), name="before.csv")
+        program.json("submit", before)
+        payroll = program.sheet(kenyan_rows(5))
+        batch = program.json("submit", payroll, "--first", "2")["batch"]
+        backup = program.home / "backup"
+        backup.mkdir(mode=0o700)
+        words = {"/var/lib/paygw": str(program.home), "/srv/backup": str(backup), "BATCH": batch}
+        with started(program, "listen", config=program.config):
+            until((program.home / "journal.sqlite3.inbox").exists, "the listener did not start")
+            Office(program, words).carry_out(commands_of("Making one")[0])
+            program.json("submit", payroll, "--first", "2")
+            program.json("retry", before)
+            program.json("submit", program.sheet(kenyan_rows(1, prefix="BONUS", amount="50"), name="bonus.csv"))
+            until(lambda: heard(callbacks)["approved"] == 1, "the gateway did not call")
+        office = Office(program, words)
+        assert office.paid() == ALL_OF_IT
+        yield office
+
+
+def statement(program: Program) -> None:
+    """Write what the gateway carried out, as its support would."""
+    record = read_csv(program.home / "gateway" / "sandbox-record.csv")
+    lines = [f"{one['client_orderid']},{one['amount']},{one['currency']},approved" for one in record]
+    paid = [line for line, one in zip(lines, record, strict=True) if one["committed"] == "yes"]
+    (program.home / "statement.csv").write_text("\n".join(["order_id,amount,currency,status", *paid, ""]))
+
+
+def restored_and_paid_on(office: Office, hold: list[list[str]], go_on: list[str]) -> None:
+    """Carry out what both restorations end with, and judge by the gateway's record."""
+    program = office.program
+    statement(program)
+    office.words["statement.csv"] = str(program.home / "statement.csv")
+    said = office.carry_out(hold[0])
+    assert "Row 4 was never sent from here" in said
+    assert "The journal has no order BONUS-1" in said
+    assert "The journal has no order BEFORE-2-r2" in said
+    assert program.json("resume", office.words["BATCH"])["states"] == {"paid": 3, "ready": 2}
+    assert office.paid() == sorted([*ALL_OF_IT, "PAY-5"])
+    office.carry_out(hold[1])
+    office.carry_out(go_on)
+    assert office.paid() == sorted([*ALL_OF_IT, "PAY-5"])
+    assert program.json("submit", program.home / "payroll.csv")["states"] == {"paid": 5}
+    assert program.json("resume", program.home / "before.csv")["states"] == {"paid": 1, "rejected": 1}
+    assert max(Counter(office.paid()).values()) == 1
+
+
+def test_a_journal_restored_on_the_same_host_pays_nobody_a_second_time(office: Office) -> None:
+    program = office.program
+    replace, adopt, *hold, go_on = commands_of("Restoring on the same host")
+    office.carry_out(replace)
+    assert program.json("submit", program.home / "payroll.csv")["exit_code"] == 7
+    assert office.paid() == ALL_OF_IT
+    office.carry_out(adopt)
+    restored_and_paid_on(office, hold, go_on)
+    assert kept(program)["contradicting"] == 3  # the notification, and two lines of the statement
+
+
+def test_a_journal_restored_on_another_host_pays_nobody_a_second_time(office: Office) -> None:
+    program = office.program
+    for path in (*program.home.glob("journal.sqlite3*"), program.home / "state"):
+        path.rename(path.with_name(f"old-host-{path.name}"))
+    (copy,) = commands_of("Restoring on another host")
+    office.carry_out(copy)
+    *_, hold, settle, go_on = commands_of("Restoring on the same host")
+    restored_and_paid_on(office, [hold, settle], go_on)
+    assert kept(program)["contradicting"] == 2  # nothing is left of the notification

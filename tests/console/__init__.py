@@ -1,0 +1,1 @@
+"""The pages: routes, roles, forms, headers; and stories in a browser."""

@@ -1,0 +1,60 @@
+"""A browser for all tests of the console, and people at it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.cli.program import Program, sandbox_toml
+from tests.console.browsers import HOW_TO_GET_IT, Desk, chromium
+from tests.console.people import House, set_up
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if chromium() is None:
+        terminalreporter.write_line(HOW_TO_GET_IT, red=True, bold=True)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return the system's Chromium, started once for a module; between calls it has the thread's event loop.
+
+    So a test with a browser starts other programs as processes. The browser's own sandbox needs rights that containers
+    do not give.
+    """
+    if (program := chromium()) is None:
+        pytest.skip(HOW_TO_GET_IT)
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def new_desk(browser: Browser) -> Iterator[Callable[..., Desk]]:
+    """Return a function that seats one more person at a browser."""
+    desks: list[Desk] = []
+
+    def seat(**options: Any) -> Desk:
+        desks.append(Desk.of(browser, **options))
+        return desks[-1]
+
+    yield seat
+    for desk in desks:
+        desk.context.close()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    tmp_path.chmod(0o700)
+    config = tmp_path / "paygw.toml"
+    config.write_text(sandbox_toml())
+    return Program(tmp_path, config)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """Return a sandbox with a maker, an approver, an auditor and an administrator, and its pages."""
+    return House(set_up(tmp_path))

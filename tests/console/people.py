@@ -1,0 +1,111 @@
+"""A sandbox with people who have keys, and browsers of theirs without a browser."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from httpx import ASGITransport, AsyncClient, Response
+
+from paygw_batch.console.console_app import console_app, console_of
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import Program, sandbox_toml
+
+MAKER, APPROVER, AUDITOR, ADMINISTRATOR = "Ada Wanjiru", "Ben Okello", "Grace Njeri", "Tom Mutua"
+PORT = 8460
+ORIGIN = f"http://127.0.0.1:{PORT}"
+
+
+def make_key(folder: Path, name: str) -> str:
+    """Write a private key for a person, and return its public half as the configuration has it."""
+    key = Ed25519PrivateKey.generate()
+    path = folder / f"{name}.pem"
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    return "".join(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode().splitlines()[1:-1]
+    )
+
+
+def set_up(home: Path, *, further: str = "", behaviour: str = "") -> Program:
+    """Make a sandbox with a maker, an approver, an auditor and an administrator."""
+    home.chmod(0o700)
+    keys = home / "keys"
+    keys.mkdir(mode=0o700)
+    public = {name: make_key(keys, name) for name in (MAKER, APPROVER, AUDITOR, ADMINISTRATOR)}
+    text = (
+        sandbox_toml()
+        + f"""
+[approval.makers]
+"{MAKER}" = "{public[MAKER]}"
+[approval.approvers]
+"{APPROVER}" = "{public[APPROVER]}"
+[console]
+sandbox_keys = "keys"
+{further}
+[console.auditors]
+"{AUDITOR}" = "{public[AUDITOR]}"
+[console.administrators]
+"{ADMINISTRATOR}" = "{public[ADMINISTRATOR]}"
+"""
+    )
+    if behaviour:
+        (home / "behaviour.toml").write_text(behaviour)
+        text += '\n[sandbox]\nbehaviour = "behaviour.toml"\n'
+    config = home / "paygw.toml"
+    config.write_text(text)
+    return Program(home, config)
+
+
+@dataclass
+class Person:
+    """Somebody at a browser."""
+
+    client: AsyncClient
+    name: str = ""
+
+    def ask(self, method: str, path: str, **details: Any) -> Response:
+        """Send one request. A new loop each time: nothing of one request is left for the next but the cookie."""
+        return asyncio.run(self.client.request(method, path, **details))
+
+    def get(self, path: str, **headers: str) -> Response:
+        return self.ask("GET", path, headers=headers)
+
+    def token(self, path: str = "/sign-in") -> str:
+        """Return the token that the forms of a page have."""
+        found = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
+        return "" if found is None else found.group(1)
+
+    def post(self, path: str, **form: str) -> Response:
+        """Send a form as the pages have it: with the token of this session, from our origin."""
+        return self.ask("POST", path, data={"csrf": self.token(), **form}, headers={"origin": ORIGIN})
+
+    def upload(self, path: str, name: str, content: bytes, **form: str) -> Response:
+        data = {"csrf": self.token(), **form}
+        return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers={"origin": ORIGIN})
+
+
+@dataclass
+class House:
+    """A program with its pages."""
+
+    program: Program
+
+    def __post_init__(self) -> None:
+        settings = load_settings(self.program.config, environ={})
+        environ = {**self.program.environ, "PATH": "/usr/bin:/bin"}
+        self.console = console_of(settings, config=self.program.config, environ=environ, port=PORT)
+        self.app = console_app(self.console)
+
+    def stranger(self) -> Person:
+        return Person(AsyncClient(transport=ASGITransport(self.app), base_url=ORIGIN))
+
+    def person(self, name: str) -> Person:
+        one = self.stranger()
+        answer = one.ask("POST", "/sign-in", data={"name": name}, headers={"origin": ORIGIN})
+        assert answer.status_code == 303, answer.text
+        one.name = name
+        return one

@@ -1,0 +1,230 @@
+"""Who may see and do what: roles by routes, forms of others, foreign names, sessions, headers."""
+
+import pytest
+
+from paygw_batch.console.console_app import ROUTES
+from paygw_batch.console.members import Member, Role
+from paygw_batch.console.permissions import Act, Thing, may
+from paygw_batch.console.visits import WebRoute
+from paygw_batch.console.web_guard import HEADERS, MOST_FORM_BYTES
+from paygw_batch.console.web_sessions import WebSessions
+from paygw_batch.errors import ConfigurationError
+from tests.console.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, ORIGIN, House, Person
+
+NAMES = {Role.MAKER: MAKER, Role.APPROVER: APPROVER, Role.AUDITOR: AUDITOR, Role.ADMINISTRATOR: ADMINISTRATOR}
+ALLOWED = {
+    Act.LOOK: {Role.MAKER, Role.APPROVER, Role.AUDITOR},
+    Act.PREPARE: {Role.MAKER},
+    Act.MEND: {Role.MAKER},
+    Act.APPROVE: {Role.APPROVER},
+    Act.START: {Role.MAKER, Role.APPROVER},
+    Act.SETTLE: {Role.MAKER, Role.APPROVER},
+    Act.DOWNLOAD: {Role.MAKER, Role.APPROVER},
+    Act.LOOK_AFTER: set(Role),
+}
+"""The design's table of who may do what, written down a second time."""
+GUARDED = [one for one in ROUTES if one.act is not None]
+
+
+def address(screen: WebRoute) -> str:
+    found = screen.path
+    for part, value in (("{batch}", "0" * 16), ("{row:int}", "2"), ("{sheet}", "0" * 16), ("{number:int}", "0")):
+        found = found.replace(part, value)
+    assert "{" not in found, found
+    return found
+
+
+def ask(person: Person, screen: WebRoute) -> int:
+    if screen.method == "GET":
+        return person.get(address(screen)).status_code
+    return person.post(address(screen)).status_code
+
+
+@pytest.mark.parametrize("act", Act)
+def test_each_act_is_for_the_roles_of_the_design_and_nobody_else(act: Act) -> None:
+    assert {role for role in Role if may(Member("x", frozenset({role})), act)} == ALLOWED[act]
+
+
+def test_who_has_no_role_may_do_nothing() -> None:
+    assert not any(may(Member("x", frozenset()), act) for act in Act)
+
+
+def test_a_person_has_one_role_on_one_payout() -> None:
+    both = Member("Ada", frozenset({Role.MAKER, Role.APPROVER}))
+    assert may(both, Act.MEND, Thing("Ada"))
+    assert not may(both, Act.APPROVE, Thing("Ada"))
+    assert may(both, Act.APPROVE, Thing("Ben"))
+    assert not may(both, Act.MEND, Thing("Ben"))
+
+
+def test_every_route_refuses_every_role_that_it_is_not_for(house: House) -> None:
+    wrong = []
+    for role, name in NAMES.items():
+        person = house.person(name)
+        for screen in GUARDED:
+            assert screen.act is not None
+            if screen.handler.__name__ == "sign_out":
+                continue
+            is_refused = ask(person, screen) == 403
+            if is_refused != (role not in ALLOWED[screen.act]):
+                wrong.append((role, screen.method, screen.path))
+    assert wrong == []
+
+
+def test_who_is_not_signed_in_sees_nothing(house: House) -> None:
+    stranger = house.stranger()
+    for screen in GUARDED:
+        if screen.method == "GET":
+            answer = stranger.get(address(screen))
+            assert answer.status_code == (401 if screen.is_poll else 303), screen.path
+            assert screen.is_poll or answer.headers["location"] == "/sign-in"
+
+
+def test_every_post_needs_the_token_of_this_very_session(house: House) -> None:
+    person, other = house.person(MAKER), house.person(MAKER)
+    for token in (None, "", other.token(), person.token()[:-1]):
+        form = {} if token is None else {"csrf": token}
+        for screen in GUARDED:
+            if screen.method == "POST" and may(house.console.members[0], screen.act or Act.LOOK):
+                answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
+                assert answer.status_code == 403, (screen.path, token)
+    assert person.get("/").status_code == 200  # not signed out by any of them
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "null"},
+        {"origin": "https://evil.example"},
+        {"origin": f"{ORIGIN}.evil.example"},
+        {"origin": ORIGIN, "sec-fetch-site": "cross-site"},
+        {"origin": ORIGIN, "sec-fetch-site": "same-site"},
+    ],
+)
+def test_a_form_of_another_site_is_refused(house: House, headers: dict[str, str]) -> None:
+    person = house.person(MAKER)
+    answer = person.ask("POST", "/sign-out", data={"csrf": person.token("/")}, headers=headers)
+    assert answer.status_code == 403
+    assert person.get("/").status_code == 200
+    assert house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])
+def test_a_foreign_name_is_refused(house: House, host: str) -> None:
+    answer = house.stranger().get("/sign-in", host=host, **{"x-forwarded-host": "127.0.0.1:8460"})
+    assert answer.status_code == 421
+
+
+def test_every_answer_has_the_headers(house: House) -> None:
+    person = house.person(MAKER)
+    answers = [
+        person.get("/"),
+        person.get("/nothing"),
+        person.get("/static/console.css"),
+        person.get("/static/../members.py"),
+        person.ask("POST", "/sign-out", headers={"origin": ORIGIN}),
+        house.stranger().get("/"),
+        house.stranger().get("/", host="evil.example"),
+    ]
+    for answer in answers:
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value, answer.status_code
+    assert [answer.status_code for answer in answers] == [200, 404, 200, 404, 403, 303, 421]
+
+
+def test_no_page_has_a_script_or_a_style_of_its_own(house: House) -> None:
+    for name in NAMES.values():
+        person = house.person(name)
+        for screen in ROUTES:
+            if screen.method == "GET":
+                text = person.get(address(screen)).text
+                assert "<style" not in text
+                assert " style=" not in text
+                assert " onclick=" not in text
+                assert "<script>" not in text
+
+
+def test_a_new_session_at_every_sign_in(house: House) -> None:
+    person = house.person(MAKER)
+    before = person.client.cookies["payouts"]
+    answer = person.ask("POST", "/sign-in", data={"name": APPROVER}, headers={"origin": ORIGIN})
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    assert person.client.cookies["payouts"] != before
+    person.client.cookies.clear()
+    person.client.cookies.set("payouts", before)
+    assert person.get("/").status_code == 303
+
+
+def test_an_id_that_somebody_chose_is_never_signed_in(house: House) -> None:
+    victim = house.stranger()
+    victim.client.cookies.set("payouts", "chosen-by-another")
+    victim.ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN})
+    other = house.stranger()
+    other.client.cookies.set("payouts", "chosen-by-another")
+    assert other.get("/").status_code == 303
+
+
+def test_signing_out_ends_the_session_also_for_a_copy_of_its_id(house: House) -> None:
+    person = house.person(MAKER)
+    kept = person.client.cookies["payouts"]
+    assert (
+        person.ask("POST", "/sign-out", data={"csrf": person.token("/")}, headers={"origin": ORIGIN}).status_code == 303
+    )
+    copy = house.stranger()
+    copy.client.cookies.set("payouts", kept)
+    assert copy.get("/").status_code == 303
+
+
+def test_a_session_ends_when_nobody_uses_it_and_after_a_day_of_work() -> None:
+    time_s = [0.0]
+    sessions = WebSessions(idle_s=900, at_most_s=28_800, monotonic_s=lambda: time_s[0])
+    found = sessions.sign_in(Member("Ada", frozenset({Role.MAKER})), "")
+    for _ in range(31):
+        time_s[0] += 899
+        assert sessions.session(found) is not None
+        sessions.session(found, is_poll=True)
+    time_s[0] += 931
+    assert sessions.session(found) is None  # it was used all the time, and its eight hours are over
+    found = sessions.sign_in(Member("Ada", frozenset({Role.MAKER})), "")
+    time_s[0] += 600
+    assert sessions.session(found, is_poll=True) is not None
+    time_s[0] += 301
+    assert sessions.session(found) is None  # a page that asks by itself is nobody at the keyboard
+
+
+def test_a_form_that_is_too_long_is_refused_before_it_is_read(house: House) -> None:
+    person = house.person(MAKER)
+    answer = person.ask("POST", "/sign-out", content=b"x" * (MOST_FORM_BYTES + 1), headers={"origin": ORIGIN})
+    assert answer.status_code == 413
+
+
+def test_people_are_chosen_from_a_list_in_the_sandbox_alone(house: House) -> None:
+    real = house.program.config.read_text().replace('base_url = "sandbox"', 'base_url = "https://gateway.example"')
+    house.program.config.write_text(real.replace('sandbox_keys = "keys"', ""))
+    other = House(house.program)
+    page = other.stranger().get("/sign-in").text
+    assert MAKER not in page
+    assert "Real money: https://gateway.example" in page
+    answer = other.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN})
+    assert answer.status_code == 403
+
+
+def test_behind_a_proxy_the_cookie_never_leaves_tls(house: House) -> None:
+    text = house.program.config.read_text()
+    house.program.config.write_text(text.replace("[console]", '[console]\norigin = "https://pay.example"'))
+    person = House(house.program).stranger()
+    headers = {"host": "pay.example", "origin": "https://pay.example"}
+    answer = person.ask("POST", "/sign-in", data={"name": MAKER}, headers=headers)
+    assert answer.headers["set-cookie"].startswith("__Host-payouts=")
+    assert "Secure" in answer.headers["set-cookie"]
+    assert "strict-transport-security" in answer.headers
+
+
+def test_an_auditor_who_also_prepares_is_refused(house: House) -> None:
+    text = house.program.config.read_text()
+    house.program.config.write_text(text.replace(f'"{AUDITOR}" =', f'"{MAKER.upper()}" ='))
+    with pytest.raises(ConfigurationError, match="listed as auditor"):
+        House(house.program)

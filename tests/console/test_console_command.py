@@ -1,0 +1,85 @@
+"""`paygw-batch console` as its administrator has it."""
+
+import importlib.util
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.console.console_server import listen_on_port
+from tests.cli.listening import answers, free_port, until
+from tests.cli.program import Program, sandbox_toml
+from tests.console.people import House
+
+
+def test_it_serves_on_loopback_and_says_where(house: House) -> None:
+    port = free_port()
+    running = house.program.start("console", "--port", str(port))
+    try:
+        until(lambda: answers(port), "the pages are not there")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/sign-in", timeout=20) as answer:
+            assert "Ada Wanjiru" in answer.read().decode()
+    finally:
+        running.send_signal(signal.SIGTERM)
+        said, further = running.communicate(timeout=30)
+    assert running.returncode == 0, further
+    assert f"The pages are at http://127.0.0.1:{port}." in said
+    assert further == ""
+
+
+def test_it_serves_on_a_unix_socket_for_a_proxy(house: House) -> None:
+    text = house.program.config.read_text()
+    place = '[console]\nsocket = "pages.sock"\norigin = "https://pay.example"'
+    house.program.config.write_text(text.replace("[console]", place))
+    path = house.program.home / "pages.sock"
+    running = house.program.start("console")
+    try:
+        until(path.is_socket, "the pages are not there")
+        with socket.socket(socket.AF_UNIX) as client:
+            until(lambda: client.connect_ex(str(path)) == 0, "the socket does not answer")
+            client.sendall(b"GET /sign-in HTTP/1.1\r\nHost: pay.example\r\nConnection: close\r\n\r\n")
+            client.settimeout(20)
+            assert client.recv(64).startswith(b"HTTP/1.1 200")
+        assert path.stat().st_mode & 0o777 == 0o660
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=30)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 (refused)
+def test_it_is_on_no_address_but_loopback(house: House, host: str) -> None:
+    result = house.program.run("console", "--host", host)
+    assert result.exit_code == 2
+    assert f"never on {host}" in result.stderr
+    with listen_on_port(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_missing_extra_is_one_sentence_with_the_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "jinja2" else there(name, *more)
+    )
+    result = house.program.run("console")
+    assert result.exit_code == 2
+    assert "The pages need jinja2." in result.stderr
+    assert "pip install 'paygw-batch[console]'" in result.stderr
+
+
+def test_without_approvals_there_is_nobody_to_serve(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    config = tmp_path / "paygw.toml"
+    config.write_text(sandbox_toml())
+    result = Program(tmp_path, config).run("console", "--port", "0")
+    assert result.exit_code == 2
+    assert "[approval]" in result.stderr
+
+
+def test_a_port_that_is_taken_is_a_sentence(house: House) -> None:
+    with listen_on_port(0) as taken:
+        result = house.program.run("console", "--port", str(taken.getsockname()[1]))
+    assert result.exit_code == 2
+    assert "Choose another port" in result.stderr

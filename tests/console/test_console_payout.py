@@ -1,0 +1,186 @@
+"""A payout on the pages: overview, progress, rows by state and by page, one row; hostile texts are only texts."""
+
+import os
+import re
+import time
+
+import pytest
+
+from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.core.lifecycle import State
+from paygw_batch.errors import HolderKind
+from paygw_batch.journal import journal_holder
+from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import HEADING, Program, kenyan_rows, kill
+from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
+
+HOSTILE = '<img src=x onerror=alert(1)>" hx-get=/x {{7*7}}'
+BEHAVIOUR = f"""
+[[rule]]
+amount_whole = 9001
+status = "declined"
+message = '''{HOSTILE}'''
+commits = false
+[[rule]]
+amount_whole = 9006
+fault = "garbage"
+[[rule]]
+amount_whole = 9002
+status = "processing"
+[[rule]]
+amount_whole = 7777
+delay_s = 50
+"""
+SMALL = '[approval.from_amount]\nKES = "100000000"\n'
+
+
+def paid(program: Program, amounts: list[str], name: str = "payroll.csv") -> str:
+    """Pay rows without approval, and return the batch."""
+    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    rows = [
+        f"KE,{name}-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)
+    ]
+    return str(program.json("submit", program.sheet(rows, name))["batch"])
+
+
+@pytest.fixture
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    return House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
+
+
+def test_what_needs_a_person_comes_first(house: House) -> None:
+    batch = paid(house.program, ["100.00", "9001.00", "9006.00"])
+    page = house.person(MAKER).get("/").text
+    needing, _, payouts = page.partition("<h2>Payouts</h2>")
+    assert "1 in doubt: ask the gateway what became of them. 1 rejected: decide whether to try again." in needing
+    assert f'href="/payouts/{batch}"' in needing
+    assert f'href="/payouts/{batch}"' in payouts
+    assert "Nothing waits for you." in house.person(AUDITOR).get("/").text
+
+
+def test_a_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:
+    batch = paid(house.program, ["100.00", "9001.00", "9006.00", "9002.00", "250.50"])
+    person = house.person(APPROVER)
+    page = person.get(f"/payouts/{batch}").text
+    assert "Finished: 1 row needs you" in page
+    for state, count in (("Paid", 2), ("Rejected", 1), ("In doubt", 1), ("With the gateway", 1)):
+        assert f"<strong>{count}</strong> {state}" in page
+    assert "350.50" in page
+    only = person.get(f"/payouts/{batch}?state=rejected").text
+    assert "Jane 2" in only
+    assert "Jane 1" not in only
+
+
+def test_rows_come_by_page(house: House) -> None:
+    batch = paid(house.program, ["100.00"] * 60)
+    person = house.person(MAKER)
+    seen, address = [], f"/payouts/{batch}"
+    for _ in range(3):
+        page = person.get(address).text
+        seen += [n for n in range(1, 61) if f"<bdi>Jane {n}</bdi>" in page]
+        address = f"/payouts/{batch}?after={len(seen) + 1}"
+    assert seen == list(range(1, 61))
+    assert "Next page" not in page
+
+
+def test_nothing_is_answered_while_nothing_has_moved(house: House) -> None:
+    batch = paid(house.program, ["100.00"])
+    person = house.person(MAKER)
+    first = person.get(f"/payouts/{batch}/progress?seen=")
+    assert first.status_code == 200
+    assert person.get(f"/payouts/{batch}/progress?seen={first.headers['x-seen']}").status_code == 204
+
+
+def test_a_row_tells_its_story_and_what_to_do(house: House) -> None:
+    batch = paid(house.program, ["9006.00", "9001.00"])
+    person = house.person(MAKER)
+    doubt = person.get(f"/payouts/{batch}/rows/2").text
+    assert "Do not pay this another way" in doubt
+    assert "No clear answer" in doubt
+    assert "254712345001" in doubt
+    assert "Nothing was paid" in person.get(f"/payouts/{batch}/rows/3").text
+    assert person.get(f"/payouts/{batch}/rows/77").status_code == 404
+    assert person.get("/payouts/ffffffffffffffff").status_code == 404
+
+
+def test_an_auditor_sees_the_last_digits_of_accounts_alone(house: House) -> None:
+    batch = paid(house.program, ["100.00", "9006.00"])
+    auditor = house.person(AUDITOR)
+    for path in (f"/payouts/{batch}", f"/payouts/{batch}/rows/2", f"/payouts/{batch}/rows/3"):
+        page = auditor.get(path).text
+        assert "254712345" not in page
+        assert "...00" in page
+
+
+def test_hostile_texts_are_only_texts_on_every_page(house: House) -> None:
+    program = house.program
+    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    quoted = HOSTILE.replace('"', '""')
+    name = "<svg onload=alert(2)>.csv"
+    sheet = program.sheet([f'KE,X-1,9001.00,KES,"{quoted}",254712345001,+254712345001'], name, HEADING)
+    result = program.json("submit", sheet)
+    assert result["batch"] is not None, result
+    person = house.person(MAKER)
+    for path in ("/", f"/payouts/{result['batch']}", f"/payouts/{result['batch']}/rows/2"):
+        page = person.get(path).text
+        assert "<img" not in page
+        assert "<svg onload" not in page
+        assert '" hx-get' not in page
+
+
+def test_a_row_in_flight_is_being_sent_while_its_run_lives_and_in_doubt_after_it(house: House) -> None:
+    program = house.program
+    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    rows = [
+        f"KE,S-{n},{amount},KES,Jane {n},25471234500{n},+25471234500{n}" for n, amount in ((1, "7777"), (2, "5.00"))
+    ]
+    run = program.start("submit", program.sheet(rows))
+    person = house.person(MAKER)
+    try:
+        page = wait_for(person, "<strong>1</strong> Being sent")
+        assert "You can close this page" in page
+        assert "In doubt" not in page
+    finally:
+        kill(run)
+    batch = re.findall(r'href="/payouts/(\w+)"', person.get("/").text)[0]
+    assert "<strong>1</strong> In doubt" in person.get(f"/payouts/{batch}").text
+    assert "In doubt (1)" in person.get(f"/payouts/{batch}?state=in_doubt").text
+    assert "Jane 1" in person.get(f"/payouts/{batch}?state=in_doubt").text
+
+
+def wait_for(person: Person, text: str) -> str:
+    """Return the page of the only payout as soon as it shows a text."""
+    for _ in range(600):
+        if found := re.findall(r'href="/payouts/(\w+)"', person.get("/").text):
+            page = person.get(f"/payouts/{found[0]}").text
+            if text in page:
+                return page
+        time.sleep(0.05)
+    raise AssertionError(text)
+
+
+def test_looking_at_who_holds_the_journal_never_makes_a_starting_run_fail(house: House) -> None:
+    paid(house.program, ["100.00"])
+    journal = load_settings(house.program.config, environ={}).journal_path()
+    assert journal_holder(journal) is None  # the file still names the last run
+    lock = RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit")
+    held = journal_holder(journal)
+    assert held is not None
+    assert (held.pid, held.command, held.kind) == (os.getpid(), "submit", HolderKind.RUN)
+    lock.close()
+    for _ in range(50):  # a shared lock that is held for a look would make one of these fail
+        assert journal_holder(journal) is None
+        RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit").close()
+
+
+def test_rows_that_are_ready_are_found_by_page(house: House) -> None:
+    program = house.program
+    paid(program, ["100.00"], "first.csv")
+    result = program.json("submit", program.sheet(kenyan_rows(6)), "--first", "2")
+    person = house.person(MAKER)
+    assert "Paused: 4 rows are not sent yet" in person.get(f"/payouts/{result['batch']}").text
+    assert "Not sent yet (4)" in person.get(f"/payouts/{result['batch']}?state=ready").text
+    with journal_to_read(load_settings(program.config, environ={})) as journal:
+        assert [one.row for one in journal.rows(2, states={State.READY}, limit=2)] == [4, 5]
+        assert [one.row for one in journal.rows(2, states={State.READY}, after=5)] == [6, 7]

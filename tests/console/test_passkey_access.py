@@ -1,0 +1,178 @@
+"""Access by passkey, without a browser: who signs in, who is invited, and what is refused."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.console.access.invitations import Invitations
+from paygw_batch.console.access.new_passkey import NewPasskey, invitation_challenge, new_passkey
+from paygw_batch.console.access.passkey_sign_in import OpenSignIns, key_that_signed
+from paygw_batch.run.passkey import RelyingParty, challenge_of, to_base64url
+from tests.run.software_passkey import SoftwarePasskey
+from tests.run.test_passkey import CONSOLE, ELSEWHERE, passkey
+
+NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
+ADA, CLEO, STRANGER = passkey("p-ada"), passkey("r-cleo"), passkey("p-stranger")
+KEYS = (ADA.public, CLEO.public)
+TOKEN = "T" * 43
+
+
+class Hour:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def hour() -> Hour:
+    return Hour()
+
+
+@pytest.fixture
+def open_sign_ins(hour: Hour) -> OpenSignIns:
+    numbers = count(1)
+    return OpenSignIns(monotonic_s=hour, new_nonce=lambda: f"nonce-{next(numbers)}")
+
+
+# Signing in
+
+
+@pytest.mark.parametrize("key", [ADA, CLEO])
+def test_a_person_is_known_by_the_key_that_fits(open_sign_ins: OpenSignIns, key: SoftwarePasskey) -> None:
+    begun = open_sign_ins.begin()
+    ended = open_sign_ins.end(begun.nonce)
+    assert ended == begun
+    assert key_that_signed(begun, key.sign(begun.text), KEYS, CONSOLE) == key.public
+
+
+def test_a_stranger_is_nobody(open_sign_ins: OpenSignIns) -> None:
+    begun = open_sign_ins.begin()
+    assert key_that_signed(begun, STRANGER.sign(begun.text), KEYS, CONSOLE) is None
+
+
+def test_a_sign_in_ends_once(open_sign_ins: OpenSignIns) -> None:
+    begun = open_sign_ins.begin()
+    assert open_sign_ins.end(begun.nonce) is not None
+    assert open_sign_ins.end(begun.nonce) is None
+    assert open_sign_ins.end("nonce-of-nobody") is None
+
+
+def test_a_sign_in_ends_within_minutes(open_sign_ins: OpenSignIns, hour: Hour) -> None:
+    first, second = open_sign_ins.begin(), open_sign_ins.begin()
+    hour.now_s += 299
+    assert open_sign_ins.end(first.nonce) is not None
+    hour.now_s += 2
+    assert open_sign_ins.end(second.nonce) is None
+
+
+def test_very_many_open_sign_ins_do_not_fill_the_memory(open_sign_ins: OpenSignIns) -> None:
+    begun = [open_sign_ins.begin() for _ in range(10_001)]
+    assert open_sign_ins.end(begun[0].nonce) is None
+    assert open_sign_ins.end(begun[-1].nonce) is not None
+
+
+def test_what_was_signed_for_one_sign_in_counts_for_no_other(open_sign_ins: OpenSignIns) -> None:
+    first, second = open_sign_ins.begin(), open_sign_ins.begin()
+    assert key_that_signed(second, ADA.sign(first.text), KEYS, CONSOLE) is None
+
+
+def test_a_sign_in_is_no_approval_and_an_approval_no_sign_in(open_sign_ins: OpenSignIns) -> None:
+    begun = open_sign_ins.begin()
+    assert begun.text.split(b"\n")[0] == b"paygw-batch sign-in 1"
+    approval = b"paygw-batch plan 3 approval\n" + begun.text.split(b"\n", 1)[1]
+    assert key_that_signed(begun, ADA.sign(approval), KEYS, CONSOLE) is None
+
+
+def test_a_sign_in_at_another_address_does_not_count(open_sign_ins: OpenSignIns) -> None:
+    begun = open_sign_ins.begin()
+    for party in (ELSEWHERE, RelyingParty(CONSOLE.origin + ":8443")):
+        assert key_that_signed(begun, ADA.sign(begun.text), KEYS, party) is None
+
+
+# A new passkey
+
+AT_AND_MORE = 0x45
+
+
+def made(key: SoftwarePasskey = ADA, *, token: str = TOKEN, kind: str = "webauthn.create") -> NewPasskey:
+    return NewPasskey(
+        client_data=to_base64url(key.client_data(invitation_challenge(token), kind, {})),
+        authenticator_data=to_base64url(key.authenticator_data(AT_AND_MORE, more=b"\0" * 100)),
+        public_key=to_base64url(key.public.material),
+    )
+
+
+@pytest.mark.parametrize("key", [ADA, CLEO, passkey("ed25519")])
+def test_the_line_of_a_new_passkey_is_the_one_that_the_configuration_takes(key: SoftwarePasskey) -> None:
+    assert new_passkey(made(key), TOKEN, CONSOLE) == key.public
+
+
+REFUSED = {
+    "for another invitation": made(token="U" * 43),
+    "an assertion": made(kind="webauthn.get"),
+    "at another address": made(passkey("p-ada", ELSEWHERE)),
+    "nobody present": replace(made(), authenticator_data=to_base64url(ADA.authenticator_data(0x44, more=b"\0" * 9))),
+    "nobody verified": replace(made(), authenticator_data=to_base64url(ADA.authenticator_data(0x41, more=b"\0" * 9))),
+    "no key": replace(made(), authenticator_data=to_base64url(ADA.authenticator_data(0x05))),
+    "too short": replace(made(), authenticator_data=to_base64url(b"\0" * 36)),
+    "no base64": replace(made(), public_key="*"),
+    "no public key": replace(made(), public_key=to_base64url(b"\0" * 91)),
+    "nothing": NewPasskey("", "", ""),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_another_thing_is_no_new_passkey(what: str) -> None:
+    assert new_passkey(REFUSED[what], TOKEN, CONSOLE) is None
+
+
+def test_the_challenge_of_an_invitation_has_a_first_line_of_its_own() -> None:
+    assert invitation_challenge(TOKEN) == challenge_of(b"paygw-batch invitation 1\n" + TOKEN.encode())
+
+
+# Invitations
+
+
+@pytest.fixture
+def invitations(tmp_path: Path) -> Invitations:
+    return Invitations(tmp_path / "console" / "invitations")
+
+
+def test_an_invitation_is_used_once(invitations: Invitations) -> None:
+    invitations.invite("Ben Okello", TOKEN, NOW)
+    found = invitations.invitation(TOKEN, NOW)
+    assert found is not None
+    assert (found.name, found.expires_at) == ("Ben Okello", "2026-11-23T08:00:00.000Z")
+    assert invitations.invitation(TOKEN, NOW) == found
+    assert invitations.use(TOKEN, NOW) == found
+    assert invitations.use(TOKEN, NOW) is None
+    assert invitations.invitation(TOKEN, NOW) is None
+
+
+def test_an_invitation_lasts_a_day(invitations: Invitations) -> None:
+    invitations.invite("Ben Okello", TOKEN, NOW)
+    assert invitations.invitation(TOKEN, NOW + timedelta(hours=24) - timedelta(seconds=1)) is not None
+    assert invitations.invitation(TOKEN, NOW + timedelta(hours=24)) is None
+    assert invitations.use(TOKEN, NOW + timedelta(hours=24)) is None
+
+
+@pytest.mark.parametrize("token", ["", "x", "U" * 43, "../" + "T" * 40, "T" * 42 + "\0", "T" * 44, "\u00e4" * 43])
+def test_another_token_is_no_invitation(invitations: Invitations, token: str) -> None:
+    invitations.invite("Ben Okello", TOKEN, NOW)
+    assert invitations.invitation(token, NOW) is None
+
+
+def test_the_folder_has_no_token_and_is_for_its_owner_alone(invitations: Invitations, tmp_path: Path) -> None:
+    invitations.invite("Ben Okello", TOKEN, NOW)
+    folder = tmp_path / "console" / "invitations"
+    (file,) = folder.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert TOKEN not in file.name + file.read_text()

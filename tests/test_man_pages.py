@@ -1,0 +1,41 @@
+"""The manual pages are those of the commands as they are now."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from paygw_batch.cli.help_texts import EXIT_CODES
+from paygw_batch.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs/man"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("man_pages", ROOT / "tooling/man_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_are_what_the_script_writes(script: ModuleType) -> None:
+    there = {path.name: path.read_text(encoding="utf-8") for path in PAGES.iterdir()}
+    assert there == script.pages(), "run tooling/man_pages.py"
+
+
+def test_every_command_has_a_page_with_the_exit_codes() -> None:
+    for command in ("", *(f"-{name}" for name in COMMANDS), "-journal-adopt"):
+        page = (PAGES / f"paygw-batch{command}.1").read_text(encoding="utf-8")
+        status = page.partition(".SH EXIT STATUS\n")[2].partition("\n.SH ")[0]
+        assert [int(code) for code in re.findall(r"\\fB(\d+)\\fP", status)] == list(EXIT_CODES)
+
+
+@pytest.mark.parametrize("start", [".TH evil", "'so /etc/passwd", "\\fBbold"])
+def test_a_text_is_never_a_command_of_roff(script: ModuleType, start: str) -> None:
+    assert not script._roff(f"first\n{start}").split("\n")[1].startswith((".", "'", "\\f"))
