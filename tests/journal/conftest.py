@@ -7,7 +7,7 @@ import pytest
 
 from tests.journal.journal_rows import memory, open_at
 from tests.journal.postgres_rows import make_postgres, open_postgres, postgres_place
-from tests.journal.postgres_server import PostgresServer, shared_server
+from tests.journal.postgres_server import PostgresServer
 from tests.journal.tested_journal import Journal
 
 
@@ -16,14 +16,6 @@ def place(tmp_path: Path) -> Path:
     """A directory that only we can write, as a journal asks for."""
     tmp_path.chmod(0o700)
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[PostgresServer]:
-    """The server that all tests of a session share, over all workers of xdist."""
-    base = tmp_path_factory.getbasetemp()
-    with shared_server(base if worker_id == "master" else base.parent) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """What only the journal in PostgreSQL must withstand: other processes, lost answers, older copies, changed tables."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -9,11 +10,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.core.evidence import Claim, Finding, Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.open_postgres import PostgresPlace
 from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.sqlite.inbox import Inbox
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
@@ -293,3 +297,20 @@ def test_a_witness_that_cannot_be_written_ends_the_run(
             journal.append([intent(second)])
     with closing(open_postgres(at_database)) as journal:
         assert journal.conclude_dead(AT) == 1
+
+
+def test_notifications_that_wait_on_this_host_are_taken_in_once(at_database: PostgresPlace) -> None:
+    at_database.inbox.parent.mkdir(mode=0o700)
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
+    kept = Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.ACCEPTED)
+        with closing(Inbox(at_database.inbox, taken=journal.head().inbox, now=AT)) as inbox:
+            inbox.append([encode_notification(kept), encode_notification(kept)])
+        words = {"approved": OutcomeKind.PAID}
+        assert journal.take_in_waiting(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 1})
+        assert journal.take_in_waiting(words, at=AT) == Counter()
+        assert states(journal) == [State.PAID]
+        assert journal.head().inbox.number == 2
+        assert journal.verify()["evidence"] == 2
