@@ -8,6 +8,22 @@ transport) is a value and never one of these. No message may carry a secret or a
 from enum import StrEnum
 from typing import ClassVar
 
+from paygw_batch.language import mark_all, say
+
+_SYSTEM_REASONS = mark_all(
+    "No such file or directory",
+    "Permission denied",
+    "Operation not permitted",
+    "Is a directory",
+    "Not a directory",
+    "File exists",
+    "File name too long",
+    "No space left on device",
+    "Read-only file system",
+    "Input/output error",
+)
+"""The usual reasons of the operating system, for the catalogue: `say(error.strerror)`."""
+
 
 class PaygwError(Exception):
     """The program cannot go on."""
@@ -18,8 +34,8 @@ class PaygwError(Exception):
     """The stable code of the defect, where it is one of a whole sheet."""
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
-        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
-        self.hint = self.default_hint if hint is None else hint
+        self.message = message or say((type(self).__doc__ or "").strip().splitlines()[0])
+        self.hint = say(self.default_hint) if hint is None else hint
         super().__init__(self.message)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from paygw_batch.errors import OutputError
+from paygw_batch.language import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +69,38 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[Kept], *, force: boo
         for one in kept:
             if one.is_hit_by(output.path):
                 raise OutputError(
-                    f"{output.named} {output.path} would take the place of {one.what}.",
-                    hint="Nothing was read or sent. Name another file.",
+                    say(
+                        "{named} {path} would take the place of {what}.",
+                        named=output.named,
+                        path=output.path,
+                        what=say(one.what),
+                    ),
+                    hint=say("Nothing was read or sent. Name another file."),
                 )
         for other in outputs[:at]:
             if Kept("", other.path).is_hit_by(output.path):
                 raise OutputError(
-                    f"{output.named} and {other.named} both name {output.path}.", hint="Name two different files."
+                    say(
+                        "{named} and {other} both name {path}.", named=output.named, other=other.named, path=output.path
+                    ),
+                    hint=say("Name two different files."),
                 )
         if output.needed:
             check_writable(output.path)
         if (not force or output.is_ours is None) and not _may_be_replaced(output):
             if output.is_ours is None:
-                raise OutputError(f"{output.path} already exists.", hint="Name a file that does not exist yet.")
+                raise OutputError(
+                    say("{path} already exists.", path=output.path), hint=say("Name a file that does not exist yet.")
+                )
             raise OutputError(
-                f"{output.named} {output.path} exists, and is not a file of that kind that this program wrote.",
-                hint="Nothing was read or sent. Name another file; where the command has --force, that replaces it.",
+                say(
+                    "{named} {path} exists, and is not a file of that kind that this program wrote.",
+                    named=output.named,
+                    path=output.path,
+                ),
+                hint=say(
+                    "Nothing was read or sent. Name another file; where the command has --force, that replaces it."
+                ),
             )
 
 
@@ -186,7 +203,7 @@ def sync_names(directory: Path) -> None:
 def cannot_write(path: Path, error: Exception) -> OutputError:
     """Return the error for a file that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return OutputError(f"{path} cannot be written: {reason}.")
+    return OutputError(say("{path} cannot be written: {reason}.", path=path, reason=reason))
 
 
 def _may_be_replaced(output: Output) -> bool:
@@ -199,7 +216,7 @@ def _may_be_replaced(output: Output) -> bool:
 
 def _refuse_special(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise OutputError(f"{path} is no regular file.", hint="Name a file of your own.")
+        raise OutputError(say("{path} is no regular file.", path=path), hint=say("Name a file of your own."))
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 
 
 class Others(Enum):
@@ -36,18 +37,24 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
             about = os.fstat(stream.fileno())
             content = stream.read(most_bytes) if stat.S_ISREG(about.st_mode) else None
     except OSError as error:
-        raise ConfigurationError(f"{name}: {(error.strerror or 'cannot be read').lower()}.") from None
+        raise ConfigurationError(
+            say("{name}: {reason}.", name=name, reason=say(error.strerror or "cannot be read").lower())
+        ) from None
     if content is None:
-        raise ConfigurationError(f"{name} is not a file.")
+        raise ConfigurationError(say("{name} is not a file.", name=name))
     forbidden, mode = others.value
     distrust = None
     if about.st_uid not in {os.geteuid(), 0}:
         distrust = ConfigurationError(
-            f"{name} belongs to another user.", hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
+            say("{name} belongs to another user.", name=name), hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
         )
     elif about.st_mode & forbidden:
-        what = "open to others than its owner" if others is Others.MAY_NOTHING else "open to changes by others"
-        distrust = ConfigurationError(f"{name} is {what}.", hint=f"chmod {mode} {shlex.quote(str(path))}")
+        what = (
+            say("open to others than its owner") if others is Others.MAY_NOTHING else say("open to changes by others")
+        )
+        distrust = ConfigurationError(
+            say("{name} is {what}.", name=name, what=what), hint=f"chmod {mode} {shlex.quote(str(path))}"
+        )
     return TrustedFile(content, distrust)
 
 

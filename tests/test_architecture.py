@@ -10,14 +10,15 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
 
-BASE = {"core", "clock", "files", "processes", "trusted_files", "errors"}
+BASE = {"core", "clock", "files", "processes", "trusted_files", "errors", "language"}
 ALLOWED = {
-    "errors": set(),
+    "errors": {"language"},
+    "language": set(),
     "clock": set(),
-    "files": {"errors"},
+    "files": {"errors", "language"},
     "processes": set(),
-    "trusted_files": {"errors"},
-    "core": {"errors"},
+    "trusted_files": {"errors", "language"},
+    "core": {"errors", "language"},
     "countries": BASE,
     "sheet": {"countries", *BASE},
     "gateway": {"countries", *BASE},
@@ -90,7 +91,14 @@ ROOMS_OF_LIBRARIES = {
     "uvicorn": {"sandbox", "listener", "console"},
     "starlette": {"console"},
     "jinja2": {"console"},
-    "pydantic": {"settings", "countries", "sandbox", "run/signed_document.py", "run/passkey.py"},
+    "pydantic": {
+        "settings",
+        "countries",
+        "sandbox",
+        "run/signed_document.py",
+        "run/passkey.py",
+        "run/orders/kept_orders.py",
+    },
     "platformdirs": {"settings"},
     "sqlite3": set(),
     "requests": set(),

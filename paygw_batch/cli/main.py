@@ -16,6 +16,7 @@ from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
 from paygw_batch.core.terminal_text import fit_for_terminal
 from paygw_batch.errors import PaygwError
+from paygw_batch.language import ENGLISH, languages, say, use
 from paygw_batch.processes import forbid_core_dumps
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
@@ -73,7 +74,7 @@ class _CommandGroup(click.Group):
         name = args[0]
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         if name not in COMMANDS and near and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+            ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=near[0]))
         return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
@@ -92,12 +93,12 @@ class _CommandGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            _fail(ctx, interruption.sentence(), AGAIN, EXIT_CODE)
+            _fail(ctx, interruption.sentence(), say(AGAIN), EXIT_CODE)
         except Exception as error:  # noqa: BLE001 (the last resort: exit 1 with a trace that holds no data)
             _fail(
                 ctx,
-                f"Unexpected error ({type(error).__name__}).",
-                "Nothing was lost: run the same command again, and report the lines above.",
+                say("Unexpected error ({kind}).", kind=type(error).__name__),
+                say("Nothing was lost: run the same command again, and report the lines above."),
                 1,
                 trace=error,
             )
@@ -118,7 +119,7 @@ def _fail(
     told = standard_error().file
     if trace is not None:
         click.echo(_bare_trace(trace), file=told)
-    click.echo(click.style("Error: ", fg="red", bold=True) + fit_for_terminal(message), file=told)
+    click.echo(click.style(say("Error: "), fg="red", bold=True) + fit_for_terminal(message), file=told)
     if hint:
         click.echo(fit_for_terminal(hint), file=told)
     # Of the group's own options, which are known before a command's module is loaded.
@@ -133,7 +134,7 @@ def _fail(
 
 def _bare_trace(error: BaseException) -> str:
     """Return where an error happened, without its text and without source lines: both could hold a payee's data."""
-    lines = ["Trace, innermost last:"]
+    lines = [say("Trace, innermost last:")]
     while error.__cause__ is not None:
         error = error.__cause__
     lines += [
@@ -147,6 +148,16 @@ def _bare_trace(error: BaseException) -> str:
 @click.group(cls=_CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--config", type=click.Path(path_type=Path), envvar="PAYGW_CONFIG", help="Configuration file (TOML).")
 @click.option("--journal", type=click.Path(path_type=Path), envvar="PAYGW_JOURNAL", help="Journal file.")
+@click.option(
+    "--lang",
+    envvar="PAYGW_LANG",
+    type=click.Choice(languages()),
+    default=ENGLISH,
+    callback=lambda _context, _parameter, name: use(name),
+    expose_value=False,
+    is_eager=True,
+    help="The language of sentences for people.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the summary, on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 @click.option("-v", "--verbose", is_flag=True, help="Say more.")

@@ -11,6 +11,7 @@ from paygw_batch.compose.outputs import OutputGuard
 from paygw_batch.core.batch import PAYIN, PAYOUT, ControlTotals
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings, load_settings
 
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
@@ -69,6 +70,6 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
         currency, equals, amount_text = text.partition("=")
         amount = parse_amount(amount_text, minor_units=4)
         if not equals or amount is None:
-            raise UsageError(f"--expect-total {text}: write it as KES=125000.50.")
+            raise UsageError(say("--expect-total {text}: write it as KES=125000.50.", text=text))
         amounts[currency.strip().upper()] = amount
     return ControlTotals(rows, amounts)

@@ -6,11 +6,13 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from paygw_batch.language import mark, say
+
 HEEDED = (signal.SIGINT, signal.SIGTERM)
 
 EXIT_CODE = 130
 
-AGAIN = "Run the same command again to continue."
+AGAIN = mark("Run the same command again to continue.")
 
 
 class Interruption:
@@ -52,7 +54,7 @@ class Interruption:
 
     def sentence(self) -> str:
         """Return the message of an interrupted command."""
-        return "Interrupted." if self.has_sent else "Interrupted: nothing was sent."
+        return say("Interrupted.") if self.has_sent else say("Interrupted: nothing was sent.")
 
     def _keep(self, _signal: int, _frame: FrameType | None) -> None:
         self.came = True
@@ -70,7 +72,7 @@ interruption = Interruption()
 def leave(sentence: str, hint: str) -> NoReturn:
     """Print the end of an interrupted command, and end the process."""
     interruption.ignore()
-    os.write(2, f"Error: {sentence}\n{hint}\n".encode())
+    os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:
         import json  # noqa: PLC0415 (not before a signal is heard)
 

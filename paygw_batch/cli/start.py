@@ -5,6 +5,7 @@ let go. The run then has its own handlers (`cli/runs/send_batch.py`). Nothing he
 """
 
 from paygw_batch.cli.signals import AGAIN, interruption, leave
+from paygw_batch.language import say
 
 
 def main() -> None:
@@ -15,4 +16,4 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        leave(interruption.sentence(), AGAIN)
+        leave(interruption.sentence(), say(AGAIN))

@@ -8,6 +8,7 @@ from paygw_batch.compose.operations import minor_units_of
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.language import say
 from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval, read_plan
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.passkey import RelyingParty
@@ -42,7 +43,8 @@ def required_policy(settings: Settings) -> ApprovalPolicy:
     policy = policy_of(settings)
     if policy is None:
         raise ConfigurationError(
-            "The configuration has no [approval].", hint="It names who may prepare and who may approve, by their keys."
+            say("The configuration has no [approval]."),
+            hint=say("It names who may prepare and who may approve, by their keys."),
         )
     return policy
 
@@ -51,7 +53,7 @@ def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Pe
     """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
     maker = policy.people.maker_with(key)
     if maker is None:
-        raise ApprovalError("This key is not among [approval.makers] of the configuration.", hint=nothing_made)
+        raise ApprovalError(say("This key is not among [approval.makers] of the configuration."), hint=nothing_made)
     return maker
 
 
@@ -93,8 +95,10 @@ def require_approval(
         return NOT_ASKED_FOR
     if not file.exists():
         raise ApprovalError(
-            f"This needs approval, and there is no plan at {file}.",
-            hint="Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves.",
+            say("This needs approval, and there is no plan at {file}.", file=file),
+            hint=say(
+                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
+            ),
         )
     document = read_plan(file)
     opened = next(iter(journal.batches(plan_sha256=document.digest())), None)

@@ -21,6 +21,7 @@ from paygw_batch.journal import (
     open_journal,
     read_journal,
 )
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def journal_to_read(
     try:
         if tell is not None:
             for note in journal.notes:
-                tell(f"Note: {note}")
+                tell(say("Note: {sentence}", sentence=note))
         yield journal
     finally:
         journal.close()
@@ -189,7 +190,11 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
         return found[0]
     if found:
         names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
-        raise UsageError(f"{batch} could be any of {names}.", hint="Write the batch id, or more of it.")
+        raise UsageError(
+            say("{batch} could be any of {names}.", batch=batch, names=names),
+            hint=say("Write the batch id, or more of it."),
+        )
     raise UsageError(
-        f"The journal has no batch {batch}.", hint="`paygw-batch status` lists the batches and their sheets."
+        say("The journal has no batch {batch}.", batch=batch),
+        hint=say("`paygw-batch status` lists the batches and their sheets."),
     )

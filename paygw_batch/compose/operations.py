@@ -6,6 +6,7 @@ from dataclasses import replace
 from paygw_batch.countries.load import load_operation, load_rules, minor_units_by_currency
 from paygw_batch.countries.rules import AmountUnit, CountryRule, Operation, Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 
@@ -53,9 +54,11 @@ def require_endpoint(settings: Settings) -> None:
 def _require(missing: Sequence[str]) -> None:
     if missing:
         raise ConfigurationError(
-            f"The configuration does not say {', '.join(missing)}.",
-            hint="The gateway's interface leaves these open, so there is no default: write them into the file that "
-            "--config names. `paygw-batch doctor` lists all that is missing.",
+            say("The configuration does not say {missing}.", missing=", ".join(missing)),
+            hint=say(
+                "The gateway's interface leaves these open, so there is no default: write them into the file that "
+                "--config names. `paygw-batch doctor` lists all that is missing."
+            ),
         )
 
 
@@ -75,7 +78,13 @@ def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[
         absent = [f'{name} = "{value}"' for name, value in filled if name not in columns]
         empty = [f'{name} = "{value}"' for name, value in filled if name in columns]
         if absent:
-            notes.append(f"{code}: the sheet does not say these, so they are filled in: {', '.join(absent)}.")
+            notes.append(
+                say(
+                    "{code}: the sheet does not say these, so they are filled in: {absent}.",
+                    code=code,
+                    absent=", ".join(absent),
+                )
+            )
         if empty:
-            notes.append(f"{code}: empty cells are filled in: {', '.join(empty)}.")
+            notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=", ".join(empty)))
     return notes

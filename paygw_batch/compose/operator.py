@@ -4,6 +4,7 @@ import os
 import pwd
 
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say
 
 MAX_WORDS = 2_000
 """How long an evidence or a name may be, in characters."""
@@ -26,5 +27,7 @@ def in_words(text: str, what: str) -> str:
     """Return a person's words without blanks around them. Raises `UsageError` unless they are one line of text."""
     words = text.strip()
     if not words or not words.isprintable() or len(words) > MAX_WORDS:
-        raise UsageError(f"{what} must be one line of text, of at most {MAX_WORDS:,} characters.")
+        raise UsageError(
+            say("{what} must be one line of text, of at most {max_words:,} characters.", what=what, max_words=MAX_WORDS)
+        )
     return words

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.files import Kept, Output, check_outputs, head_of
+from paygw_batch.language import in_all_languages, say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
 from paygw_batch.settings.user_directories import state_directory
@@ -56,16 +58,22 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     }
 )
 """The first columns of the tables that this program writes, in earlier versions too."""
+_TITLES: Mapping[OutputKind, str] = MappingProxyType(
+    {
+        OutputKind.REPORT: "{sheet_name}: reconciliation",
+        OutputKind.PLAN_PAGE: "{sheet}: plan",
+        OutputKind.REMITTANCE: "{name}: remittance advice",
+        OutputKind.MAP: "# The headings of {file}, and the column that each stands for. Look at every line, change",
+    }
+)
+"""The sentence at the beginning of some other files, which is in the language of who wrote them."""
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
-        OutputKind.REPORT: re.compile(rb"<!doctype html>.*: reconciliation</title>", re.DOTALL),
-        OutputKind.PLAN_PAGE: re.compile(rb"<!doctype html>.*: plan</title>", re.DOTALL),
-        OutputKind.REMITTANCE: re.compile(rb"<!doctype html>.*: remittance advice</title>", re.DOTALL),
         # Plans of the first format began with their content.
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
-        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch settlement order '),
+        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch (?:settlement|release) order '),
         OutputKind.MAP: re.compile(rb"# The headings of "),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
@@ -115,21 +123,21 @@ class OutputGuard:
     def _kept(self) -> Iterator[Kept]:
         settings = self.settings
         journal = settings.journal_path()
-        yield Kept("the journal or one of its files", journal, has_neighbours=True)
-        yield Kept("a witness of the journal", settings.witness_directory(), is_directory=True)
-        yield Kept("a file of the program's own directory", state_directory(), is_directory=True)
-        yield Kept("the sandbox's key", journal.with_name("sandbox-merchant.pem"))
-        yield Kept("a key of the sandbox", journal.with_name("sandbox-gateway"), has_neighbours=True)
-        yield Kept("a record of the sandbox", journal.with_name("sandbox-record"), has_neighbours=True)
-        yield Kept("a record of the sandbox", journal.with_name("sandbox-callbacks.csv"))
+        yield Kept(say("the journal or one of its files"), journal, has_neighbours=True)
+        yield Kept(say("a witness of the journal"), settings.witness_directory(), is_directory=True)
+        yield Kept(say("a file of the program's own directory"), state_directory(), is_directory=True)
+        yield Kept(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
+        yield Kept(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
+        yield Kept(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)
+        yield Kept(say("a record of the sandbox"), journal.with_name("sandbox-callbacks.csv"))
         if self.config is not None:
-            yield Kept("the configuration file", self.config)
+            yield Kept(say("the configuration file"), self.config)
         for name in Settings.model_fields:
             section = getattr(settings, name)
             if isinstance(section, Section) and name not in {"reporting", "journal"}:
                 for key, value in section:
                     if isinstance(value, Path):
-                        yield Kept(f"the file of {name}.{key}", value)
+                        yield Kept(say("the file of {name}.{key}", name=name, key=key), value)
 
 
 def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
@@ -146,6 +154,8 @@ def _is_ours(kind: OutputKind, path: Path) -> bool:
     """Return whether the file at `path` is one of a kind that this program writes, by its content."""
     if kind in _MARKS:
         return _MARKS[kind].match(head_of(path, _HEAD_BYTES)) is not None
+    if kind in _TITLES:
+        return _sentence_pattern(kind).match(head_of(path, _HEAD_BYTES)) is not None
     names = _COLUMNS[kind]
     match path.suffix.lower():
         case ".csv":
@@ -153,8 +163,18 @@ def _is_ours(kind: OutputKind, path: Path) -> bool:
         case ".parquet":
             return _has_parquet_columns(path, names)
         case _:
-            is_copy = kind is OutputKind.REJECTS and _has_strings(path, [f">{PROBLEMS_TITLE}"])
+            is_copy = kind is OutputKind.REJECTS and any(
+                _has_strings(path, [f">{title}"]) for title in in_all_languages(PROBLEMS_TITLE)
+            )
             return is_copy or _has_strings(path, [f">{name}</t>" for name in names])
+
+
+def _sentence_pattern(kind: OutputKind) -> re.Pattern[bytes]:
+    said = [re.split(r"\{\w+\}", sentence) for sentence in in_all_languages(_TITLES[kind])]
+    if kind is OutputKind.MAP:  # up to the first name in it: people write in the file
+        return re.compile("|".join(re.escape(parts[0]) for parts in said).encode())
+    titles = "|".join(".*".join(re.escape(escape(part)) for part in parts) for parts in said)
+    return re.compile(f"<!doctype html>.*<title>(?:{titles})</title>".encode(), re.DOTALL)
 
 
 def _has_heading(path: Path, names: Sequence[str]) -> bool:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.journal import Tell, open_to_write
+from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.errors import HolderKind, InboxDamaged, JournalHeld
 from paygw_batch.journal import Journal, SqliteJournal
+from paygw_batch.language import say, say_count
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.settings.configuration import Settings
 
@@ -34,11 +36,16 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
     journal = _opened(settings, command, tell, wait=wait)
     try:
         for note in journal.notes:
-            tell(f"Note: {note}")
+            tell(say("Note: {sentence}", sentence=note))
         for sentence in clock_sentences(journal, utc_now()):
-            tell(f"Note: {sentence}")
+            tell(say("Note: {sentence}", sentence=sentence))
         if interrupted := journal.conclude_dead(timestamp(utc_now())):
-            tell(f"{interrupted:,} rows were in flight when the run before this one ended: they are in doubt now.")
+            tell(
+                say_count(
+                    interrupted,
+                    "{count:,} rows were in flight when the run before this one ended: they are in doubt now.",
+                )
+            )
         take_in_waiting(settings, journal, tell)
         yield journal
     finally:
@@ -50,11 +57,11 @@ def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quie
     try:
         findings = journal.take_in_waiting(settings.words(), at=timestamp(utc_now()))
     except InboxDamaged as error:
-        tell(f"Note: {error.message} {error.hint}")
+        tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))
         return
     if findings and not is_quiet:
-        told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in sorted(findings.items()))
-        tell(f"{findings.total():,} notifications were taken in: {told}.")
+        told = ", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items()))
+        tell(say_count(findings.total(), "{count:,} notifications were taken in: {findings}.", findings=told))
 
 
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> "SqliteJournal | PostgresJournal":
@@ -68,6 +75,6 @@ def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> "Sql
             if not wait and not is_moment:
                 raise
             if not has_told and not is_moment:
-                tell(f"Waiting: {held.message}")
+                tell(say("Waiting: {message}", message=held.message))
                 has_told = True
             time.sleep(WAIT_EVERY_S / 10 if is_moment else WAIT_EVERY_S)

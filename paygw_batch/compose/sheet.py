@@ -9,6 +9,7 @@ from paygw_batch.core.batch import ControlTotals, differences
 from paygw_batch.countries.load import load_operation, operation_names
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.validate import validate_opened
 from paygw_batch.sheet.model import Validated
@@ -58,5 +59,5 @@ def read_options(settings: Settings, operation: str, worksheet: str | None = Non
 def require_as_stated(settings: Settings, rules: Rules, validated: Validated, stated: ControlTotals | None) -> None:
     """Raise `SheetError` unless a sheet has the stated totals, and `ConfigurationError` for a key that it needs."""
     if stated is not None and (wrong := differences(stated, validated.totals)):
-        raise SheetError(" ".join(wrong), hint="Nothing was sent. Make sure that this is the right sheet.")
+        raise SheetError(" ".join(wrong), hint=say("Nothing was sent. Make sure that this is the right sheet."))
     require_complete(settings, rules, set(validated.counts.filter("valid")["country"]))

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from gettext import NullTranslations
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from paygw_batch.console import state_words
 from paygw_batch.core.money import with_separators
+from paygw_batch.language import gettext, language, ngettext
 from paygw_batch.run.people import plain_name
 
 _HERE = Path(__file__).parent
@@ -26,8 +26,9 @@ def page_templates() -> Environment:
         lstrip_blocks=True,
         extensions=["jinja2.ext.i18n"],
     )
-    install: Callable[..., None] = found.install_gettext_translations  # type: ignore[attr-defined]  # the extension's
-    install(NullTranslations(), newstyle=True)
+    install: Callable[..., None] = found.install_gettext_callables  # type: ignore[attr-defined]  # the extension's
+    install(gettext, ngettext, newstyle=True)
+    found.globals.update(language=language)
     found.filters.update(
         money=with_separators, number=_number, when=when, share=_share, code=_grouped, first_name=_first_name
     )

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from paygw_batch.language import say
+
 PAYOUT = "payout"
 PAYIN = "payin"
 """The operations. Each batch is of one: `submit` opens batches of payouts, `collect` of payins."""
@@ -25,12 +27,25 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return one plain sentence for each stated figure that differs from the sheet's."""
     found = []
     if stated.rows is not None and stated.rows != actual.rows:
-        found.append(f"{stated.rows:,} rows were stated; the sheet has {actual.rows:,}.")
+        found.append(say("{rows:,} rows were stated; the sheet has {actual:,}.", rows=stated.rows, actual=actual.rows))
     sums = actual.sums or {}
     for currency, amount in (stated.sums or {}).items():
         has = sums.get(currency)
         if has is None:
-            found.append(f"{currency} {amount:,f} was stated; the sheet has no {currency} row.")
+            found.append(
+                say(
+                    "{currency} {amount:,f} was stated; the sheet has no {currency} row.",
+                    currency=currency,
+                    amount=amount,
+                )
+            )
         elif has != amount:
-            found.append(f"{currency} {amount:,f} was stated; the sheet comes to {currency} {has:,f}.")
+            found.append(
+                say(
+                    "{currency} {amount:,f} was stated; the sheet comes to {currency} {has:,f}.",
+                    currency=currency,
+                    amount=amount,
+                    has=has,
+                )
+            )
     return found

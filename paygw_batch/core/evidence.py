@@ -73,9 +73,11 @@ class Finding(StrEnum):
     """A statement was carried out for a batch: which file, and by whom."""
     CLOCK = "clock"
     """How far our clock was from the gateway's `Date`."""
+    ORDER = "order"
+    """A signed order was carried out: the order itself, with its signatures."""
 
 
-NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK)
+NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK, Finding.ORDER)
 """The findings of the journal's own notes: no message from outside, and never counted as one."""
 HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 """The findings that hold a ready row, where the word says that the gateway has it: see `HAS_IT`."""
@@ -83,6 +85,18 @@ HAS_IT = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
 """The meanings of words by which the gateway has an order. Sending the order again could pay it twice."""
 FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
 """The findings that wait for a person as long as the instruction has not moved since."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedOrder:
+    """An order of people about rows of a batch that was carried out: the text of its document, with the signatures.
+
+    `at` is empty for one that is about to be.
+    """
+
+    batch: str
+    document: str
+    at: str = ""
 
 
 class Meant(StrEnum):
@@ -297,12 +311,14 @@ def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding
 
 def is_sole(candidate: Candidate) -> bool:
     """Whether no other attempt than the latest can have left under the latest one's order id."""
-    standing = candidate.standing
-    if standing.possible_duplicate_of == 0:
-        return False  # it was said to be paid before any attempt of ours left: that word may come again
+    standing, marked = candidate.standing, candidate.standing.possible_duplicate_of
+    if marked is not None and (marked == 0 or marked < standing.attempt):
+        return (
+            False  # it was said to be paid, before any attempt of ours left or by an earlier one: that may come again
+        )
     if candidate.has_left_once:
         return True
-    if standing.possible_duplicate_of is not None:
+    if marked is not None:
         return False
     own_id = attempt_order_id(candidate.client_orderid, standing.generation)
     return standing.generation == 1 or candidate.sent_order_id == own_id

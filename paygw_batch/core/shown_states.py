@@ -1,6 +1,7 @@
 """Maps the state of an instruction to the state that a person is shown."""
 
 from paygw_batch.core.lifecycle import State
+from paygw_batch.language import mark_all, mark_count, say, say_count
 
 INVALID = "invalid"
 """The state of a row with defects: it is no instruction, and the state machine does not know it."""
@@ -10,6 +11,64 @@ STATES = (INVALID, "ready", "in_doubt", "accepted", "paid", "rejected", "returne
 
 SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 """The states that a person is shown as in doubt (see `shown_state`)."""
+
+
+_COUNTED = {
+    INVALID: mark_count("{count:,} invalid"),
+    "ready": mark_count("{count:,} ready"),
+    "in_doubt": mark_count("{count:,} in doubt"),
+    "accepted": mark_count("{count:,} accepted"),
+    "paid": mark_count("{count:,} paid"),
+    "rejected": mark_count("{count:,} rejected"),
+    "returned": mark_count("{count:,} returned"),
+}
+_SAID = mark_all(
+    "invalid",
+    "ready",
+    "in doubt",
+    "in flight",
+    "accepted",
+    "paid",
+    "rejected",
+    "returned",
+    "replaced",
+    "held",
+    "in_doubt",
+    "in_flight",
+    "not sent",
+    "unknown",
+    "not received",
+    "payout",
+    "payin",
+)
+"""The words of all states, for the catalogue."""
+
+
+def state_words(state: str) -> str:
+    """Return a state, or another word of our codes, as people say it."""
+    return say(state.replace("_", " "))
+
+
+def counted_state(count: int, state: str) -> str:
+    """Return how many rows are in a state, as people say it: `3 in doubt`."""
+    template = _COUNTED.get(state)
+    return f"{count:,} {state_words(state)}" if template is None else say_count(count, template)
+
+
+_FINDINGS = {
+    "moved": mark_count("{count:,} moved"),
+    "repeated": mark_count("{count:,} repeated"),
+    "late": mark_count("{count:,} late"),
+    "contradicting": mark_count("{count:,} contradicting"),
+    "to_confirm": mark_count("{count:,} to confirm"),
+    "ambiguous": mark_count("{count:,} ambiguous"),
+}
+
+
+def counted_finding(count: int, finding: str) -> str:
+    """Return how many messages of the gateway were found to be so, as people say it: `2 contradicting`."""
+    template = _FINDINGS.get(finding)
+    return f"{count:,} {state_words(finding)}" if template is None else say_count(count, template)
 
 
 def shown_state(state: State) -> str:

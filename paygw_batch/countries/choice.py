@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from paygw_batch.countries.data import nearest
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say
 
 
 def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
@@ -16,7 +17,10 @@ def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
     chosen = {rule.code: rule for rule in (country_named(word, rules) for word in words)}
     for rule in chosen.values():
         if rule.form is None:
-            raise UsageError(rule.unusable, hint=f"The configuration must say {', '.join(rule.missing_terms)}.")
+            raise UsageError(
+                say(rule.unusable),
+                hint=say("The configuration must say {missing_terms}.", missing_terms=", ".join(rule.missing_terms)),
+            )
     return list(chosen.values())
 
 
@@ -27,7 +31,11 @@ def country_named(word: str, rules: Rules) -> CountryRule:
         return rules[code]
     for rule in rules.values():
         if code in rule.confused_codes:
-            raise UsageError(rule.confused_codes[code], hint=f"Write {rule.code}.")
-        if code == rule.name.upper():
-            raise UsageError(f"{word}: write {rule.code}.", hint="Countries are named by their codes.")
-    raise UsageError(f"{word} is no country that is known; {nearest(code, rules)}", hint="")
+            raise UsageError(say(rule.confused_codes[code]), hint=say("Write {code}.", code=rule.code))
+        if code in {rule.name.upper(), say(rule.name).upper()}:
+            raise UsageError(
+                say("{word}: write {code}.", word=word, code=rule.code), hint=say("Countries are named by their codes.")
+            )
+    raise UsageError(
+        say("{word} is no country that is known; {nearest}", word=word, nearest=nearest(code, rules)), hint=""
+    )

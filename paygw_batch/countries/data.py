@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from paygw_batch.countries.kinds import KINDS, Checking
 from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 
 SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]
 """A field of a form that an operator's terms can hold a value for."""
@@ -254,7 +255,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
         word.upper(), words, n=1, cutoff=0.5
     )
-    return (f"did you mean {close[0]}? " if close else "") + f"Known: {', '.join(words)}."
+    known_ones = say("Known: {words}.", words=", ".join(words))
+    return f"{say('did you mean {near}?', near=close[0])} {known_ones}" if close else known_ones
 
 
 def reason_of(problem: ErrorDetails) -> str:

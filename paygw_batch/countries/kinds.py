@@ -10,6 +10,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 
 from paygw_batch.countries.rules import FieldKind
+from paygw_batch.language import mark
 
 
 class Cleaning(Enum):
@@ -66,6 +67,8 @@ class KindEntry:
 
 ORDER_ID_CHARACTERS = 128
 TEXT_CHARACTERS = 256
+CHARACTERS = MappingProxyType({"order_id_characters": ORDER_ID_CHARACTERS, "text_characters": TEXT_CHARACTERS})
+"""The limits that `KindEntry.words` name."""
 
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
 """An address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
@@ -81,15 +84,15 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
         FieldKind.TEXT: KindEntry(
             Cleaning.TEXT,
             Checking.TEXT,
-            words=f"At most {TEXT_CHARACTERS} characters, on one line.",
+            words=mark("At most {text_characters} characters, on one line."),
             example="Example Person",
             width=28,
         ),
         FieldKind.ORDER_ID: KindEntry(
             Cleaning.TRIMMED,
             Checking.OF_THE_ROW,
-            words=(
-                f"Your own id of this payment, never used before: at most {ORDER_ID_CHARACTERS} printable characters."
+            words=mark(
+                "Your own id of this payment, never used before: at most {order_id_characters} printable characters."
             ),
             example="EXAMPLE-1",
             is_instructed=True,
@@ -111,27 +114,27 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
         FieldKind.EMAIL: KindEntry(
             Cleaning.TRIMMED,
             Checking.PATTERN,
-            words="An e-mail address.",
+            words=mark("An e-mail address."),
             example="example.person@example.com",
             pattern=_EMAIL,
-            what="an e-mail address, such as name@example.com",
+            what=mark("an e-mail address, such as name@example.com"),
             width=30,
         ),
         FieldKind.IPV4: KindEntry(
             Cleaning.TRIMMED,
             Checking.PATTERN,
-            words="An IPv4 address.",
+            words=mark("An IPv4 address."),
             example="192.0.2.1",
             pattern=_IPV4,
-            what="an IPv4 address, such as 192.0.2.1",
+            what=mark("an IPv4 address, such as 192.0.2.1"),
         ),
         FieldKind.POSTAL_CODE: KindEntry(
             Cleaning.TRIMMED,
             Checking.PATTERN,
-            words="Letters, digits, blanks and hyphens.",
+            words=mark("Letters, digits, blanks and hyphens."),
             example="00100",
             pattern=_POSTAL_CODE,
-            what="a postal code of letters, digits, blanks and hyphens, such as 00100",
+            what=mark("a postal code of letters, digits, blanks and hyphens, such as 00100"),
         ),
         FieldKind.OPERATOR_URL: _NOT_OF_A_SHEET,
         FieldKind.CONTROL: _NOT_OF_A_SHEET,

@@ -22,6 +22,7 @@ from paygw_batch.engine.raw_reply import kept_reply
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
+from paygw_batch.language import say
 
 PAGE_ROWS = 64
 """How many due instructions are read from the journal at a time: no more than commits can wait for."""
@@ -241,7 +242,7 @@ class Engine:
             if not isinstance(verdict.advice, TryAgain):
                 return
             if number == TRIES:
-                self._stop(f"The gateway cannot be reached ({verdict.outcome.cause}).")
+                self._stop(say("The gateway cannot be reached ({cause}).", cause=verdict.outcome.cause))
             elif await self._halted_within(wait_before_try(number + 1, self._world.chance())):
                 return
 
@@ -283,16 +284,22 @@ class Engine:
             self._tally.sent += 1
         self._window.learn(kind)
         if self._breaker.learn(kind):
-            self._stop(f"{self._breaker.in_a_row} rows in a row came into doubt.")
+            self._stop(say("{rows} rows in a row came into doubt.", rows=self._breaker.in_a_row))
         if self._rejections.learn(verdict.outcome):
-            counted, reason = self._rejections.in_a_row, self._rejections.reason or "the gateway gives none"
-            self._stop(f"{counted} rows in a row were rejected for the same reason: {reason}.")
+            counted, reason = self._rejections.in_a_row, self._rejections.reason or say("the gateway gives none")
+            self._stop(
+                say(
+                    "{counted} rows in a row were rejected for the same reason: {reason}.",
+                    counted=counted,
+                    reason=reason,
+                )
+            )
         match verdict.advice:
             case StopRun(reason):
                 self._stop(reason)
             case PauseRun(pause_s):
                 self._rhythm.pause(asyncio.get_running_loop().time(), pause_s)
-                self._progress.note(f"The gateway asked for a rest of {pause_s:.0f} seconds.")
+                self._progress.note(say("The gateway asked for a rest of {seconds:.0f} seconds.", seconds=pause_s))
             case GoOn() | TryAgain():
                 pass
 
@@ -305,7 +312,7 @@ class Engine:
     def _stop(self, reason: str) -> None:
         if self._tally.stop_reason is None:
             self._tally.stop_reason = reason
-            self._progress.note(f"{reason} No new row is started.")
+            self._progress.note(say("{reason} No new row is started.", reason=reason))
         self._halt()
 
     def _give_up(self, error: Exception) -> None:

@@ -16,6 +16,7 @@ from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRu
 from paygw_batch.countries.rules import AmountUnit, Operation, ReplyNames
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import amount_of, evidence_of, first_of, strict_object, text_of, values_at
+from paygw_batch.language import say
 
 STATUS_FIELD = "status"
 """The one reply field that the interface shows (section 4, rule 5)."""
@@ -88,9 +89,9 @@ def _of_fault(fault: TransportFault) -> Verdict:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
     if fault.kind is FaultKind.TLS_UNTRUSTED:
-        return Verdict(outcome, StopRun("The gateway's certificate is not to be trusted."))
+        return Verdict(outcome, StopRun(say("The gateway's certificate is not to be trusted.")))
     if fault.kind is FaultKind.EARLY_REPLY:
-        return Verdict(outcome, StopRun("The gateway answers before it is asked: its answers cannot be believed."))
+        return Verdict(outcome, StopRun(say("The gateway answers before it is asked: its answers cannot be believed.")))
     return Verdict(outcome, TryAgain())
 
 
@@ -171,9 +172,9 @@ def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
     if outcome.conflict:
-        return StopRun("The gateway answered about another payout than the one it was asked for.")
+        return StopRun(say("The gateway answered about another payout than the one it was asked for."))
     if reply.http_status in _CREDENTIALS_REFUSED:
-        return StopRun(f"The gateway refuses our credentials (HTTP {reply.http_status}).")
+        return StopRun(say("The gateway refuses our credentials (HTTP {http_status}).", http_status=reply.http_status))
     if reply.http_status in _REST_ASKED:
         return _rest(reply, now)
     return GoOn()

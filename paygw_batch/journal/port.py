@@ -8,11 +8,11 @@ conformance tests holds both to it. A journal has one writer, and is called from
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from paygw_batch.core.evidence import Candidate, Evidence, Finding
+from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.payment_port import PaymentReader
@@ -39,6 +39,13 @@ from paygw_batch.journal.values import (
     TallyKind,
     UsedSpelling,
 )
+
+VerifyProgress = Callable[[int, int], None]
+"""Takes how many rows are replayed so far, and how many there are."""
+
+
+def unwatched(done: int, rows: int) -> None:
+    """Show no progress."""
 
 
 class EngineJournal(Protocol):
@@ -159,7 +166,7 @@ class JournalReader(PaymentReader, Protocol):
         """Return the raw replies that are kept about instruction `number`, oldest first."""
         ...
 
-    def verify(self) -> Mapping[str, int]:
+    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
         """Replay the whole journal, and check its inbox; return the counts by name.
 
         Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
@@ -217,20 +224,35 @@ class Journal(JournalReader, Protocol):
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         ...
 
-    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
+    def settle(
+        self,
+        entries: Sequence[Entry],
+        *,
+        note: CarriedOut | ClockSeen | None = None,
+        order: SignedOrder | None = None,
+    ) -> None:
         """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
 
         `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
-        is from the gateway's.
+        is from the gateway's. So is the signed `order` that asks for it.
         Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
         """
         ...
 
     def release(
-        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+        self,
+        batch: int,
+        rows: Sequence[int] | None,
+        *,
+        suffix: bool,
+        by: str,
+        at: str,
+        left_until: str = "",
+        order: SignedOrder | None = None,
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt; return how many.
 
         One that is rejected on a person's word alone is only released if its attempt left no later than `left_until`.
+        The signed `order` that asks for it is kept in the same transaction.
         """
         ...

@@ -13,11 +13,14 @@ from paygw_batch.core.lifecycle import Fact, Standing, State
 
 @dataclass(frozen=True, slots=True)
 class ClockSeen:
-    """Our clock beside the `Date` of a reply: `ahead_s` is how far ours was ahead, below zero where it was behind."""
+    """Our clock beside the `Date` of a reply: `ahead_s` is below zero where ours was behind. The rest: notes before."""
 
     our_time: str
     gateway_date: str
     ahead_s: int
+    was_behind_s: int = 0
+    behind_from: str = ""
+    behind_until: str = ""
 
 
 class InboxEnd(NamedTuple):
@@ -394,3 +397,5 @@ class Messages:
     """Of one batch, the evidence that holds ready rows, by row: no run sends them."""
     carried_out: Sequence[CarriedOut]
     """Of one batch, the statements that were carried out for it, oldest first."""
+    orders: Sequence[str] = ()
+    """Of one batch, the documents of the signed orders that were carried out for it, oldest first."""

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import INVALID, STATES, shown_state
+from paygw_batch.core.shown_states import INVALID, STATES, counted_state, shown_state
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
+from paygw_batch.language import say
 from paygw_batch.report.next_step import batch_in_command_words, batch_steps
 from paygw_batch.report.summary import Summary, of_states
 
@@ -78,8 +79,8 @@ def end_sentence(
     interrupted: bool = False,
 ) -> str:
     """Return the message at the end of a run: states and next steps. `waiting` counts messages for a person."""
-    parts = [", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items()) + "."]
+    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
     if stop_reason:
-        parts.append(f"The run stopped early: {stop_reason}")
+        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
     steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
     return " ".join([*parts, *(batch_in_command_words(step, count, batch.batch) for step, count in steps)])

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import polars as pl
 
 from paygw_batch.core.money import with_separators
+from paygw_batch.language import say
 from paygw_batch.report.totals import money_text
 from paygw_batch.sheet.amounts import readable_amount
 
@@ -139,25 +140,31 @@ def _change(payee: _Payee, code: str, message: str, stake: Decimal, minor_units:
 
 
 def _changed_account(payee: _Payee, account: str, old_account: str, minor_units: Mapping[str, int]) -> Change:
-    message = (
-        f"the account ends in {account[-SHOWN_DIGITS:]}; in the last run it ended in {old_account[-SHOWN_DIGITS:]}"
+    message = say(
+        "the account ends in {account}; in the last run it ended in {old_account}",
+        account=account[-SHOWN_DIGITS:],
+        old_account=old_account[-SHOWN_DIGITS:],
     )
     return _change(payee, CHANGED_ACCOUNT, message, payee.now or Decimal(0), minor_units)
 
 
 def _new_payee(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
-    return _change(payee, NEW_PAYEE, "not in the last run", payee.now or Decimal(0), minor_units)
+    return _change(payee, NEW_PAYEE, say("not in the last run"), payee.now or Decimal(0), minor_units)
 
 
 def _amount_off(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
     now, before = payee.now or Decimal(0), payee.before or Decimal(0)
     message = (
-        f"{payee.currency} {with_separators(money_text(before, minor_units.get(payee.currency)))} in the last run"
+        say(
+            "{currency} {amount} in the last run",
+            currency=payee.currency,
+            amount=with_separators(money_text(before, minor_units.get(payee.currency))),
+        )
         if payee.before is not None
-        else f"nothing in {payee.currency} in the last run"
+        else say("nothing in {currency} in the last run", currency=payee.currency)
     )
     return _change(payee, AMOUNT_OFF, message, now - before, minor_units)
 
 
 def _gone(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
-    return _change(payee, GONE, "in the last run, and not in this sheet", payee.before or Decimal(0), minor_units)
+    return _change(payee, GONE, say("in the last run, and not in this sheet"), payee.before or Decimal(0), minor_units)

@@ -9,10 +9,13 @@ from html import escape
 
 import polars as pl
 
+from paygw_batch.core import shown_states
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import parse_amount, with_separators
+from paygw_batch.core.recorded_words import deed_words, recorded
 from paygw_batch.countries.load import load_operation
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
+from paygw_batch.language import mark, say, say_all, say_count
 from paygw_batch.report.colours import STATE_COLOURS
 from paygw_batch.report.next_step import next_steps, step_of_state
 from paygw_batch.report.page import (
@@ -38,7 +41,7 @@ HELD = "held"
 PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
 """The states of rows that wait for a person, in the order of the page."""
 _APPROVED, _OPENED = "approved", "opened"
-_CUT = "These are the first {shown:,} of {all:,} rows: the reconciliation file has all of them."
+_CUT = mark("These are the first {shown:,} of {all:,} rows: the reconciliation file has all of them.")
 
 
 def report_html(
@@ -60,7 +63,7 @@ def report_html(
     )
     rows = _Rows(shown, minor_units)
     return page(
-        f"{batch.sheet_name}: reconciliation",
+        say("{sheet_name}: reconciliation", sheet_name=batch.sheet_name),
         [
             *_top(batch, history),
             _tiles(books),
@@ -106,17 +109,26 @@ class _Rows:
             .select(columns)
             .iter_rows()
         ]
-        headings = ("row", "payee", "account or phone", "currency", "amount", "order id", "reference", "time (UTC)")
+        headings = say_all(
+            "row", "payee", "account or phone", "currency", "amount", "order id", "reference", "time (UTC)"
+        )
         table = html_table(headings, lines, right={0, 4}, whole={7}, caption=_caption(state, found, ROWS_ON_DEMAND))
-        return details(f"{state_words(state).capitalize()}: {_counted(found.height)}", table)
+        title = say("{state}: {rows}", state=state_words(state).capitalize(), rows=_counted(found.height))
+        return details(title, table)
 
 
 def _top(batch: BatchRecord, history: Sequence[HistoryEntry]) -> Sequence[str]:
     """Return which batch it is, who opened it, and who approved it."""
-    by = next((f" by {deed.by}" for deed in history if deed.kind == _OPENED and deed.by), "")
-    approved = [f"{deed.said[:1].upper()}{deed.said[1:]}" for deed in history if deed.kind == _APPROVED]
-    told = f"Batch {batch.batch}, {_counted(batch.rows)}, opened {_time(batch.opened_at)} UTC{by}."
-    plan = f"Its plan: {'; '.join(approved)}." if approved else "No plan was approved for it."
+    by = next((deed.by for deed in history if deed.kind == _OPENED and deed.by), "")
+    approvals = [recorded(deed.said) for deed in history if deed.kind == _APPROVED]
+    approved = "; ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in approvals)
+    about = {"batch": batch.batch, "rows": _counted(batch.rows), "time": _time(batch.opened_at)}
+    told = (
+        say("Batch {batch}, {rows}, opened {time} UTC by {by}.", by=by, **about)
+        if by
+        else say("Batch {batch}, {rows}, opened {time} UTC.", **about)
+    )
+    plan = say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
     return [f"<h1>{escape(batch.sheet_name)}</h1>", paragraph(told, "soft"), paragraph(plan, "soft")]
 
 
@@ -136,9 +148,10 @@ def _sums(books: BatchTotals) -> str:
     for total in by_currency(books):
         sums = {state: with_separators(amount) for state, _, amount in total.states}
         of_states = (sums.get(state, "") for state in states)
-        lines.append((total.currency or "none", f"{total.rows:,}", with_separators(total.sum), *of_states))
-    headings = ("currency", "rows", "total", *(state_words(state) for state in states))
-    return f"<h2>Totals by currency</h2>{html_table(headings, lines, right=range(1, len(headings)))}"
+        lines.append((total.currency or say("none"), f"{total.rows:,}", with_separators(total.sum), *of_states))
+    headings = (*say_all("currency", "rows", "total"), *(state_words(state) for state in states))
+    table = html_table(headings, lines, right=range(1, len(headings)))
+    return f"<h2>{say('Totals by currency')}</h2>{table}"
 
 
 def _needs_person(journal: JournalReader, batch: BatchRecord, rows: _Rows, quarantine_h: float) -> str:
@@ -150,8 +163,10 @@ def _needs_person(journal: JournalReader, batch: BatchRecord, rows: _Rows, quara
         if found.is_empty():
             continue
         step = step_of_state(state, batch, operation, first_row=found["row"][0])
-        mark = state_mark("in_doubt" if state == HELD else state, HELD if state == HELD else "")
-        parts.append(f"<h3>{mark} {_counted(found.height)}</h3>{paragraph(step.sentence)}{commands(step.commands)}")
+        name = state_mark(
+            "in_doubt" if state == HELD else state, shown_states.state_words(HELD) if state == HELD else ""
+        )
+        parts.append(f"<h3>{name} {_counted(found.height)}</h3>{paragraph(step.sentence)}{commands(step.commands)}")
         if state == State.READY:
             continue
         count += found.height
@@ -159,8 +174,8 @@ def _needs_person(journal: JournalReader, batch: BatchRecord, rows: _Rows, quara
         own = next_steps(journal, batch, numbers, verb=operation.verb, quarantine_h=quarantine_h)
         parts.append(_listed(rows, state, found, own))
     if not parts:
-        return "<h2>Rows that need a person: none</h2>"
-    return f"<h2>Rows that need a person: {count:,}</h2>{''.join(parts)}"
+        return f"<h2>{say('Rows that need a person: none')}</h2>"
+    return f"<h2>{say('Rows that need a person: {count:,}', count=count)}</h2>{''.join(parts)}"
 
 
 def _listed(rows: _Rows, state: str, found: pl.DataFrame, own: Mapping[int, str]) -> str:
@@ -169,10 +184,10 @@ def _listed(rows: _Rows, state: str, found: pl.DataFrame, own: Mapping[int, str]
     lines = []
     for row, name, currency, amount, order_id, code, message in found.head(SHOWN_ROWS).select(columns).iter_rows():
         known = HtmlText(
-            paragraph(message or "") + (details("What to do about it", paragraph(own[row])) if row in own else "")
+            paragraph(message or "") + (details(say("What to do about it"), paragraph(own[row])) if row in own else "")
         )
         lines.append((row, name, currency, rows.amount(amount, currency), order_id, known, code))
-    headings = ("row", "payee", "currency", "amount", "order id", "what is known", "code")
+    headings = say_all("row", "payee", "currency", "amount", "order id", "what is known", "code")
     return html_table(headings, lines, right={0, 3}, whole={4}, caption=_caption(state, found, SHOWN_ROWS))
 
 
@@ -181,8 +196,8 @@ def _by_country(books: BatchTotals) -> str:
         (country, currency, state_mark(state), f"{count:,}", with_separators(amount))
         for country, currency, state, count, amount in books.lines
     ]
-    table = html_table(("country", "currency", "state", "rows", "sum"), lines, right={3, 4})
-    return details("Totals by country and state", table)
+    table = html_table(say_all("country", "currency", "state", "rows", "sum"), lines, right={3, 4})
+    return details(say("Totals by country and state"), table)
 
 
 def _deeds(history: Sequence[HistoryEntry]) -> str:
@@ -191,32 +206,32 @@ def _deeds(history: Sequence[HistoryEntry]) -> str:
     if not deeds:
         return ""
     lines = [
-        (_time(deed.at), deed.row or "", deed.kind.replace("_", " "), deed.by, deed.said)
+        (_time(deed.at), deed.row or "", deed_words(deed.kind), deed.by, recorded(deed.said))
         for deed in deeds[:SHOWN_DEEDS]
     ]
-    table = html_table(("time (UTC)", "row", "what", "who", "why"), lines, right={1}, whole={0})
+    table = html_table(say_all("time (UTC)", "row", "what", "who", "why"), lines, right={1}, whole={0})
     more = (
         ""
         if len(deeds) <= SHOWN_DEEDS
-        else f"The first {SHOWN_DEEDS} are shown: `paygw-batch status` with --history has all."
+        else say("The first {shown} are shown: `paygw-batch status` with --history has all.", shown=SHOWN_DEEDS)
     )
-    return details(f"What people did: {len(deeds):,}", table + (paragraph(more) if more else ""))
+    return details(say("What people did: {deeds:,}", deeds=len(deeds)), table + (paragraph(more) if more else ""))
 
 
 def _charts(frame: pl.DataFrame) -> str:
     charts = outcomes_over_time(frame) + latency(frame)
-    return details("For engineers: outcomes over time, and latency", charts) if charts else ""
+    return details(say("For engineers: outcomes over time, and latency"), charts) if charts else ""
 
 
 def _caption(state: str, found: pl.DataFrame, shown: int) -> str:
     """Return the caption of a table of rows. It says whether the table has all of them."""
     if found.height <= shown:
-        return f"All rows that are {state_words(state)}"
-    return _CUT.format(shown=shown, all=found.height)
+        return say("All rows that are {state}", state=state_words(state))
+    return say(_CUT, shown=shown, all=found.height)
 
 
 def _counted(count: int) -> str:
-    return f"{count:,} {'row' if count == 1 else 'rows'}"
+    return say_count(count, "{count:,} row", "{count:,} rows")
 
 
 def _time(text: str | None) -> str:

@@ -16,8 +16,12 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
 from paygw_batch.countries.rules import Operation
 from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowStanding
+from paygw_batch.language import mark, mark_all, say, say_count
+from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force
 from paygw_batch.run.resolve import open_from
 
+_WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "pay", "collect")
+"""The sources of evidence and the verbs of operations, for the catalogue."""
 LONG_ACCEPTED_H = 24
 """How long after its attempt an accepted row without a final answer is worth a question."""
 NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
@@ -66,13 +70,13 @@ class NextStep:
 
 
 def next_step(
-    row: RowStanding, *, batch: str, verb: str, quarantine_h: float, now: datetime, hold: Hold | None = None
+    row: RowStanding, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
     """Return the next step for a person about a row, or None where there is none."""
     step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
     if step is None:
         return None
-    opens = open_from(row, quarantine_h)
+    opens = open_from(row, quarantine)
     return NextStep(step, batch, row, verb, "" if opens is None or now >= opens else timestamp(opens), hold)
 
 
@@ -119,77 +123,91 @@ def batch_steps(
 
 def held_sentence(hold: Hold) -> str:
     """Return why a row is held, in plain words."""
-    said = "is paid" if hold.said == OutcomeKind.PAID else "is with the gateway"
-    return f"Held: by {hold.source.value} of {hold.taken_at} it {said} (evidence {hold.number}), and no run sends it."
+    about = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
+    if hold.said == OutcomeKind.PAID:
+        return say("Held: by {source} of {time} it is paid (evidence {number}), and no run sends it.", **about)
+    return say("Held: by {source} of {time} it is with the gateway (evidence {number}), and no run sends it.", **about)
 
 
 def in_command_words(step: NextStep) -> str:
     """Return a step about a row as the command line says it."""
-    row, batch = step.row, step.batch
-    later = f" (not before {step.not_before})" if step.not_before else ""
-    resolve = f"then `paygw-batch resolve {batch} --row {row.row} --evidence TEXT --as`"
-    match step.step:
-        case RowStep.RESOLVE_HELD:
-            held = "" if step.hold is None else f"{held_sentence(step.hold)} "
-            return (
-                f"{held}Do not {step.verb} it by other means. Ask the gateway what became of order "
-                f"{row.sent_orderid or row.client_orderid}; {resolve} paid, rejected (`retry` may then send it once "
-                f"more), or, if they never had it, not-received{later}."
-            )
-        case RowStep.RESOLVE_DOUBT:
-            return (
-                f"Do not {step.verb} it by other means. Ask the gateway what became of order {row.sent_orderid}, sent "
-                f"at {row.intended_at}; {resolve} paid, rejected, or, if they never had it, not-received{later}."
-            )
-        case RowStep.RESOLVE_ACCEPTED:
-            return (
-                f"The gateway took it at {row.intended_at} and has not said since: ask after order {row.sent_orderid}; "
-                f"{resolve} paid or rejected."
-            )
-        case RowStep.WAIT_FOR_RUN:
-            return f"A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
-        case RowStep.RETRY_AFTER_PERSON:
-            return (
-                "A person's word alone says that it is rejected: it may have been paid all the same. Make sure at the "
-                f"gateway; then `paygw-batch retry {batch} --row {row.row}`, or correct the row and submit the sheet "
-                f"with --amend{later}."
-            )
-        case RowStep.RETRY:
-            return (
-                f"The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} "
-                f"--row {row.row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
-            )
-        case RowStep.SEND:
-            marked = row.possible_duplicate_of
-            again = f" It is a possible duplicate of attempt {marked}: be sure." if marked is not None else ""
-            return f"`paygw-batch resume {batch}` sends it.{again}"
-        case RowStep.PAY_ANEW:
-            return f"The money was returned: find out why, and {step.verb} it under another order id in a new sheet."
-        case _:
-            assert_never(step.step)
+    row, marked = step.row, step.row.possible_duplicate_of
+    again = "" if marked is None else say(" It is a possible duplicate of attempt {attempt}: be sure.", attempt=marked)
+    return say(
+        _COMMAND_WORDS[step.step],
+        held="" if step.hold is None else f"{held_sentence(step.hold)} ",
+        verb=say(step.verb),
+        batch=step.batch,
+        row=row.row,
+        sent_orderid=row.sent_orderid or row.client_orderid,
+        intended_at=row.intended_at,
+        resolve=say(
+            "then `paygw-batch resolve {batch} --row {row} --evidence TEXT --as`", batch=step.batch, row=row.row
+        ),
+        later=say(" (not before {time})", time=step.not_before) if step.not_before else "",
+        again=again,
+    )
+
+
+_COMMAND_WORDS: Mapping[RowStep, str] = {
+    RowStep.RESOLVE_HELD: mark(
+        "{held}Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}; {resolve} paid, "
+        "rejected (`retry` may then send it once more), or, if they never had it, not-received{later}."
+    ),
+    RowStep.RESOLVE_DOUBT: mark(
+        "Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}, sent at {intended_at}; "
+        "{resolve} paid, rejected, or, if they never had it, not-received{later}."
+    ),
+    RowStep.RESOLVE_ACCEPTED: mark(
+        "The gateway took it at {intended_at} and has not said since: ask after order {sent_orderid}; {resolve} paid "
+        "or rejected."
+    ),
+    RowStep.WAIT_FOR_RUN: mark(
+        "A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
+    ),
+    RowStep.RETRY_AFTER_PERSON: mark(
+        "A person's word alone says that it is rejected: it may have been paid all the same. Make sure at the gateway; "
+        "then `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
+    ),
+    RowStep.RETRY: mark(
+        "The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} --row "
+        "{row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
+    ),
+    RowStep.SEND: mark("`paygw-batch resume {batch}` sends it.{again}"),
+    RowStep.PAY_ANEW: mark(
+        "The money was returned: find out why, and {verb} it under another order id in a new sheet."
+    ),
+}
+"""Each step about a row, as the command line says it."""
 
 
 def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
     """Return a step about a batch as the command line says it."""
     match step:
         case BatchStep.RESOLVE_DOUBT:
-            return (
-                "Rows in doubt may have been paid and are never sent again by themselves: "
-                f"`paygw-batch status {batch}` says what to do about each."
+            return say(
+                "Rows in doubt may have been paid and are never sent again by themselves: `paygw-batch status "
+                "{batch}` says what to do about each.",
+                batch=batch,
             )
         case BatchStep.LOOK_AT_CONTRADICTIONS:
-            return (
-                f"The journal holds {count} contradicting messages: `paygw-batch status` shows them, and which rows "
-                "they hold."
+            return say_count(
+                count,
+                "The journal holds {count} contradicting messages: `paygw-batch status` shows them, and which "
+                "rows they hold.",
             )
         case BatchStep.LOOK_AT_MESSAGES:
-            return f"{count:,} messages of the gateway wait for a person: `paygw-batch status {batch}` shows them."
+            return say_count(
+                count,
+                "{count:,} messages of the gateway wait for a person: `paygw-batch status {batch}` shows them.",
+                batch=batch,
+            )
         case BatchStep.RUN_AGAIN:
-            return "Interrupted: run the same command again to continue."
+            return say("Interrupted: run the same command again to continue.")
         case BatchStep.RESUME:
-            return f"`paygw-batch resume {batch}` sends the rows that are ready."
+            return say("`paygw-batch resume {batch}` sends the rows that are ready.", batch=batch)
         case BatchStep.RETRY:
-            return f"`paygw-batch retry {batch}` gives rejected rows another attempt."
+            return say("`paygw-batch retry {batch}` gives rejected rows another attempt.", batch=batch)
         case _:
             assert_never(step)
 
@@ -208,8 +226,11 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
     match state:
         case State.IN_DOUBT:
             return StateStep(
-                f"The gateway may have carried them out: do not {operation.verb} them by other means. The first "
-                "command writes the questions for the gateway; the second takes in the file with their answers.",
+                say(
+                    "The gateway may have carried them out: do not {verb} them by other means. The first command "
+                    "writes the questions for the gateway; the second takes in the file with their answers.",
+                    verb=say(operation.verb),
+                ),
                 (
                     f"paygw-batch status {batch.batch} --in-doubt --out questions.csv",
                     f"paygw-batch resolve {batch.batch} --from answers.csv",
@@ -217,8 +238,11 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
             )
         case State.REJECTED:
             return StateStep(
-                "The final answer is no. If they can succeed now, the first command gives all of them another attempt, "
-                "and the second one of them. If the sheet was wrong, correct their rows in it; then the third.",
+                say(
+                    "The final answer is no. If they can succeed now, the first command gives all of them another "
+                    "attempt, "
+                    "and the second one of them. If the sheet was wrong, correct their rows in it; then the third."
+                ),
                 (
                     f"paygw-batch retry {batch.batch}",
                     f"paygw-batch retry {batch.batch} --row {first_row}",
@@ -227,18 +251,26 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
             )
         case State.RETURNED:
             return StateStep(
-                f"The money came back: find out why, and {operation.verb} it under another order id in a new sheet."
+                say(
+                    "The money came back: find out why, and {verb} it under another order id in a new sheet.",
+                    verb=say(operation.verb),
+                )
             )
         case State.READY:
-            return StateStep("Nothing has left for them. This sends them.", (f"paygw-batch resume {batch.batch}",))
+            return StateStep(say("Nothing has left for them. This sends them."), (f"paygw-batch resume {batch.batch}",))
         case _ if state == INVALID:
             option = "" if operation.command == "submit" else f"--{operation.command} "
             return StateStep(
-                "They have defects, and nothing was sent for them. This writes them out, to be mended and submitted.",
+                say(
+                    "They have defects, and nothing was sent for them. This writes them out, to be mended and "
+                    "submitted."
+                ),
                 (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
             )
         case _:
-            return StateStep("What was said of them speaks against sending them: a person says what became of each.")
+            return StateStep(
+                say("What was said of them speaks against sending them: a person says what became of each.")
+            )
 
 
 def next_steps(
@@ -250,12 +282,12 @@ def next_steps(
     twice is the same twice.
     """
     holds, opened = journal.messages(batch.number).holds, datetime.fromisoformat(batch.opened_at)
-    steps = {}
+    quarantine, steps = quarantine_in_force(journal, quarantine_h, opened), {}
     for row in journal.rows(batch.number, numbers=rows):
         hold = holds.get(row.row)
         if hold is None and row.state not in SHOWN_IN_DOUBT and not row.is_rejected_by_person:
             continue
-        step = next_step(row, batch=batch.batch, verb=verb, quarantine_h=quarantine_h, now=opened, hold=hold)
+        step = next_step(row, batch=batch.batch, verb=verb, quarantine=quarantine, now=opened, hold=hold)
         if step is not None:
             steps[row.row] = in_command_words(step)
     return steps

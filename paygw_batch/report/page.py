@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from paygw_batch.core import shown_states
+from paygw_batch.language import language
 from paygw_batch.report.colours import DARK_STATE_COLOURS, STATE_COLOURS
 
 
@@ -62,7 +64,7 @@ def page(title: str, parts: Iterable[str]) -> str:
     """Return a page with this title and these parts of HTML; empty parts are left out."""
     head = [
         "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
+        f'<html lang="{language()}"><head><meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>",
@@ -94,7 +96,7 @@ def state_mark(state: str, words: str = "") -> HtmlText:
 
 def state_words(state: str) -> str:
     """Return a state as people say it."""
-    return escape(state.replace("_", " "))
+    return escape(shown_states.state_words(state))
 
 
 def html_table(

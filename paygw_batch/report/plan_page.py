@@ -11,6 +11,7 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from paygw_batch.core.money import with_separators
+from paygw_batch.language import mark_all, say, say_all, say_count
 from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
 from paygw_batch.report.page import html_table, page, paragraph
 from paygw_batch.run.approval import PlanDocument, PlanFinding
@@ -22,12 +23,12 @@ _WIDTHS = (3, 14, 5, 8, 8)
 """Of row, payee, currency, amount, and the amount of the last time."""
 ABOUT_COMPARISON = frozenset({"payee.compared", "payee.first_run"})
 """The codes that say with which run the sheet was compared."""
-_HEADINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
+_HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        CHANGED_ACCOUNT: ("changed account", "changed accounts"),
-        AMOUNT_OFF: ("amount off", "amounts off"),
-        NEW_PAYEE: ("new person", "new people"),
-        GONE: ("person missing", "people missing"),
+        CHANGED_ACCOUNT: mark_all("changed account", "changed accounts"),
+        AMOUNT_OFF: mark_all("amount off", "amounts off"),
+        NEW_PAYEE: mark_all("new person", "new people"),
+        GONE: mark_all("person missing", "people missing"),
     }
 )
 """How one and how several changes of a kind are called."""
@@ -46,7 +47,7 @@ def differences(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFind
     """Return the differences from the last run, by kind under a heading: all of them, in the plan's order."""
     found = sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code])
     grouped = ((code, list(ones)) for code, ones in groupby(found, key=attrgetter("code")))
-    return [(f"{len(ones):,} {_HEADINGS[code][len(ones) != 1]}", ones) for code, ones in grouped]
+    return [(f"{len(ones):,} {say(_HEADINGS[code][len(ones) != 1])}", ones) for code, ones in grouped]
 
 
 def comparison(document: PlanDocument) -> str:
@@ -69,7 +70,7 @@ def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
 
 def finding_line(finding: PlanFinding) -> str:
     """Return a difference as one line: row, name, amount and message."""
-    where = f"Row {finding.row}" if finding.row else ""
+    where = say("Row {row}", row=finding.row) if finding.row else ""
     paid = f"{finding.currency} {with_separators(finding.amount or finding.before)}"
     return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {finding.message}"
 
@@ -80,21 +81,22 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
         yield told
     found = differences(document)
     if found:
-        yield f"Look at this first: {', '.join(heading for heading, _ in found)}."
+        yield say("Look at this first: {headings}.", headings=", ".join(heading for heading, _ in found))
     for heading, ones in found:
-        yield f"{heading}:"
+        yield say("{heading}:", heading=heading)
         for one in ones:
             yield f"- {finding_line(one)}"
     kinds = kinds_of_warnings(document)
     if kinds:
         total = sum(kind.count for kind in kinds)
-        yield f"{total:,} {'warning' if total == 1 else 'warnings'}, by kind:"
+        yield say_count(total, "{count:,} warning, by kind:", "{count:,} warnings, by kind:")
     for kind in kinds:
         yield f"{kind.code}: {kind.count:,}"
         for one in kind.examples:
             yield f"  {one.message}"
         if kind.count > len(kind.examples):
-            yield f"  ... and {kind.count - len(kind.examples):,} more, in the plan."
+            left = kind.count - len(kind.examples)
+            yield "  " + say("... and {count:,} more, in the plan.", count=left)
 
 
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
@@ -102,26 +104,31 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
     content, found, kinds = document.content, differences(document), kinds_of_warnings(document)
     sums = [(currency, with_separators(amount)) for currency, amount in content.totals.items()]
     return page(
-        f"{content.sheet}: plan",
+        say("{sheet}: plan", sheet=content.sheet),
         [
             f"<h1>{escape(content.sheet)}</h1>",
-            paragraph(f"Plan of batch {content.batch}. {headline}", "soft"),
+            paragraph(say("Plan of batch {batch}. {headline}", batch=content.batch, headline=headline), "soft"),
             *(paragraph(sentence) for sentence in signatures),
-            "<h2>Totals by currency</h2>",
-            html_table(("currency", "sum", ""), [(*line, "") for line in sums], right={1}, widths=(6, 14)),
-            "<h2>What differs from the last run</h2>",
+            f"<h2>{say('Totals by currency')}</h2>",
+            html_table((*say_all("currency", "sum"), ""), [(*line, "") for line in sums], right={1}, widths=(6, 14)),
+            f"<h2>{say('What differs from the last run')}</h2>",
             paragraph(comparison(document)),
             _differences_tiles(found),
             *(_differences_part(heading, ones) for heading, ones in found),
-            f"<h2>Warnings: {sum(kind.count for kind in kinds) or 'none'}</h2>",
+            f"<h2>{_warnings_heading(kinds)}</h2>",
             *(_warnings_part(kind) for kind in kinds),
         ],
     )
 
 
+def _warnings_heading(kinds: Sequence[KindOfWarning]) -> str:
+    count = sum(kind.count for kind in kinds)
+    return say("Warnings: {count}", count=count) if count else say("Warnings: none")
+
+
 def _differences_tiles(found: Sequence[tuple[str, Sequence[PlanFinding]]]) -> str:
     if not found:
-        return paragraph("Nothing.")
+        return paragraph(say("Nothing."))
     tiles = "".join(
         f'<li class="in_doubt"><b>{number}</b>{escape(words)}</li>'
         for number, _, words in (heading.partition(" ") for heading, _ in found)
@@ -137,7 +144,7 @@ def _differences_part(heading: str, ones: Sequence[PlanFinding]) -> str:
         )
         for one in ones
     ]
-    headings = ("row", "payee", "currency", "amount", "the last time", "what differs")
+    headings = say_all("row", "payee", "currency", "amount", "the last time", "what differs")
     return f"<h3>{escape(heading)}</h3>{html_table(headings, lines, right={0, 3, 4}, widths=_WIDTHS)}"
 
 
@@ -145,13 +152,13 @@ def _warnings_part(kind: KindOfWarning) -> str:
     lines = [
         (
             *(one.row or "", one.name, one.currency, with_separators(one.amount)),
-            one.message.removeprefix(f"Row {one.row}: "),
+            one.message.removeprefix(say("Row {row}: ", row=one.row)),
         )
         for one in kind.examples
     ]
     left = kind.count - len(kind.examples)
-    more = paragraph(f"... and {left:,} more, in the plan.") if left else ""
-    headings = ("row", "payee", "currency", "amount", "what is known")
+    more = paragraph(say("... and {count:,} more, in the plan.", count=left)) if left else ""
+    headings = say_all("row", "payee", "currency", "amount", "what is known")
     table = html_table(headings, lines, right={0, 3}, widths=_WIDTHS[:4])
     return f"<h3>{escape(kind.code)}: {kind.count:,}</h3>{_advice(kind.code)}{table}{more}"
 

@@ -6,9 +6,11 @@ from decimal import Decimal
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import INVALID, shown_state
 from paygw_batch.errors import InternalError
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
+from paygw_batch.language import ENGLISH, language
 from paygw_batch.report.next_step import held_sentence
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
@@ -71,6 +73,7 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 def _shown(joined: pl.DataFrame) -> pl.DataFrame:
     """Return the columns that a person is shown, and `valid`, of rows joined with their states."""
     own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
+    joined = _in_chosen_language(joined)
     return joined.select(
         *(name for name in joined.columns if name not in own and name not in _OWN_COLUMNS),
         **{
@@ -82,6 +85,15 @@ def _shown(joined: pl.DataFrame) -> pl.DataFrame:
             "message": pl.coalesce("message", own["message"]),
         },
     )
+
+
+def _in_chosen_language(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with the journal's messages, which are English, in the chosen language."""
+    if language() == ENGLISH:
+        return rows
+    messages = rows[_ours("message")].drop_nulls().unique()
+    said = pl.Series([recorded(message) for message in messages], dtype=pl.String)
+    return rows.with_columns(pl.col(_ours("message")).replace(messages, said))
 
 
 def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:

@@ -1,11 +1,14 @@
 """Draws outcomes and latency of a run as bar charts, in SVG text: a report must need no script and no other file."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 import polars as pl
 
+from paygw_batch.core.recorded_words import RELEASED, RESOLVED
+from paygw_batch.language import say
 from paygw_batch.report.colours import STATE_COLOURS
 from paygw_batch.report.page import paragraph, state_words
 
@@ -102,8 +105,14 @@ def outcomes_over_time(frame: pl.DataFrame) -> str:
         for number in range(max(counts) + 1)
     ]
     pattern = "%H:%M:%S" if begin.date() == end.date() else "%d %b %H:%M"
-    told = f"From {begin.strftime(pattern)} to {end.strftime(pattern)} UTC; a bar is {_duration(width_ms)}."
-    return f"<h3>Outcomes over time</h3>{paragraph(told)}{_bar_chart('Outcomes over time', bars)}"
+    told = say(
+        "From {begin} to {end} UTC; a bar is {width}.",
+        begin=begin.strftime(pattern),
+        end=end.strftime(pattern),
+        width=_duration(width_ms),
+    )
+    title = say("Outcomes over time")
+    return f"<h3>{title}</h3>{paragraph(told)}{_bar_chart(title, bars)}"
 
 
 def latency(frame: pl.DataFrame) -> str:
@@ -111,7 +120,7 @@ def latency(frame: pl.DataFrame) -> str:
     answered = frame.filter(
         (pl.col("attempts") == 1)
         & pl.col("gateway_status").is_not_null()
-        & ~pl.col("message").fill_null("").str.contains(r"^(?:Resolved as|Released for) ")
+        & ~pl.col("message").fill_null("").str.contains(_by_a_person())
     )
     sent, told = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
     taken = answered.select(ms=(told - sent).dt.total_milliseconds()).drop_nulls()["ms"]
@@ -121,16 +130,24 @@ def latency(frame: pl.DataFrame) -> str:
     counts: dict[int, int] = dict(places.value_counts().iter_rows())
     bars = [Bar(_band(place), [("ready", counts.get(place, 0))]) for place in range(min(counts), max(counts) + 1)]
     marks = ", ".join(
-        f"{share:.0%} within {_duration(int(taken.quantile(share, 'higher') or 0))}" for share in (0.5, 0.95, 0.99)
+        say("{share:.0%} within {time}", share=share, time=_duration(int(taken.quantile(share, "higher") or 0)))
+        for share in (0.5, 0.95, 0.99)
     )
-    chart = _bar_chart("Latency of answers", bars)
-    return f"<h3>Latency</h3>{paragraph(f'From the intent to the recorded answer: {marks}.')}{chart}"
+    chart = _bar_chart(say("Latency of answers"), bars)
+    told_marks = say("From the intent to the recorded answer: {marks}.", marks=marks)
+    return f"<h3>{say('Latency')}</h3>{paragraph(told_marks)}{chart}"
+
+
+def _by_a_person() -> str:
+    """Return the pattern of the messages about decisions of people."""
+    starts = (say(template).partition("{")[0] for template in (*RESOLVED, *RELEASED))
+    return f"^(?:{'|'.join(re.escape(start) for start in starts)})"
 
 
 def _band(place: int) -> str:
     """Return the name of the latencies between two steps."""
     if place == len(LATENCY_STEPS_MS):
-        return f"from {_duration(LATENCY_STEPS_MS[-1])}"
+        return say("from {time}", time=_duration(LATENCY_STEPS_MS[-1]))
     return f"< {_duration(LATENCY_STEPS_MS[place])}"
 
 

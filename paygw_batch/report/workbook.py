@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 
 from paygw_batch.core.money import parse_amount
-from paygw_batch.core.shown_states import INVALID
+from paygw_batch.core.shown_states import INVALID, state_words
 from paygw_batch.errors import OutputError
 from paygw_batch.journal import BatchRecord
+from paygw_batch.language import mark, mark_all, say, say_all, say_count
 from paygw_batch.report.colours import STATE_COLOURS
 from paygw_batch.report.totals import BatchTotals, CurrencyTotals, by_currency
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
@@ -23,24 +24,23 @@ MAX_ROWS = 1_048_400
 """The number of rows that a worksheet holds between its header and the totals at its foot."""
 
 _COLUMNS: Mapping[str, int] = {
-    "Row": 7,
-    "Payee": 24,
-    "Account or phone": 19,
-    "Amount": 17,
-    "Currency": 9,
-    "State": 10,
-    "What is known": 44,
-    "Gateway reference": 19,
-    "Order id": 19,
-    "Sent (UTC)": 17,
-    "Last change (UTC)": 18,
+    mark("Row"): 7,
+    mark("Payee"): 24,
+    mark("Account or phone"): 19,
+    mark("Amount"): 17,
+    mark("Currency"): 9,
+    mark("State"): 10,
+    mark("What is known"): 44,
+    mark("Gateway reference"): 19,
+    mark("Order id"): 19,
+    mark("Sent (UTC)"): 17,
+    mark("Last change (UTC)"): 18,
 }
 """The columns that a person needs and prints, in their order, with the widths in characters."""
 _AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
     [*_COLUMNS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
 )
-_AS_TEXT = "written as text, because a spreadsheet's number is not exact there: its own sums leave them out."
-_TOTALS = {"Currency": 10, "Country": 14, "State": 12, "Rows": 10, "Sum": 24}
+_TOTALS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
 _WIDTHS = {"message": 44, "row": 7, "country": 9, "currency": 9, "state": 10, "attempts": 9, "http_status": 11}
 """Of columns under their own names, where it is not the usual one."""
 _USUAL_WIDTH = 20
@@ -69,12 +69,16 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     if frame.height > MAX_ROWS:
-        raise OutputError(f"A workbook holds at most {MAX_ROWS} rows.", hint="Write .csv or .parquet.")
+        raise OutputError(
+            say("A workbook holds at most {rows} rows.", rows=MAX_ROWS), hint=say("Write .csv or .parquet.")
+        )
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
         workbook.set_properties({"title": batch.batch, "created": datetime.fromisoformat(batch.opened_at)})
         pen = _Pen(workbook, minor_units)
-        payments, totals, every = (workbook.add_worksheet(name) for name in ("Payments", "Totals", "All columns"))
+        payments, totals, every = (
+            workbook.add_worksheet(name) for name in say_all("Payments", "Totals", "All columns")
+        )
         # These names come first among the texts of the file: by them it is known again as one of ours.
         pen.headings(every, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
         _add_payments(pen, payments, frame, books)
@@ -90,7 +94,7 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
 def _add_payments(pen: "_Pen", sheet: Any, frame: pl.DataFrame, books: BatchTotals) -> None:
     """Add a line for each row, the sender's own columns behind those for people, and totals at the foot."""
     of_sender = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
-    pen.headings(sheet, {**_COLUMNS}, right=["Amount"])
+    pen.headings(sheet, {say(name): width for name, width in _COLUMNS.items()}, right=[say("Amount")])
     pen.headings(sheet, dict.fromkeys(of_sender, _USUAL_WIDTH), first=len(_COLUMNS))
     texts = 0
     for at, line in enumerate(_for_people(frame, of_sender).iter_rows(), start=1):
@@ -108,8 +112,18 @@ def _add_payments(pen: "_Pen", sheet: Any, frame: pl.DataFrame, books: BatchTota
     sheet.autofilter(0, 0, frame.height, len(_COLUMNS) + len(of_sender) - 1)
     foot = _add_foot(pen, sheet, frame.height + 2, books)
     if texts:
-        pen.line(sheet, foot, (None, f"{texts:,} {'amount is' if texts == 1 else 'amounts are'} {_AS_TEXT}"))
+        pen.line(sheet, foot, (None, _as_text(texts)))
     sheet.print_area(0, 0, foot, len(_COLUMNS) - 1)
+
+
+def _as_text(count: int) -> str:
+    return say_count(
+        count,
+        "{count:,} amount is written as text, because a spreadsheet's number is not exact there: its own sums leave "
+        "them out.",
+        "{count:,} amounts are written as text, because a spreadsheet's number is not exact there: its own sums leave "
+        "them out.",
+    )
 
 
 def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
@@ -137,9 +151,9 @@ def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
 def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
     """Add the totals of each currency from line `at` on, and return the line behind them."""
     for total in by_currency(books):
-        name = f"Total {total.currency}" if total.currency else "Total without a currency"
+        name = say("Total {currency}", currency=total.currency) if total.currency else say("Total without a currency")
         for state, rows, amount in _lines_of(total):
-            texts = ("" if state else name, f"{rows:,} {'row' if rows == 1 else 'rows'}", None, total.currency)
+            texts = ("" if state else name, say_count(rows, "{count:,} row", "{count:,} rows"), None, total.currency)
             pen.line(sheet, at, (None, *texts), is_total=not state)
             pen.money(sheet, at, _AMOUNT, amount, total.currency, is_total=not state)
             pen.state(sheet, at, _STATE, state)
@@ -155,13 +169,14 @@ def _lines_of(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
 def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:
     """Add the totals of each currency, and below them those of each country."""
     lines = [
-        (total.currency, "" if state else "all", state, rows, amount)
+        (total.currency, "" if state else say("all"), state, rows, amount)
         for total in by_currency(books)
         for state, rows, amount in _lines_of(total)
     ]
     below = len(lines) + 3
     for at in (0, below - 1):
-        pen.headings(sheet, _TOTALS, right=["Rows", "Sum"], at=at)
+        widths = {say(name): width for name, width in _TOTALS.items()}
+        pen.headings(sheet, widths, right=say_all("Rows", "Sum"), at=at)
     by_country = [(currency, country, state, rows, amount) for country, currency, state, rows, amount in books.lines]
     for at, (currency, country, state, rows, amount) in [*enumerate(lines, 1), *enumerate(by_country, below)]:
         pen.line(sheet, at, (currency, country), is_total=not state)
@@ -172,16 +187,16 @@ def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:
 
 def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
     """Make a worksheet ready for people: its header stays in sight, and it prints on landscape A4."""
-    sheet.freeze_panes(1, 2 if sheet.get_name() != "Totals" else 0)
+    sheet.freeze_panes(1, 2 if sheet.get_name() != say("Totals") else 0)
     sheet.ignore_errors({"number_stored_as_text": "A1:XFD1048576"})
     sheet.set_landscape()
     sheet.set_paper(_A4)
     sheet.set_margins(left=0.4, right=0.4, top=0.7, bottom=0.6)
-    sheet.fit_to_pages(1 if sheet.get_name() != "All columns" else 2, 0)
+    sheet.fit_to_pages(1 if sheet.get_name() != say("All columns") else 2, 0)
     sheet.repeat_rows(0)
     name = batch.sheet_name[:_MOST_PRINTED].replace("&", "&&")
-    sheet.set_header(f"&L&A&C{name}&RBatch {batch.batch}")
-    sheet.set_footer(f"&LOpened {batch.opened_at}&RPage &P of &N")
+    sheet.set_header(f"&L&A&C{name}&R{say('Batch {batch}', batch=batch.batch)}")
+    sheet.set_footer(f"&L{say('Opened {time}', time=batch.opened_at)}&R{say('Page &P of &N')}")
 
 
 class _Pen:
@@ -237,7 +252,7 @@ class _Pen:
 
     def state(self, sheet: Any, at: int, place: int, state: str) -> None:
         """Write a state in its colours; the empty one means all states."""
-        sheet.write_string(at, place, state.replace("_", " ") or "all", self._states[state])
+        sheet.write_string(at, place, state_words(state) if state else say("all"), self._states[state])
 
     def money(
         self, sheet: Any, at: int, place: int, amount: str | None, currency: str | None, *, is_total: bool = False

@@ -18,6 +18,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord
+from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
@@ -66,10 +67,10 @@ class PlanFinding(SignedPart):
 class PlanDocument(SignedDocument):
     """A plan as it is in its file."""
 
-    noun: ClassVar[str] = "plan"
+    noun: ClassVar[str] = mark("plan")
     placeholder: ClassVar[str] = "PLAN"
-    nothing_done: ClassVar[str] = "Nothing was sent."
-    make_another: ClassVar[str] = "Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`."
+    nothing_done: ClassVar[str] = mark("Nothing was sent.")
+    make_another: ClassVar[str] = mark("Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`.")
 
     document: Literal["paygw-batch plan 3"] = "paygw-batch plan 3"
     content: Content
@@ -160,15 +161,22 @@ def check_plan(
     """
     if used is not None:
         raise ApprovalError(
-            f"The plan was used at {used.opened_at}, to open batch {used.batch} ({used.sheet_name}): a plan opens one "
-            "batch, once.",
-            hint=f"Nothing was sent. `paygw-batch resume {used.batch}` continues that batch; anything else needs a new "
-            "plan, and its own approvals.",
+            say(
+                "The plan was used at {opened_at}, to open batch {batch} ({sheet_name}): a plan opens one batch, once.",
+                opened_at=used.opened_at,
+                batch=used.batch,
+                sheet_name=used.sheet_name,
+            ),
+            hint=say(
+                "Nothing was sent. `paygw-batch resume {batch}` continues that batch; anything else needs a new "
+                "plan, and its own approvals.",
+                batch=used.batch,
+            ),
         )
     if document.content != content:
         raise ApprovalError(
-            f"The plan is about other content: {_what_differs(document.content, content)}.",
-            hint="Nothing was sent. Make a new plan of this sheet, and have it approved.",
+            say("The plan is about other content: {content}.", content=_what_differs(document.content, content)),
+            hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
         )
     found = require_signatures(document, policy, now)
     digest = document.digest()
@@ -182,20 +190,23 @@ def check_plan(
 
 def _what_differs(planned: Content, actual: Content) -> str:
     if planned.endpoint != actual.endpoint:
-        return f"it is for {planned.endpoint}, and this is {actual.endpoint}"
+        return say("it is for {endpoint}, and this is {actual}", endpoint=planned.endpoint, actual=actual.endpoint)
     if planned.journal != actual.journal:
-        return f"it is for the journal {planned.journal[:8]}, and this is the journal {actual.journal[:8]}"
+        return say(
+            "it is for the journal {journal}, and this is the journal {actual}",
+            journal=planned.journal[:8],
+            actual=actual.journal[:8],
+        )
     if planned.totals != actual.totals:
-        return f"it comes to {_sums(planned)}, and the sheet to {_sums(actual)}"
+        return say("it comes to {planned}, and the sheet to {actual}", planned=_sums(planned), actual=_sums(actual))
     if planned.rows != actual.rows:
-        return f"it has {planned.rows} rows, and the sheet {actual.rows}"
-    return "a row, a payee or the way to submit it has changed since"
+        return say("it has {rows} rows, and the sheet {actual}", rows=planned.rows, actual=actual.rows)
+    return say("a row, a payee or the way to submit it has changed since")
 
 
 def _sums(content: Content) -> str:
-    return (
-        ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content.totals.items()) or "nothing"
-    )
+    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content.totals.items())
+    return sums or say("nothing")
 
 
 def read_plan(path: Path) -> PlanDocument:

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 
 MAX_KEY_FILE_BYTES = 16 * 1024
 HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
@@ -125,11 +126,14 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
         key = load_pem_private_key(pem, passphrase if b"ENCRYPTED" in pem else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ConfigurationError(
-            f"{path} holds no private key that can be opened.",
-            hint="An encrypted key needs its passphrase in PAYGW_APPROVAL_PASSPHRASE.",
+            say("{path} holds no private key that can be opened.", path=path),
+            hint=say("An encrypted key needs its passphrase in PAYGW_APPROVAL_PASSPHRASE."),
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigurationError(f"{path} is no Ed25519 key.", hint=f"{HOW_TO_MAKE_ONE} makes one.")
+        raise ConfigurationError(
+            say("{path} is no Ed25519 key.", path=path),
+            hint=say("{how_to_make_one} makes one.", how_to_make_one=HOW_TO_MAKE_ONE),
+        )
     return ApprovalKey(public_key_of(key.public_key()), key)
 
 
@@ -167,14 +171,17 @@ def _read_private(path: Path) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise ConfigurationError(f"The key {path} cannot be read: {(error.strerror or 'unknown').lower()}.") from None
+        raise ConfigurationError(
+            say("The key {path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown").lower())
+        ) from None
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise ConfigurationError(f"The key {path} is not a file.")
+            raise ConfigurationError(say("The key {path} is not a file.", path=path))
         if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigurationError(
-                f"The key {path} is open to others than its owner.", hint=f"chmod 600 {shlex.quote(str(path))}"
+                say("The key {path} is open to others than its owner.", path=path),
+                hint=f"chmod 600 {shlex.quote(str(path))}",
             )
         return os.read(handle, MAX_KEY_FILE_BYTES)
     finally:

@@ -26,6 +26,7 @@ from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
 from paygw_batch.journal import Notification, encode_notification
+from paygw_batch.language import say
 from paygw_batch.run.refresh import OPEN_STATES, Ask, Clock, Politeness
 
 AGAIN_AFTER_S = 5.0
@@ -110,7 +111,7 @@ class FollowUp:
         if order_id is None or order_id in self._waiting:
             return
         if len(self._waiting) >= MAX_WAITING:
-            self._tell_once("Too many unproven notifications wait: the gateway is not asked about all of them.")
+            self._tell_once(say("Too many unproven notifications wait: the gateway is not asked about all of them."))
             return
         self._waiting.add(order_id)
         self._queue.put_nowait(doubt)
@@ -127,8 +128,12 @@ class FollowUp:
             try:
                 again = await self._follow(doubt)
             except Exception as error:  # noqa: BLE001 (one order must not end the asking about all others)
-                why = error.message if isinstance(error, PaygwError) else f"unexpected error ({type(error).__name__})."
-                self._tell_once(f"The gateway cannot be asked about an unproven notification: {why}")
+                why = (
+                    error.message
+                    if isinstance(error, PaygwError)
+                    else say("unexpected error ({kind}).", kind=type(error).__name__)
+                )
+                self._tell_once(say("The gateway cannot be asked about an unproven notification: {why}", why=why))
             if again is not None and again.asked < MAX_ASKED:
                 group.create_task(self._put_later(again))
 
@@ -166,7 +171,7 @@ class FollowUp:
     def _heed(self, answer: EnquiryAnswer) -> None:
         match answer.advice:
             case StopRun(reason):
-                self._tell_once(f"The gateway refuses enquiries: {reason}")
+                self._tell_once(say("The gateway refuses enquiries: {reason}", reason=reason))
                 self._rhythm.pause(self._clock.monotonic_s(), AFTER_REFUSAL_S)
             case PauseRun(pause_s):
                 self._rhythm.pause(self._clock.monotonic_s(), pause_s)

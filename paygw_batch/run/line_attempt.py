@@ -1,11 +1,14 @@
-"""Finds the attempt that a line of a statement is about: by its time, or because there is only one."""
+"""Finds the attempt that a line of a statement is about: by its time, or because there is only one; and its money."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import Meant, Span, StatedTimes, meant_attempt
+from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.journal import RowStanding
+from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S
 from paygw_batch.statement.read import StatementLine
 from paygw_batch.statement.stated_time import WRITTEN, TimeSpan, read_time
@@ -24,35 +27,62 @@ class LineTime:
     wrong: str | None = None
 
 
-def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime) -> LineTime:
-    """Return the times that hold for a line of a statement that was true `as_of` a time, if one was given."""
+def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
+    """Return the times that hold for a line of a statement that was true `as_of` a time, if one was given.
+
+    `true_by` is when the same file was carried out before, empty where it was not: no line of it can be newer.
+    """
     own, sent_at = read_time(line.time), read_time(line.sent_at)
     for text, found in ((line.time, own), (line.sent_at, sent_at)):
         if text and found is None:
-            return _wrong(f"The time {text!r} cannot be read without guessing: write it as {WRITTEN}.")
+            return _wrong(
+                say(
+                    "The time {text!r} cannot be read without guessing: write it as {written}.",
+                    text=text,
+                    written=WRITTEN,
+                )
+            )
         if found is not None and found.start > now + timedelta(seconds=AHEAD_AT_MOST_S):
-            return _wrong(f"The time {text} has not come yet: by our clock it is {timestamp(now)}.")
-    true_at = tuple(_span(one) for one in (own, as_of) if one is not None)
+            return _wrong(
+                say("The time {text} has not come yet: by our clock it is {now}.", text=text, now=timestamp(now))
+            )
+    true_at = [_span(one) for one in (own, as_of) if one is not None]
+    if true_by:
+        true_at.append(Span("", true_by))
+    before = say("{time} at the latest (the file was carried out then)", time=true_by) if true_by else ""
     return LineTime(
-        StatedTimes(true_at, _span(sent_at) if sent_at is not None else None),
+        StatedTimes(tuple(true_at), _span(sent_at) if sent_at is not None else None),
         StatedTimes((_span(own),) if own is not None else ()),
-        line.time or line.sent_at or ("its time" if as_of is not None else ""),
+        line.time or line.sent_at or (say("its time") if as_of is not None else before),
     )
 
 
-def other_attempt_sentence(line: StatementLine, row: RowStanding, time: LineTime, *, is_sole: bool) -> str | None:
-    """Return why a line cannot be taken to speak of the latest attempt of `row`, or None: it speaks of it."""
-    left = f"the latest attempt left at {row.intended_at}"
-    match meant_attempt(time.times, row.intended_at):
+def other_attempt_sentence(line: StatementLine, left_at: str | None, time: LineTime, *, is_sole: bool) -> str | None:
+    """Return why a line cannot be about the latest attempt of its row, which left at `left_at`, or None: it is."""
+    left = say("the latest attempt left at {intended_at}", intended_at=left_at)
+    match meant_attempt(time.times, left_at):
         case Meant.EARLIER:
-            return f"{line.order_id} at {time.shown}: that is before {left}, so the line cannot be about it."
+            return say(
+                "{order_id} at {shown}: that is before {left}, so the line cannot be about it.",
+                order_id=line.order_id,
+                shown=time.shown,
+                left=left,
+            )
         case Meant.NONE:
-            return f"No attempt of {line.order_id} left at {line.sent_at}: {left}."
+            return say(
+                "No attempt of {order_id} left at {sent_at}: {left}.",
+                order_id=line.order_id,
+                sent_at=line.sent_at,
+                left=left,
+            )
         case Meant.UNSAID if not is_sole:
-            said = f"{time.shown} leaves it open" if time.shown else "the line does not say"
-            return (
-                f"{line.order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
-                "in a column time, in the column sent_at of the question list, or for the whole file by --as-of."
+            said = say("{shown} leaves it open", shown=time.shown) if time.shown else say("the line does not say")
+            return say(
+                "{order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
+                "in a column time, in the column sent_at of the question list, or for the whole file by --as-of.",
+                order_id=line.order_id,
+                said=said,
+                left=left,
             )
         case Meant.LATEST | Meant.UNSAID:
             return None
@@ -64,3 +94,30 @@ def _wrong(sentence: str) -> LineTime:
 
 def _span(time: TimeSpan) -> Span:
     return Span(timestamp(time.start), timestamp(time.end))
+
+
+def other_money_sentence(line: StatementLine, row: RowStanding, minor_units: int) -> str | None:
+    """Return a sentence when a line is about other money than the row's; None where it is the same."""
+    ours = from_minor(row.minor, minor_units=minor_units)
+    if line.currency != row.currency:
+        return say(
+            "The statement has {order_id} in {currency}; it was sent in {ours}.",
+            order_id=line.order_id,
+            currency=line.currency or say("no currency"),
+            ours=row.currency,
+        )
+    if line.amount is None:
+        return say(
+            "The amount {amount_text!r} of {order_id} is no plain amount, such as {ours}.",
+            amount_text=line.amount_text,
+            order_id=line.order_id,
+            ours=ours,
+        )
+    if line.amount != Decimal(ours):
+        return say(
+            "The statement has {order_id} with {stated}; it was sent with {sent}.",
+            order_id=line.order_id,
+            stated=f"{row.currency} {with_separators(line.amount_text)}",
+            sent=f"{row.currency} {with_separators(ours)}",
+        )
+    return None

@@ -13,7 +13,6 @@ is evidence that holds the row: `contrary` has it, in whichever batch the row is
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 from paygw_batch.clock import Now
 from paygw_batch.core.evidence import (
@@ -32,11 +31,12 @@ from paygw_batch.core.evidence import (
     rule,
 )
 from paygw_batch.core.lifecycle import Basis, Resolution, State
-from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import shown_state
+from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, JournalReader, RowStanding, canonical
-from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence
+from paygw_batch.language import mark, say
+from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence, other_money_sentence
+from paygw_batch.run.quarantine_clock import latest_start, quarantine_in_force
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
 from paygw_batch.statement.read import Statement, StatementLine
 from paygw_batch.statement.stated_time import TimeSpan
@@ -59,8 +59,10 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
 _OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 _MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
 """The states from which a run sends a row, by itself or after a person's word."""
-_EARLIER_TOO = "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
-_DO_NOT_SEND = "The payee may have the money: do not send it again, and ask the gateway."
+_EARLIER_TOO = mark(
+    "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
+)
+_DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class StatementReader:
         self._quarantine_h = quarantine_h
         self._now = now
         self._as_of = as_of
+        self._clock = journal.head().clock
+        self._true_by = ""
 
     def match(self, statement: Statement) -> Matched:
         """Return the settlements by the statement, and every line that does not fit."""
@@ -141,31 +145,46 @@ class StatementReader:
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
         shared = self._shared(times)
+        self._true_by = self._first_carried_out(statement)
         contrary = self._contrary(statement)
         evidence = f"Statement {statement.name} (SHA-256 {statement.sha256[:16]})"
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
-                readings.append(StatementDifference(line.line, "", "The line names no order."))
+                readings.append(StatementDifference(line.line, "", say("The line names no order.")))
             elif times[line.order_id] > 1:
-                said = f"The statement names {line.order_id} {times[line.order_id]} times: which line holds?"
+                said = say(
+                    "The statement names {order_id} {times} times: which line holds?",
+                    order_id=line.order_id,
+                    times=times[line.order_id],
+                )
                 readings.append(StatementDifference(line.line, line.order_id, said))
             elif line.order_id in shared and len(self._fitting(line)) > 1:
-                said = f"{line.order_id} is a payout and a collection of the same amount: which of them is meant?"
-                readings.append(StatementDifference(line.line, line.order_id, f"{said} Settle the row by --row."))
+                said = say(
+                    "{order_id} is a payout and a collection of the same amount: which of them is meant?",
+                    order_id=line.order_id,
+                )
+                readings.append(
+                    StatementDifference(line.line, line.order_id, say("{said} Settle the row by --row.", said=said))
+                )
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
                 readings.append(self._read_earlier(line, earlier[line.order_id]))
             elif line.order_id in contrary:
                 clash = elsewhere[line.order_id]
-                state = shown_state(clash.state).replace("_", " ")
-                said = f"Row {clash.sheet_row} of batch {clash.batch} is {state} in the journal."
-                readings.append(StatementDifference(line.line, line.order_id, f"{said} {_DO_NOT_SEND}"))
+                state = state_words(shown_state(clash.state))
+                said = say(
+                    "Row {sheet_row} of batch {batch} is {state} in the journal.",
+                    sheet_row=clash.sheet_row,
+                    batch=clash.batch,
+                    state=state,
+                )
+                readings.append(StatementDifference(line.line, line.order_id, f"{said} {say(_DO_NOT_SEND)}"))
             elif line.order_id in elsewhere:
                 readings.append(_Elsewhere())
             else:
-                said = f"The journal has no order {line.order_id}: it was not sent from here."
+                said = say("The journal has no order {order_id}: it was not sent from here.", order_id=line.order_id)
                 readings.append(StatementDifference(line.line, line.order_id, said))
         settlements = [reading for reading in readings if isinstance(reading, Settlement)]
         settled = {settlement.row for settlement in settlements}
@@ -194,6 +213,11 @@ class StatementReader:
         """Return the meanings of a statement's words, those of a person's answers included."""
         found = {_word(line): self._meaning(line) for line in statement.lines}
         return {word: meaning for word, meaning in found.items() if meaning is not None}
+
+    def _first_carried_out(self, statement: Statement) -> str:
+        """Return when this very file was first carried out for the batch; empty where it was not."""
+        done = self._journal.messages(self._batch.number).carried_out
+        return next((one.at for one in done if one.sha256 == statement.sha256), "")
 
     def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
         """Return, by order id, the lines by which the gateway has an order that the journal would send, or may send."""
@@ -265,7 +289,7 @@ class StatementReader:
         return own, other
 
     def _read(self, line: StatementLine, row: RowStanding, evidence: str) -> _Reading:
-        if (sentence := self._other_money(line, row)) is not None:
+        if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
             return StatementDifference(line.line, line.order_id, sentence)
         if line.answer == "":
             return _Waits()
@@ -283,16 +307,18 @@ class StatementReader:
     ) -> _Reading:
         """Read a line about a row that waits for a word: it must be about the latest attempt."""
         is_only = all(map(is_sole, self._fitting(line)))
-        if (sentence := other_attempt_sentence(line, row, time, is_sole=is_only)) is not None:
+        left_at = self._left_at(row)
+        if (sentence := other_attempt_sentence(line, left_at, time, is_sole=is_only)) is not None:
             return StatementDifference(line.line, line.order_id, sentence)
         if said is None:  # the gateway is still working on it
             return _Waits()
         if said is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
-                return self._contradiction(line, row, "not received")
-            if (sentence := quarantine_sentence(row, self._quarantine_h, self._now())) is not None:
+                return self._contradiction(line, row, say("not received"))
+            quarantine = quarantine_in_force(self._journal, self._quarantine_h, self._now())
+            if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
                 return StatementDifference(line.line, line.order_id, sentence)
-        is_gateways = line.status is not None and meant_attempt(time.own, row.intended_at) is Meant.LATEST
+        is_gateways = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
         basis = Basis.GATEWAY if is_gateways else Basis.PERSON
         at = f" at {line.time}" if line.time else ""
         return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
@@ -300,18 +326,24 @@ class StatementReader:
     def _read_settled(self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime) -> _Reading:
         """Read a line about a row that needs no word: it agrees, or contradicts the journal."""
         if said is None:
-            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, "still being worked on")
-        is_before = meant_attempt(time.times, row.intended_at) is Meant.EARLIER
+            return (
+                _Agrees() if row.state is State.PAID else self._contradiction(line, row, say("still being worked on"))
+            )
+        is_before = meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
         is_of_another = is_before and not all(map(is_sole, self._fitting(line)))
         if is_of_another and said is not Resolution.PAID:
             return _Agrees()
-        found = self._contradiction(line, row, said.value.replace("-", " "))
+        found = self._contradiction(line, row, say(said.value.replace("-", " ")))
         if is_of_another:
-            return replace(found, sentence=f"{found.sentence} {_EARLIER_TOO}")
+            return replace(found, sentence=f"{found.sentence} {say(_EARLIER_TOO)}")
         return _Agrees() if said in _AGREES[row.state] else found
 
     def _time(self, line: StatementLine) -> LineTime:
-        return line_time(line, self._as_of, self._now())
+        return line_time(line, self._as_of, self._now(), true_by=self._true_by)
+
+    def _left_at(self, row: RowStanding) -> str | None:
+        """Return the latest time at which the latest attempt of a row can have left; None: there is none."""
+        return None if row.intended_at is None else latest_start(self._clock, row.intended_at)
 
     def _claim(self, line: StatementLine) -> Claim:
         """Return the claim of a line. The person who gives a statement to `resolve` vouches for it by name."""
@@ -334,11 +366,16 @@ class StatementReader:
         if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
             return _Agrees()
         if not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
-            sentence = f"Row {clash.sheet_row} was never sent from here; the statement says otherwise. {_DO_NOT_SEND}"
+            sentence = say(
+                "Row {sheet_row} was never sent from here; the statement says otherwise. {do_not_send}",
+                sheet_row=clash.sheet_row,
+                do_not_send=say(_DO_NOT_SEND),
+            )
             return StatementDifference(line.line, line.order_id, sentence)
-        sentence = (
-            f"{line.order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee "
-            "may be paid twice: stop, and ask the gateway."
+        sentence = say(
+            "{order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The "
+            "payee may be paid twice: stop, and ask the gateway.",
+            order_id=line.order_id,
         )
         return StatementDifference(line.line, line.order_id, sentence)
 
@@ -347,35 +384,25 @@ class StatementReader:
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:
-                sentence = f"The answer {line.answer!r} is none of {', '.join(_SAYS)}."
+                sentence = say("The answer {answer!r} is none of {says}.", answer=line.answer, says=", ".join(_SAYS))
                 return StatementDifference(line.line, line.order_id, sentence)
             return resolution
         meaning = self._words.get(line.status)
         if meaning is None:
-            sentence = f"The status {line.status!r} is not listed under [outcomes]: nobody has said what it means."
+            sentence = say(
+                "The status {status!r} is not listed under [outcomes]: nobody has said what it means.",
+                status=line.status,
+            )
             return StatementDifference(line.line, line.order_id, sentence)
         return _OF_WORD.get(meaning)
 
-    def _other_money(self, line: StatementLine, row: RowStanding) -> str | None:
-        """Return a sentence when a line is about other money than the row's."""
-        ours = from_minor(row.minor, minor_units=self._minor_units[row.currency])
-        if line.currency != row.currency:
-            return (
-                f"The statement has {line.order_id} in {line.currency or 'no currency'}; it was sent in {row.currency}."
-            )
-        if line.amount is None:
-            return f"The amount {line.amount_text!r} of {line.order_id} is no plain amount, such as {ours}."
-        if line.amount != Decimal(ours):
-            stated = f"{row.currency} {with_separators(line.amount_text)}"
-            sent = f"{row.currency} {with_separators(ours)}"
-            return f"The statement has {line.order_id} with {stated}; it was sent with {sent}."
-        return None
-
     def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> StatementDifference:
-        state = shown_state(row.state).replace("_", " ")
-        sentence = f"Row {row.row} is {state} in the journal, and {said} in the statement."
+        state = state_words(shown_state(row.state))
+        sentence = say(
+            "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=said
+        )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
-            sentence += f" {_DO_NOT_SEND}"
+            sentence += f" {say(_DO_NOT_SEND)}"
         return StatementDifference(line.line, line.order_id, sentence)
 
 

@@ -80,6 +80,16 @@ def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party
     )
 
 
+def party_named_by(signature: PasskeySignature) -> RelyingParty | None:
+    """Return the console that a browser named in an assertion; None where it named none.
+
+    It says whether an assertion fits together, and never that it counts: that is asked of the configured console.
+    """
+    members = strict_object(from_base64url(signature.client_data) or b"")
+    origin = None if isinstance(members, str) else members.get("origin")
+    return RelyingParty(origin) if isinstance(origin, str) else None
+
+
 def is_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
     """Whether a browser collected this for an act of this kind, for this challenge, on a page of `party` itself.
 

@@ -1,22 +1,102 @@
 """Checks our clock, because the quarantine is counted by it.
 
 It is held against two others: the newest time in the journal, which it cannot be behind unless it was set back, and the
-`Date` of the gateway's replies. What the quarantine guards is stopped while one of them speaks against it.
+`Date` of the gateway's replies. What the quarantine guards is stopped while one of them speaks against it. A clock that
+is behind notes attempts too early: the run stops, and the quarantine is longer by as much.
 """
 
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from paygw_batch.clock import Now, timestamp
+from paygw_batch.core.outcome import StopRun, TryAgain, Verdict
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.classify import date_of
 from paygw_batch.gateway.message import RawReply, TransportFault
 from paygw_batch.journal import ClockSeen, Journal, JournalReader
+from paygw_batch.language import say
 
 AHEAD_AT_MOST_S = 600
 """So far our clock may be ahead of the gateway's, or behind the journal's newest time while rows are sent."""
 LOOK_EVERY = timedelta(seconds=1)
 NOTED_FROM_S = 60
 """A difference is noted in the journal when it has changed by more."""
+LONGER_AT_MOST = timedelta(days=3650)
+"""The most that a `Date`, of any year, can add to a quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """How long after its latest attempt a row may not leave again on a person's word: so many hours, and `longer`.
+
+    `longer` is how much too early attempts may be noted, because our clock was behind the gateway's.
+    """
+
+    hours: float
+    longer: timedelta = timedelta()
+
+    def opens(self, intended_at: str) -> datetime:
+        """Return the time at which it is over for an attempt."""
+        return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.longer
+
+    def left_until(self, now: datetime) -> str:
+        """Return the time of the last attempts for which it is over by `now`."""
+        return timestamp(now - timedelta(hours=self.hours) - self.longer)
+
+    def __str__(self) -> str:
+        minutes = self.longer // timedelta(minutes=1)
+        if not minutes:
+            return f"quarantine_h = {self.hours:g}"
+        return say(
+            "quarantine_h = {hours:g}, and the clock was up to {minutes:,} minutes behind the gateway's",
+            hours=self.hours,
+            minutes=minutes,
+        )
+
+
+def quarantine_in_force(journal: JournalReader, quarantine_h: float, now: datetime) -> Quarantine:
+    """Return the quarantine that holds by `now`: longer where an attempt within it may be noted too early."""
+    clock = journal.head().clock
+    if clock is None:
+        return Quarantine(quarantine_h)
+    behind_s = _behind_s(clock)
+    if clock.behind_until > timestamp(now - timedelta(hours=quarantine_h)):
+        behind_s = max(behind_s, clock.was_behind_s)
+    return Quarantine(quarantine_h, min(timedelta(seconds=behind_s), LONGER_AT_MOST))
+
+
+def latest_start(clock: ClockSeen | None, intended_at: str) -> str:
+    """Return the latest time, by the gateway's clock, at which an attempt noted at `intended_at` can have left."""
+    if clock is None or intended_at < clock.behind_from:
+        return intended_at
+    behind_s = max(_behind_s(clock), clock.was_behind_s if intended_at <= clock.behind_until else 0)
+    late = min(timedelta(seconds=behind_s), LONGER_AT_MOST)
+    return timestamp(datetime.fromisoformat(intended_at) + late) if late else intended_at
+
+
+def _behind_s(clock: ClockSeen) -> int:
+    """Return how far our clock was behind when it was last noted; 0 where it is little enough to be believed."""
+    return -clock.ahead_s if clock.ahead_s < -AHEAD_AT_MOST_S else 0
+
+
+def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
+    """Return a note, with the knowledge of the note `before` it about a clock that was behind.
+
+    `was_behind_s` is the most that notes found it behind. Attempts from `behind_from` (ours, the last time that was
+    right) to `behind_until` (the gateway's, the next) may be noted so much too early.
+    """
+    if before is None:
+        return seen
+    if behind_s := _behind_s(before):
+        most_s = max(behind_s, before.was_behind_s)
+        return replace(seen, was_behind_s=most_s, behind_from=before.behind_from, behind_until=seen.gateway_date)
+    starts = _behind_s(seen) and not before.was_behind_s
+    return replace(
+        seen,
+        was_behind_s=before.was_behind_s,
+        behind_from=before.our_time if starts else before.behind_from,
+        behind_until=before.behind_until,
+    )
 
 
 class DateWatch:
@@ -36,13 +116,25 @@ class DateWatch:
         self._next_look = now + LOOK_EVERY
         self.seen = ClockSeen(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
+    def judged(self, verdict: Verdict) -> Verdict:
+        """Return a verdict with the advice to stop the run where our clock is behind: it notes attempts too early."""
+        if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, TryAgain):
+            return verdict
+        reason = (
+            f"The clock is {behind_s // 60:,} minutes behind the gateway's: it said {self.seen.our_time} when a reply "
+            f"was dated {self.seen.gateway_date}. Set the clock right."
+        )
+        if isinstance(verdict.advice, StopRun):
+            reason = f"{verdict.advice.reason} {reason}"  # a gateway refuses credentials for an old timestamp too
+        return replace(verdict, advice=StopRun(reason))
+
     def note_in(self, journal: Journal) -> None:
         """Keep the difference in the journal, where none was kept yet or it has changed."""
         if self.seen is None:
             return
         known = journal.head().clock
         if known is None or abs(self.seen.ahead_s - known.ahead_s) > NOTED_FROM_S:
-            journal.settle([], note=self.seen)
+            journal.settle([], note=_following(self.seen, known))
 
 
 def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float = 0) -> str | None:
@@ -50,7 +142,11 @@ def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float =
     newest = journal.head().newest_time
     if timestamp(now + timedelta(seconds=at_most_s)) >= newest:
         return None
-    return f"The clock says {timestamp(now)}, and the newest time in the journal is {newest}: the clock was set back."
+    return say(
+        "The clock says {now}, and the newest time in the journal is {newest}: the clock was set back.",
+        now=timestamp(now),
+        newest=newest,
+    )
 
 
 def ahead_sentence(journal: JournalReader) -> str | None:
@@ -58,9 +154,12 @@ def ahead_sentence(journal: JournalReader) -> str | None:
     seen = journal.head().clock
     if seen is None or seen.ahead_s <= AHEAD_AT_MOST_S:
         return None
-    return (
-        f"The clock was {seen.ahead_s // 60:,} minutes ahead of the gateway's: it said {seen.our_time} when a reply "
-        f"was dated {seen.gateway_date}."
+    return say(
+        "The clock was {minutes:,} minutes ahead of the gateway's: it said {our_time} when a reply was "
+        "dated {gateway_date}.",
+        minutes=seen.ahead_s // 60,
+        our_time=seen.our_time,
+        gateway_date=seen.gateway_date,
     )
 
 
@@ -73,7 +172,9 @@ def require_sound_clock(journal: JournalReader, now: datetime) -> None:
     """Raise `UsageError` where something speaks against our clock: the quarantine cannot be counted by it."""
     if wrong := clock_sentences(journal, now):
         raise UsageError(
-            f"{' '.join(wrong)} Nothing is settled, released or amended by such a clock.",
-            hint="Set the clock right, and run the command again. A clock that was ahead is believed again after the "
-            "next reply of the gateway (`submit`, `resume` or `refresh`), and after the newest time in the journal.",
+            say("{wrong} Nothing is settled, released or amended by such a clock.", wrong=" ".join(wrong)),
+            hint=say(
+                "Set the clock right, and run the command again. A clock that was ahead is believed again after the "
+                "next reply of the gateway (`submit`, `resume` or `refresh`), and after the newest time in the journal."
+            ),
         )

@@ -19,6 +19,7 @@ from paygw_batch.engine.pacing import Rhythm
 from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
 from paygw_batch.journal import BatchRecord, Journal, RowStanding, canonical
+from paygw_batch.language import say
 
 OFTEN_EVERY_S = 5.0
 OFTEN_FOR_S = 300.0
@@ -112,7 +113,7 @@ class Refresh:
             if self._stopping.is_set() or not self._open_rows():
                 break
             if elapsed_s + wait_s > self._politeness.limit_s:
-                self.result.stop_reason = "the time for asking is over; the same command goes on asking."
+                self.result.stop_reason = say("the time for asking is over; the same command goes on asking.")
                 break
             await self._wait(wait_s)
         return self.result
@@ -138,7 +139,7 @@ class Refresh:
                 self._heed(answer)
         self._silent_rounds = 0 if replied else self._silent_rounds + 1
         if self._silent_rounds >= SILENT_ROUNDS:
-            self._stop("the gateway does not answer enquiries.")
+            self._stop(say("the gateway does not answer enquiries."))
 
     def _expected(self, row: RowStanding) -> Expected:
         amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))

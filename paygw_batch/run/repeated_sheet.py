@@ -8,6 +8,7 @@ import polars as pl
 
 from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import LookAlike, RepeatedBatch
+from paygw_batch.language import say
 from paygw_batch.sheet.model import as_defects
 
 WHOLE_SHEET = 0
@@ -29,15 +30,24 @@ class SheetRepeat:
     @property
     def message(self) -> str:
         """The sentence about the repeat: how many rows, and of which batch."""
-        return (
-            f"{self.rows:,} of {self.of_rows:,} rows have the same account and amount as rows of batch {self.batch} "
-            f"({self.sheet_name}, {self.opened_at[:10]}), under other order ids."
+        return say(
+            "{rows:,} of {of_rows:,} rows have the same account and amount as rows of batch {batch} "
+            "({sheet_name}, {opened_at}), under other order ids.",
+            rows=self.rows,
+            of_rows=self.of_rows,
+            batch=self.batch,
+            sheet_name=self.sheet_name,
+            opened_at=self.opened_at[:10],
         )
 
     @property
     def question(self) -> str:
         """The question whether that is meant."""
-        return f"Is this sheet meant to repeat batch {self.batch} of {self.opened_at[:10]}?"
+        return say(
+            "Is this sheet meant to repeat batch {batch} of {opened_at}?",
+            batch=self.batch,
+            opened_at=self.opened_at[:10],
+        )
 
     def as_warning(self) -> pl.DataFrame:
         """Return it as a frame of warnings (`DEFECT_SCHEMA`) has it, at row 0: the sheet as a whole."""
@@ -46,8 +56,8 @@ class SheetRepeat:
     def refusal(self) -> SheetRepeatsBatch:
         """Return the error for a sheet about which nobody gave an answer, or a person said no."""
         return SheetRepeatsBatch(
-            f"The sheet repeats a batch: {self.message} Nothing was sent.",
-            hint="If every row is meant to be paid once more, run the command again with --repeats-meant.",
+            say("The sheet repeats a batch: {message} Nothing was sent.", message=self.message),
+            hint=say("If every row is meant to be paid once more, run the command again with --repeats-meant."),
         )
 
 
@@ -78,10 +88,15 @@ def once_a_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
     lines = []
     for batch, alike in of_batch.items():
         named = ", ".join(str(found.row) for found in alike[:ROWS_NAMED])
-        more = f" and {len(alike) - ROWS_NAMED:,} more" if len(alike) > ROWS_NAMED else ""
-        sentence = (
-            f"{len(alike):,} rows have the same account and amount as rows of batch {batch} "
-            f"({alike[0].opened_at[:10]}), under other order ids: make sure that all are meant (rows {named}{more})."
+        more = say(" and {count:,} more", count=len(alike) - ROWS_NAMED) if len(alike) > ROWS_NAMED else ""
+        sentence = say(
+            "{count:,} rows have the same account and amount as rows of batch {batch} ({opened_at}), under "
+            "other order ids: make sure that all are meant (rows {named}{more}).",
+            count=len(alike),
+            batch=batch,
+            opened_at=alike[0].opened_at[:10],
+            named=named,
+            more=more,
         )
         lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
     return as_defects(lines)

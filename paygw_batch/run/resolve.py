@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from paygw_batch.clock import Now, timestamp
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
-from paygw_batch.core.shown_states import shown_state
+from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
-from paygw_batch.run.quarantine_clock import require_sound_clock
+from paygw_batch.language import say
+from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +43,26 @@ def needs_second_person(state: State, resolution: Resolution) -> bool:
     return is_open and resolution is not Resolution.PAID
 
 
-def open_from(standing: RowStanding, quarantine_h: float) -> datetime | None:
+def open_from(standing: RowStanding, quarantine: Quarantine) -> datetime | None:
     """Return from when on a row may be sent again on a person's word: so long after its latest attempt.
 
     None: nothing left.
     """
-    if standing.intended_at is None:
-        return None
-    return datetime.fromisoformat(standing.intended_at) + timedelta(hours=quarantine_h)
+    return None if standing.intended_at is None else quarantine.opens(standing.intended_at)
 
 
-def quarantine_sentence(standing: RowStanding, quarantine_h: float, now: datetime) -> str | None:
+def quarantine_sentence(standing: RowStanding, quarantine: Quarantine, now: datetime) -> str | None:
     """Return why a row may not be called not received yet and from when on it may, or None when it may."""
-    opens = open_from(standing, quarantine_h)
+    opens = open_from(standing, quarantine)
     if opens is None or now >= opens:
         return None
-    return (
-        f"Row {standing.row} left at {standing.intended_at} and could still be paid: it may be called not received "
-        f"from {timestamp(opens)} on (quarantine_h = {quarantine_h:g})."
+    return say(
+        "Row {row} left at {intended_at} and could still be paid: it may be called not received from "
+        "{opens} on ({quarantine}).",
+        row=standing.row,
+        intended_at=standing.intended_at,
+        opens=timestamp(opens),
+        quarantine=quarantine,
     )
 
 
@@ -72,34 +76,37 @@ def check_settlements(
 ) -> None:
     """Raise `UsageError`, with a sentence for each, when one of `settlements` may not be made."""
     require_sound_clock(journal, now())
+    quarantine = quarantine_in_force(journal, quarantine_h, now())
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
     wrong, held = [], journal.messages(batch.number).holds
     for settlement in settlements:
         standing = standings.get(settlement.row)
         if standing is None:
-            wrong.append(f"Row {settlement.row}: the batch has no such row.")
+            wrong.append(say("Row {row}: the batch has no such row.", row=settlement.row))
         elif not may_settle(standing.state, settlement.resolution, is_held=settlement.row in held):
-            word = settlement.resolution.value.replace("-", " ")
-            state = shown_state(standing.state).replace("_", " ")
-            wrong.append(f"Row {settlement.row} is {state}, and cannot be resolved as {word}.")
+            word = say(settlement.resolution.value.replace("-", " "))
+            state = state_words(shown_state(standing.state))
+            wrong.append(
+                say(
+                    "Row {row} is {state}, and cannot be resolved as {word}.",
+                    row=settlement.row,
+                    state=state,
+                    word=word,
+                )
+            )
         elif settlement.resolution is Resolution.NOT_RECEIVED and (
-            sentence := quarantine_sentence(standing, quarantine_h, now())
+            sentence := quarantine_sentence(standing, quarantine, now())
         ):
             wrong.append(sentence)
     if wrong:
         raise UsageError(
-            " ".join(wrong), hint="Nothing was changed. `paygw-batch status BATCH` shows where rows stand."
+            " ".join(wrong), hint=say("Nothing was changed. `paygw-batch status BATCH` shows where rows stand.")
         )
 
 
 def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowStanding]:
     """Return the standings of the given rows of a batch."""
     return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
-
-
-def left_until(quarantine_h: float, now: datetime) -> str:
-    """Return the time of the last attempts whose quarantine is over by `now`."""
-    return timestamp(now - timedelta(hours=quarantine_h))
 
 
 def settle(
@@ -110,10 +117,11 @@ def settle(
     by: str,
     now: Now,
     carried_out: CarriedOut | None = None,
+    order: SignedOrder | None = None,
 ) -> None:
     """Make all settlements durable in one transaction, or none of them. They must have been checked.
 
-    `carried_out` is the statement they come from.
+    `carried_out` is the statement they come from, `order` the signed order that asks for them.
     """
     at = timestamp(now())
     standings, entries = standings_of(journal, batch, {settlement.row for settlement in settlements}), []
@@ -122,4 +130,5 @@ def settle(
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
         fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
         entries.append(Entry(standing.instruction, standing.attempt, fact, at))
-    journal.settle(entries, note=None if carried_out is None else replace(carried_out, at=at))
+    note = None if carried_out is None else replace(carried_out, at=at)
+    journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))

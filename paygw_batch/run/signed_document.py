@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paygw_batch.clock import timestamp
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.files import write_whole
+from paygw_batch.language import say, say_count
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
+from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted, party_named_by
 from paygw_batch.run.people import People, Person
 
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
@@ -161,11 +162,12 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
     owner = policy.people.owner_of(key)
     if owner == maker:
         raise ApprovalError(
-            f"{maker.name} made this {document.noun}: another person has to approve it.", hint="Nothing was approved."
+            say("{name} made this {noun}: another person has to approve it.", name=maker.name, noun=say(document.noun)),
+            hint=say("Nothing was approved."),
         )
     if policy.people.approver_with(key) is None:
         raise ApprovalError(
-            "This key is not among [approval.approvers] of the configuration.", hint="Nothing was approved."
+            say("This key is not among [approval.approvers] of the configuration."), hint=say("Nothing was approved.")
         )
     approved_at = timestamp(now)
     return ApprovalText(key, approved_at, document.approval_text(key, approved_at))
@@ -188,9 +190,12 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
     """
     found = _person_behind(approval, document, _maker_of(document, policy), policy, now)
     if isinstance(found, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
-        found = f"was begun at {approval.approved_at}, too long ago"
+        found = say("was begun at {approved_at}, too long ago", approved_at=approval.approved_at)
     if not isinstance(found, Person):
-        raise ApprovalError(f"The approval {found}.", hint="Nothing was approved. Open the page again, and approve.")
+        raise ApprovalError(
+            say("The approval {problem}.", problem=found),
+            hint=say("Nothing was approved. Open the page again, and approve."),
+        )
     return _with_approval(document, approval, policy)
 
 
@@ -210,7 +215,7 @@ def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetim
         if isinstance(person, Person):
             valid.setdefault(person, approval)
         else:
-            wrong.append(f"that of {name_of(approval.key, policy.people)} {person}")
+            wrong.append(say("that of {name} {problem}", name=name_of(approval.key, policy.people), problem=person))
     return Signatures(maker, document.made_at, valid, wrong)
 
 
@@ -218,11 +223,25 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
     """Return who made and approved a document. Raises `ApprovalError` when fewer people approve than are needed."""
     found = signatures_of(document, policy, now)
     if len(found.valid) < policy.needed:
-        count = f"{policy.needed} {'is' if policy.needed == 1 else 'are'} needed, {len(found.valid)} valid"
-        reasons = f"; {'; '.join(found.wrong)}" if found.wrong else ""
+        count = say_count(
+            policy.needed,
+            "{count} is needed, {valid} valid",
+            "{count} are needed, {valid} valid",
+            valid=len(found.valid),
+        )
+        reasons = say("; {wrong}", wrong="; ".join(found.wrong)) if found.wrong else ""
         raise ApprovalError(
-            f"The {document.noun} has not enough approvals: {count}{reasons}.",
-            hint=f"{document.nothing_done} `paygw-batch approve {document.placeholder} --key KEY` approves it.",
+            say(
+                "The {noun} has not enough approvals: {count}{reasons}.",
+                noun=say(document.noun),
+                count=count,
+                reasons=reasons,
+            ),
+            hint=say(
+                "{nothing_done} `paygw-batch approve {placeholder} --key KEY` approves it.",
+                nothing_done=say(document.nothing_done),
+                placeholder=document.placeholder,
+            ),
         )
     return found
 
@@ -231,7 +250,7 @@ def name_of(key: str, people: People) -> str:
     """Return the name of the person whose key a document has."""
     public = read_own_spelling(key)
     owner = None if public is None else people.owner_of(public)
-    return "an unknown key" if owner is None else owner.name
+    return say("an unknown key") if owner is None else owner.name
 
 
 def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
@@ -241,25 +260,46 @@ def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
 
 def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     key = read_own_spelling(document.maker)
-    if key is None or not _has_signed(key, document.signed_text(), document.signature, policy):
+    if key is None or not _has_signed(key, document.signed_text(), document.signature, policy.passkeys):
         raise ApprovalError(
-            f"The {document.noun} was changed after its maker signed it.",
-            hint=f"{document.nothing_done} {document.make_another}",
+            say("The {noun} was changed after its maker signed it.", noun=say(document.noun)),
+            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
         )
     maker = policy.people.maker_with(key)
     if maker is None:
         raise ApprovalError(
-            f"The {document.noun} was made with a key that [approval.makers] of the configuration does not list.",
-            hint=f"{document.nothing_done} A maker whom nobody knows could be the approver.",
+            say(
+                "The {noun} was made with a key that [approval.makers] of the configuration does not list.",
+                noun=say(document.noun),
+            ),
+            hint=f"{say(document.nothing_done)} {say('A maker whom nobody knows could be the approver.')}",
         )
     return maker
 
 
-def _has_signed(key: PublicKey, text: bytes, signature: Signature, policy: ApprovalPolicy) -> bool:
-    """Whether a person signed exactly `text` with `key`: from a file, or as a passkey at a page of the console."""
+def _has_signed(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
+    """Whether a person signed exactly `text` with `key`: from a file, or as a passkey at a page of `party`."""
     if isinstance(signature, str):
         return key.has_signed(text, signature)
-    return policy.passkeys is not None and has_asserted(key, signature, text, policy.passkeys)
+    return party is not None and has_asserted(key, signature, text, party)
+
+
+def is_signed_by_its_keys(document: SignedDocument) -> bool:
+    """Whether the maker and every approver signed a document, each with another key: with those that it names.
+
+    Whose keys they are is not asked: for the documents of then, which were judged when they were carried out.
+    """
+    signed_by = {document.maker: (document.signature, "")}
+    signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
+    for text, (signature, approved_at) in signed_by.items():
+        key = read_own_spelling(text)
+        if key is None:
+            return False
+        signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
+        party = None if isinstance(signature, str) else party_named_by(signature)
+        if not _has_signed(key, signed_text, signature, party):
+            return False
+    return len(signed_by) == 1 + len(document.approvals) > 1
 
 
 def _person_behind(
@@ -268,20 +308,20 @@ def _person_behind(
     """Return the person whose valid approval it is, or the reason why it is not valid."""
     key = read_own_spelling(approval.key)
     if key is not None and policy.people.owner_of(key) == maker:
-        return f"is by the maker of the {document.noun}"
+        return say("is by the maker of the {noun}", noun=say(document.noun))
     person = None if key is None else policy.people.approver_with(key)
     if key is None or person is None:
-        return "is by a key that [approval.approvers] does not list"
+        return say("is by a key that [approval.approvers] does not list")
     if policy.passkeys is None and not isinstance(approval.signature, str):
-        return "is by passkey, and the configuration has no [console] origin"
-    if not _has_signed(key, document.approval_text(key, approval.approved_at), approval.signature, policy):
-        return "is over other content, or was changed"
+        return say("is by passkey, and the configuration has no [console] origin")
+    if not _has_signed(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
+        return say("is over other content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:
-        return f"is of {approval.approved_at}, which is still to come"
+        return say("is of {approved_at}, which is still to come", approved_at=approval.approved_at)
     expires_at = approved_at + timedelta(hours=policy.expires_h)
     if now >= expires_at:
-        return f"expired at {timestamp(expires_at)}"
+        return say("expired at {expires_at}", expires_at=timestamp(expires_at))
     return person
 
 
@@ -290,14 +330,15 @@ def read_document(path: Path, *kinds: type[Document]) -> Document:
 
     Raises `ApprovalError` when there is none, or it does not read as one, or another version of this program made it.
     """
-    noun, first = " or ".join(kind.noun for kind in kinds), kinds[0]
+    noun, first = say(" or ").join(say(kind.noun) for kind in kinds), kinds[0]
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_DOCUMENT_BYTES)
     except OSError as error:
-        reason = (error.strerror or "unknown reason").lower()
+        reason = say(error.strerror or "unknown reason").lower()
         raise ApprovalError(
-            f"The {noun} {path} cannot be read: {reason}.", hint=f"{first.nothing_done} {first.make_another}"
+            say("The {noun} {path} cannot be read: {reason}.", noun=noun, path=path, reason=reason),
+            hint=f"{say(first.nothing_done)} {say(first.make_another)}",
         ) from None
     try:
         label = _Label.model_validate_json(data)
@@ -309,7 +350,8 @@ def read_document(path: Path, *kinds: type[Document]) -> Document:
                 raise ValueError(moment)  # noqa: TRY301 (the same end as text that is no time at all)
     except (ValidationError, ValueError, StopIteration):
         raise ApprovalError(
-            f"{path.name} does not read as a {noun}.", hint=f"{first.nothing_done} {first.make_another}"
+            say("{name} does not read as a {noun}.", name=path.name, noun=noun),
+            hint=f"{say(first.nothing_done)} {say(first.make_another)}",
         ) from None
     return document
 
@@ -318,13 +360,18 @@ def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocum
     """Raise `ApprovalError` for a document of a version that this program does not read."""
     if label.document is None and label.maker is not None and label.approvals is not None:
         raise ApprovalError(
-            f"{path.name} was made by an older version of this program, and does not name the journal.",
-            hint=f"{kinds[0].nothing_done} {kinds[0].make_another}",
+            say("{name} was made by an older version of this program, and does not name the journal.", name=path.name),
+            hint=f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}",
         )
     if label.document is not None and label.document not in {kind.model_fields["document"].default for kind in kinds}:
         raise ApprovalError(
-            f"{path.name} is no {kinds[0].noun} of this version: it says that it is {label.document[:60]!r}.",
-            hint=f"{kinds[0].nothing_done} {kinds[0].make_another}",
+            say(
+                "{name} is no {noun} of this version: it says that it is {document!r}.",
+                name=path.name,
+                noun=say(kinds[0].noun),
+                document=label.document[:60],
+            ),
+            hint=f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}",
         )
 
 
@@ -348,7 +395,11 @@ def check_reachable(policy: ApprovalPolicy) -> None:
     others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
     if others < policy.needed:
         raise ConfigurationError(
-            f"[approval] needs {policy.needed} approvals, and no maker has more than {others} other people who may "
-            "approve: nothing could ever be approved.",
-            hint="A person with several keys counts once, and never approves the own plan.",
+            say(
+                "[approval] needs {needed} approvals, and no maker has more than {others} other people who may "
+                "approve: nothing could ever be approved.",
+                needed=policy.needed,
+                others=others,
+            ),
+            hint=say("A person with several keys counts once, and never approves the own plan."),
         )

@@ -11,6 +11,7 @@ import polars as pl
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.reference import reference_of
+from paygw_batch.core.shown_states import state_words
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, ReferenceLookAlike
@@ -26,9 +27,9 @@ from paygw_batch.journal import (
     NewInstruction,
     UsedSpelling,
 )
-from paygw_batch.run.quarantine_clock import require_sound_clock
+from paygw_batch.language import say
+from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
 from paygw_batch.run.repeated_sheet import SheetRepeat, at_least_two, not_summed_up, once_a_batch, repeated_by
-from paygw_batch.run.resolve import left_until
 from paygw_batch.sheet.check.contract import hold_to_contract
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE, in_one_spelling
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
@@ -106,7 +107,8 @@ def plan_submission(
     instructions = validated.instructions
     _refuse_respelled_reference(validated, journal, operation)
     known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
-    until = left_until(quarantine_h, now())
+    quarantine = quarantine_in_force(journal, quarantine_h, now())
+    until = quarantine.left_until(now())
     amended = [clash for clash in clashes if amend and clash.amendable and _is_over(clash, until)]
     if amended:
         require_sound_clock(journal, now())
@@ -115,7 +117,7 @@ def plan_submission(
     conflicts = [clash for clash in clashes if clash.row not in amended_rows]
     spelled = _spelled_otherwise(instructions, journal, operation)
     if conflicts or spelled.height:
-        found = pl.concat([_conflict_defects(conflicts, until, quarantine_h), spelled])
+        found = pl.concat([_conflict_defects(conflicts, until, quarantine), spelled])
         validated = with_defects(validated, found)
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
@@ -230,10 +232,19 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
         return
     newest = used[-1]
     raise ReferenceLookAlike(
-        f"The reference {reference} differs only in its spelling from {newest.reference}, under which batch "
-        f"{newest.batch} was opened on {newest.opened_at[:10]}: its rows would get other order ids, and be paid again.",
-        hint=f"Nothing was sent. For the same payment run, write --reference {newest.reference}; for another one, "
-        "choose a reference that differs in more than its spelling.",
+        say(
+            "The reference {reference} differs only in its spelling from {used}, under which batch "
+            "{batch} was opened on {opened_at}: its rows would get other order ids, and be paid again.",
+            reference=reference,
+            used=newest.reference,
+            batch=newest.batch,
+            opened_at=newest.opened_at[:10],
+        ),
+        hint=say(
+            "Nothing was sent. For the same payment run, write --reference {reference}; for another one, "
+            "choose a reference that differs in more than its spelling.",
+            reference=newest.reference,
+        ),
     )
 
 
@@ -247,10 +258,14 @@ def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, opera
     lines = []
     for found in used:
         own_id = own_ids[found.row]
-        sentence = (
-            f"{own_id} differs only in its spelling from {found.order_id}, which was used on {found.opened_at[:10]} "
-            f"(batch {found.batch}): write {found.order_id} if it is the same payment; if not, give this one an id "
-            "that differs in more than case, width or hyphens."
+        sentence = say(
+            "{own_id} differs only in its spelling from {order_id}, which was used on {opened_at} (batch "
+            "{batch}): write {order_id} if it is the same payment; if not, give this one an id that differs "
+            "in more than case, width or hyphens.",
+            own_id=own_id,
+            order_id=found.order_id,
+            opened_at=found.opened_at[:10],
+            batch=found.batch,
         )
         lines.append((found.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
     return as_defects(lines)
@@ -287,9 +302,13 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) ->
     lines = []
     for found in look_alikes:
         own_id = own_ids[found.row]
-        sentence = (
-            f"{own_id} has the same account and amount as {found.client_orderid} of batch {found.batch} "
-            f"({found.opened_at[:10]}): make sure that both are meant."
+        sentence = say(
+            "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}): "
+            "make sure that both are meant.",
+            own_id=own_id,
+            client_orderid=found.client_orderid,
+            batch=found.batch,
+            opened_at=found.opened_at[:10],
         )
         lines.append((found.row, "client_orderid", own_id, "row.look_alike", sentence))
     return as_defects(lines)
@@ -300,18 +319,27 @@ def _is_over(clash: Clash, until: str) -> bool:
     return clash.quarantined_since is None or clash.quarantined_since <= until
 
 
-def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine_h: float) -> pl.DataFrame:
+def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine: Quarantine) -> pl.DataFrame:
     lines = []
     for clash in conflicts:
-        sentence = (
-            f"{clash.client_orderid} was used on {clash.opened_at[:10]} for another payment (batch {clash.batch}, "
-            f"row {clash.sheet_row}, now {clash.state.value.replace('_', ' ')}): give this one an id of its own"
+        sentence = say(
+            "{order_id} was used on {day} for another payment (batch {batch}, row {row}, now {state}): give this one "
+            "an id of its own",
+            order_id=clash.client_orderid,
+            day=clash.opened_at[:10],
+            batch=clash.batch,
+            row=clash.sheet_row,
+            state=state_words(clash.state.value),
         )
-        mend = ", or submit with --amend to replace the other." if clash.amendable else "."
-        if clash.amendable and not _is_over(clash, until):
-            mend = (
-                f". The other is rejected on a person's word alone, left at {clash.quarantined_since} and could still "
-                f"be paid: --amend may replace it {quarantine_h:g} hours after that."
+        mend = say(", or submit with --amend to replace the other.") if clash.amendable else "."
+        since = clash.quarantined_since
+        if clash.amendable and since is not None and not _is_over(clash, until):
+            mend = say(
+                ". The other is rejected on a person's word alone, left at {time} and could still be paid: --amend may "
+                "replace it from {opens} on ({quarantine}).",
+                time=since,
+                opens=timestamp(quarantine.opens(since)),
+                quarantine=quarantine,
             )
         lines.append((clash.row, "client_orderid", clash.client_orderid, "client_orderid.conflict", sentence + mend))
     return as_defects(lines)

@@ -9,10 +9,13 @@ from pydantic import Field, ValidationError
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.countries.data import nearest, reason_of
 from paygw_batch.errors import SheetError
+from paygw_batch.language import mark, say
 from paygw_batch.settings.sections import AmountText, Section
 
 MAX_NOTE_BYTES = 64 * 1024
-_HINT = "Nothing was sent. Mend the cover note (docs/cron.md says what it may hold), and drop it again with the sheet."
+_HINT = mark(
+    "Nothing was sent. Mend the cover note (docs/cron.md says what it may hold), and drop it again with the sheet."
+)
 _Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -33,17 +36,19 @@ class CoverNote(Section):
 def parse_cover_note(content: bytes, name: str) -> CoverNote:
     """Return the cover note `name` from its content. Raises `SheetError` naming every wrong key."""
     if len(content) > MAX_NOTE_BYTES:
-        raise SheetError(f"{name} is too long to be a cover note.", hint=_HINT)
+        raise SheetError(say("{name} is too long to be a cover note.", name=name), hint=say(_HINT))
     try:
         return CoverNote.model_validate(tomllib.loads(content.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SheetError(f"{name} is not TOML: {error}.", hint=_HINT) from None
+        raise SheetError(say("{name} is not TOML: {error}.", name=name, error=error), hint=say(_HINT)) from None
     except ValidationError as error:
         wrong = []
         for problem in error.errors(include_url=False, include_input=False):
             key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
             if problem["type"] == "extra_forbidden":
-                wrong.append(f"{key} is not a known key; {nearest(key, CoverNote.model_fields)}")
+                wrong.append(
+                    say("{key} is not a known key; {nearest}", key=key, nearest=nearest(key, CoverNote.model_fields))
+                )
             else:
-                wrong.append(f"{key}: {reason_of(problem)}.")
-        raise SheetError(f"{name}: {' '.join(wrong)}", hint=_HINT) from None
+                wrong.append(say("{key}: {problem}.", key=key, problem=reason_of(problem)))
+        raise SheetError(say("{name}: {wrong}", name=name, wrong=" ".join(wrong)), hint=say(_HINT)) from None

@@ -3,6 +3,8 @@
 import polars as pl
 
 from paygw_batch.core.money import WHOLE_PATTERN
+from paygw_batch.language import say
+from paygw_batch.sheet.model import worded
 
 PLAIN = rf"^{WHOLE_PATTERN}(?:\.[0-9]+)?$"
 """An amount with any number of decimals (`core.money`)."""
@@ -44,18 +46,22 @@ def amount_advice(column: str) -> pl.Expr:
     fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
     return (
         pl.when(text.str.contains(r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"))
-        .then(pl.lit("is a date, which the spreadsheet made of it: write the amount again, in a column of text"))
+        .then(pl.lit(say("is a date, which the spreadsheet made of it: write the amount again, in a column of text")))
         .when(text.str.contains(r"^\(.*\)$|^-|^\x{2212}"))
-        .then(pl.lit("is negative: write what is to be paid, without sign or brackets"))
+        .then(pl.lit(say("is negative: write what is to be paid, without sign or brackets")))
         .when(text.str.contains(r"^[0-9]{16,}"))
-        .then(pl.lit("has more than 15 digits: no amount is that large"))
+        .then(pl.lit(say("has more than 15 digits: no amount is that large")))
         .when(core.str.contains(r"^[1-9][0-9]{0,2}[.,][0-9]{3}$"))
-        .then(pl.format("can be read in two ways: write {}, or {} if that is meant", whole, fraction))
+        .then(
+            worded(
+                "can be read in two ways: write {whole}, or {fraction} if that is meant", whole=whole, fraction=fraction
+            )
+        )
         .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$"))
-        .then(pl.format("is no plain number: write {}", english))
+        .then(worded("is no plain number: write {text}", text=english))
         .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:\.[0-9]{3})*(?:,[0-9]+)?$|^[0-9]+,[0-9]+$"))
-        .then(pl.format("is no plain number: write {}", european))
+        .then(worded("is no plain number: write {text}", text=european))
         .when(core.str.contains(r"^[0-9]+(?:\.[0-9]+)?$"))
-        .then(pl.format("is no plain number: write {}", core.str.replace(r"^0+([0-9])", "${1}")))
-        .otherwise(pl.lit("is no plain number: write digits, with a point before decimals, such as 1000.50"))
+        .then(worded("is no plain number: write {text}", text=core.str.replace(r"^0+([0-9])", "${1}")))
+        .otherwise(pl.lit(say("is no plain number: write digits, with a point before decimals, such as 1000.50")))
     )

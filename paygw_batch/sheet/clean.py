@@ -13,7 +13,9 @@ from paygw_batch.countries.kinds import Cleaning
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
-_CLEAN_TEXT = "^[!-~](?:[ -~]*[!-~])?$"
+_LATIN = r"\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{131}\x{134}-\x{13E}\x{141}-\x{148}\x{14A}-\x{17E}"
+"""Letters of European languages and their neighbours, each of them one character that Unicode's form NFKC keeps."""
+_CLEAN_TEXT = f"^[!-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
 _CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: "^[0-9.]+$"}
 """Patterns of values that cleaning leaves as they are; `_CLEAN_TEXT` for all others but numbers."""
 _TRIM_START, _TRIM_END = r"^[\p{C}\p{Z}]+", r"[\p{C}\p{Z}]+$"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.language import in_all_languages, mark
 
 
 def known_columns() -> tuple[str, ...]:
@@ -67,10 +68,9 @@ QUESTION_COLUMNS = (
 REJECTS_COLUMNS = ("row", "problems")
 """The two columns that a rejects file has beside the sender's own. A sheet that has both is a mended rejects file."""
 
-HELP_TITLE = "How this sheet is filled in"
-PROBLEMS_TITLE = "What is to be mended in this workbook"
-OUR_WORKSHEETS = (HELP_TITLE, PROBLEMS_TITLE)
-"""The first cells of our own worksheets: such a worksheet is never taken for a sheet of payees."""
+HELP_TITLE = mark("How this sheet is filled in")
+PROBLEMS_TITLE = mark("What is to be mended in this workbook")
+"""The first cell of each of our own worksheets, in the language of who made it."""
 
 CUSTOMER_URL = "customer_url"
 """Where the customer of a collection goes to pay: a column of its reconciliation."""
@@ -78,6 +78,11 @@ RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"payout": RECONCILIATION_COLUMNS, "payin": (*RECONCILIATION_COLUMNS, CUSTOMER_URL)}
 )
 """Operation -> the columns that its reconciliation files start with."""
+
+
+def our_worksheets() -> tuple[str, ...]:
+    """Return the first cells of our own worksheets in all languages: these are never taken for a sheet of payees."""
+    return (*in_all_languages(HELP_TITLE), *in_all_languages(PROBLEMS_TITLE))
 
 
 def reserved_names(operation: str) -> frozenset[str]:

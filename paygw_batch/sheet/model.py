@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from string import Formatter
 from typing import Protocol
 
 import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
+from paygw_batch.language import say
 
 LINE_COLUMNS = (
     "row",
@@ -58,6 +60,21 @@ def defects_of(
     text = shown(column) if value is None else value
     found = rows.select("row", column=pl.lit(column), value=text, code=pl.lit(code), message=message)
     return found.match_to_schema(DEFECT_SCHEMA)
+
+
+def worded(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
+    """Return a sentence in the chosen language whose `{name}` are filled row by row; text and numbers are constants.
+
+    The template is translated here, once for all rows.
+    """
+    pieces: list[pl.Expr] = []
+    for text, name, _, _ in Formatter().parse(say(template)):
+        if text:
+            pieces.append(pl.lit(text))
+        if name is not None:
+            part = parts[name]
+            pieces.append(part if isinstance(part, pl.Expr) else pl.lit(str(part)))
+    return pl.concat_str(pieces)
 
 
 def shown(column: str) -> pl.Expr:

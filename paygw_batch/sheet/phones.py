@@ -161,11 +161,14 @@ class PhoneColumn:
         return sorted(prefix + length for prefix in prefixes for length in n.national_lengths)
 
     @property
-    def expected(self) -> str:
-        """The digits of a valid number, for a sentence."""
-        start = self._sent_prefix.removeprefix("+")
-        lengths = " or ".join(str(len(start) + length) for length in self.numbers.national_lengths)
-        return f"{lengths} and starts with {start}" if start else lengths
+    def sent_digits(self) -> str:
+        """The digits with which each number in the form of the wire starts."""
+        return self._sent_prefix.removeprefix("+")
+
+    @property
+    def sent_lengths(self) -> list[int]:
+        """How many digits a valid number has in the form of the wire."""
+        return [len(self.sent_digits) + length for length in self.numbers.national_lengths]
 
     @property
     def example(self) -> str:

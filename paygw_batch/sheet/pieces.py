@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -42,6 +43,9 @@ class SheetSource(Headed, Protocol):
     def nameless(self) -> Collection[str]:
         """Columns without a heading, which count for nothing unless they hold something."""
 
+    def probably_held(self) -> Collection[str]:
+        """Return columns that hold something, from a look at some rows: most of them, or all."""
+
     def pieces(self) -> Iterator[Callable[[], Piece]]:
         """Yield functions that make the pieces, in order. Yielding and making may raise `NotPlain`."""
 
@@ -50,6 +54,11 @@ class SheetSource(Headed, Protocol):
 
     def whole(self) -> Sheet:
         """Return the sheet read as a whole. Raises `SheetError`."""
+
+
+def held_in(frame: pl.DataFrame) -> set[str]:
+    """Return the columns that hold anything."""
+    return {column.name for column in frame if column.null_count() < frame.height}
 
 
 def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
@@ -61,7 +70,7 @@ def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]
     begun: deque[Future[_Made]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for make in source.pieces():
-            begun.append(pool.submit(lambda make: work(make()), make))
+            begun.append(pool.submit(copy_context().run, lambda make: work(make()), make))  # it has the language
             if len(begun) > threads:
                 yield begun.popleft().result()
         while begun:
@@ -98,6 +107,10 @@ class InMemory:
     def nameless(self) -> Collection[str]:
         """As in `SheetSource`: those that hold nothing have been dropped."""
         return ()
+
+    def probably_held(self) -> Collection[str]:
+        """As in `SheetSource`: all of them."""
+        return held_in(self.whole_sheet.frame)
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
         """As in `SheetSource`."""

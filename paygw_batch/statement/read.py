@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.read.delimited import DELIMITERS
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.text import to_utf8
@@ -78,15 +79,20 @@ def read_statement(path: Path, aliases: Mapping[str, str], *, code_page: str | N
         with path.open("rb") as stream:
             data = stream.read(MAX_STATEMENT_BYTES + 1)
     except OSError as error:
-        raise SheetError(f"{path} cannot be read: {(error.strerror or 'unknown reason').lower()}.") from None
+        raise SheetError(
+            say("{path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown reason").lower())
+        ) from None
     if len(data) > MAX_STATEMENT_BYTES:
-        raise SheetError(f"{path.name} has more than {MAX_STATEMENT_BYTES // 2**20} MiB.", hint="Split it by days.")
+        raise SheetError(
+            say("{name} has more than {mib} MiB.", name=path.name, mib=MAX_STATEMENT_BYTES // 2**20),
+            hint=say("Split it by days."),
+        )
     if not data:
-        raise SheetError(f"{path.name} is empty.")
+        raise SheetError(say("{name} is empty.", name=path.name))
     text = to_utf8(data, code_page=code_page, file=path.name).decode()
     lines = list(_lines(text, aliases, path.name))
     if not lines:
-        raise SheetError(f"{path.name} has a header and no line below it.")
+        raise SheetError(say("{name} has a header and no line below it.", name=path.name))
     return Statement(path.name, hashlib.sha256(data).hexdigest(), lines)
 
 
@@ -102,11 +108,19 @@ def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[Stateme
                 continue
             if len(cells) != len(headings):
                 raise SheetError(
-                    f"{file}, line {reader.line_num}: {len(cells)} fields; the header has {len(headings)}."
+                    say(
+                        "{file}, line {line_num}: {cells} fields; the header has {headings}.",
+                        file=file,
+                        line_num=reader.line_num,
+                        cells=len(cells),
+                        headings=len(headings),
+                    )
                 )
             yield _line(reader.line_num, {name: cells[place].strip() for name, place in places.items()})
     except csv.Error as error:
-        raise SheetError(f"{file}, line {reader.line_num}: this is no CSV ({error}).") from None
+        raise SheetError(
+            say("{file}, line {line_num}: this is no CSV ({error}).", file=file, line_num=reader.line_num, error=error)
+        ) from None
 
 
 def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
@@ -131,19 +145,34 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
     for place, heading in enumerate(headings):
         name = ours.get(fold(heading))
         if name in places:
-            raise SheetError(f"{file}: the headings {headings[places[name]]!r} and {heading!r} both are the {name}.")
+            raise SheetError(
+                say(
+                    "{file}: the headings {headings!r} and {heading!r} both are the {name}.",
+                    file=file,
+                    headings=headings[places[name]],
+                    heading=heading,
+                    name=name,
+                )
+            )
         if name is not None:
             places[name] = place
     missing = [name for name in ("order_id", "amount", "currency") if name not in places]
     if not missing and ("status" in places) == ("answer" in places):
         raise SheetError(
-            f"{file} must have either a column status (the gateway's own words) or a column answer (paid, rejected, "
-            "not-received).",
-            hint="`[statement.columns]` in the configuration says which of the gateway's headings is which column.",
+            say(
+                "{file} must have either a column status (the gateway's own words) or a column answer (paid, "
+                "rejected, not-received).",
+                file=file,
+            ),
+            hint=say(
+                "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
+            ),
         )
     if missing:
         raise SheetError(
-            f"{file} has no column {', '.join(missing)}.",
-            hint="`[statement.columns]` in the configuration says which of the gateway's headings is which column.",
+            say("{file} has no column {missing}.", file=file, missing=", ".join(missing)),
+            hint=say(
+                "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
+            ),
         )
     return places

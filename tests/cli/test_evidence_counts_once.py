@@ -112,6 +112,25 @@ def test_a_file_that_settled_nothing_is_not_carried_out(program: Program) -> Non
     assert program.json("resolve", batch, "--from", file, "--yes", "--matching-only")["resolved"] == 1
 
 
+@pytest.mark.parametrize("word", ["declined", "approved"])
+def test_a_file_read_again_does_not_speak_of_what_left_after_it_was_carried_out(program: Program, word: str) -> None:
+    configure(program)
+    gateway(program, PAYS)
+    sheet = program.sheet(kenyan_rows(2))
+    batch = str(program.json("submit", sheet, "--first", "1")["batch"])
+    file = statement(program, "PAY-1,1500.50,KES,approved", f"PAY-2,1500.50,KES,{word}")
+    program.json("resolve", batch, "--from", file, "--yes", "--matching-only")
+    if word == "approved":  # of an order that never left: it holds the row until a person has looked
+        program.json("resolve", batch, "--row", "3", "--as", "not-received", "--evidence", "Ticket 1")
+    gateway(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    program.json("resume", batch)
+    again = program.json("resolve", batch, "--from", file, "--yes", "--again", "--matching-only")
+    assert (again["resolved"], states(program, batch)) == (0, {"paid": 1, "in_doubt": 1})
+    assert "at the latest (the file was carried out then): that is before the latest attempt left" in str(
+        again["differences"]
+    )
+
+
 def test_a_statement_of_a_day_is_carried_out_for_each_of_its_batches(program: Program) -> None:
     first = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     second = program.json("submit", program.sheet(kenyan_rows(1, prefix="OTHER", amount="77"), name="other.csv"))

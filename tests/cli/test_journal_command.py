@@ -1,5 +1,6 @@
 """Journals are made on purpose: no other journal, state directory, path or copy has anybody paid a second time."""
 
+import fcntl
 import json
 import os
 import pty
@@ -173,6 +174,19 @@ def test_the_api_makes_no_journal_either(
     with pytest.raises(JournalNotAdopted), payouts.submit(sheet):
         pass
     assert sorted(gateway.orders()) == PAID
+
+
+def test_a_run_whose_name_reads_like_a_listeners_is_not_waited_for(
+    program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paygw_batch.compose.run_journal.time.sleep", lambda _: pytest.fail("it was waited for"))
+    (path,) = program.home.glob("journal.sqlite3*.lock")
+    holder = {"pid": 1, "host": "here", "since": "2026-11-22T00:00:00.000Z", "command": "listen", "kind": "run"}
+    with path.open("w") as other:
+        other.write(json.dumps(holder))
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert "process 1 on here" in refused(program, "submit", paid)
 
 
 # `journal new`

@@ -7,7 +7,7 @@ import pytest
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import required_policy
 from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.orders.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,

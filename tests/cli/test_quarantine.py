@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.sandbox import authorization
 from tests.cli.clocks import SetClock, clock_of
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 
@@ -247,6 +248,29 @@ def test_the_next_reply_says_that_the_clock_is_right_again(program: Program, set
 def test_a_clock_a_little_ahead_of_the_gateways_is_believed(program: Program, set_clock: SetClock) -> None:
     batch = heard_of_at(program, set_clock, 9 * MINUTE)
     assert program.json("resolve", batch, "--row", "2", "--as", "rejected", *TICKET)["resolved"] == 1
+
+
+def test_what_left_by_a_clock_that_was_behind_waits_longer_once_it_is_right(
+    program: Program, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorization, "CLOCK_TOLERANCE_S", 99_999)
+    set_clock(-2 * HOUR - MINUTE / 2)
+    batch = submit(program, LOSES_THE_ORDER)
+    gateway(program, ACCEPTS)
+    more = program.json("submit", program.sheet(kenyan_rows(9, prefix="NEXT", amount="77"), name="next.csv"))
+    assert (more["exit_code"], more["sent_this_run"]) == (6, 1)
+    assert "The clock is 120 minutes behind the gateway's" in more["message"]
+    set_clock(timedelta())
+    configure(program, quarantine=HOUR)
+    refused = program.run("resolve", batch, "--row", "2", "--as", "not-received", *TICKET)
+    assert refused.exit_code == 2
+    assert "(quarantine_h = 1, and the clock was up to 120 minutes behind the gateway's)" in refused.stderr
+    program.json("resolve", batch, "--row", "2", "--as", "rejected", *TICKET)
+    assert program.json("retry", batch)["released"] == 0
+    assert program.json("resume", more["batch"])["sent_this_run"] == 8  # by the right clock, which is noted too
+    assert program.json("retry", batch)["released"] == 0
+    set_clock(61 * MINUTE)
+    assert program.json("retry", batch)["released"] == 1
 
 
 def test_amending_needs_a_sound_clock(program: Program, set_clock: SetClock) -> None:

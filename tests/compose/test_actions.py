@@ -29,6 +29,7 @@ from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import RowStanding
 from paygw_batch.report.next_step import BatchStep, RowStep, batch_steps, in_command_words, next_step
+from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings, load_settings
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
@@ -198,7 +199,7 @@ def test_the_next_step_about_a_row(
     state: State, by_person: bool, left_h: int, step: RowStep | None, has_to_wait: bool
 ) -> None:
     row = standing(state, timestamp(NOW - timedelta(hours=left_h)), by_person=by_person)
-    found = next_step(row, batch="abc", verb="pay", quarantine_h=24, now=NOW)
+    found = next_step(row, batch="abc", verb="pay", quarantine=Quarantine(24), now=NOW)
     assert (found and found.step) == step
     if found is not None:
         assert bool(found.not_before) is has_to_wait

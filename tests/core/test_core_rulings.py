@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from paygw_batch.core.evidence import Candidate, Claim, Finding, Proof, Ruling, rule
+from paygw_batch.core.evidence import Candidate, Claim, Finding, Proof, Ruling, is_sole, rule
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.core.money import from_minor, to_minor, with_two_decimals
 from paygw_batch.core.outcome import OutcomeKind
@@ -110,3 +110,23 @@ def test_an_amount_is_written_with_two_decimals_or_not_at_all() -> None:
     assert [with_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
     with pytest.raises(InternalError, match=r"^an amount has more than two decimals where two are to be written"):
         with_two_decimals("7.255")
+
+
+@pytest.mark.parametrize(
+    ("marked", "attempt", "left_once", "sole"),
+    [
+        (None, 1, True, True),
+        (None, 2, True, True),  # the first was proven not to have left
+        (0, 0, True, False),
+        (0, 1, True, False),  # called not received before any of ours left: the word that was answered may come again
+        (1, 2, True, False),  # the same, after one that was proven not to have left
+        (1, 2, False, False),
+        (2, 2, True, True),
+        (2, 2, False, False),
+    ],
+)
+def test_an_attempt_is_the_only_one_that_a_word_can_mean(
+    marked: int | None, attempt: int, left_once: bool, sole: bool
+) -> None:
+    standing = Standing(State.IN_DOUBT, attempt, 1, marked)
+    assert is_sole(Candidate(7, "A", "10.00", "KES", standing, "A", has_left_once=left_once)) is sole

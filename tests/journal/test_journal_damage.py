@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -164,6 +165,48 @@ def test_verify_finds_what_was_changed(full: Path, change: str) -> None:
     with closing(tampered(full, change)) as connection, pytest.raises(JournalCorrupt) as found:
         verify(connection, full)
     assert str(found.value)
+
+
+@pytest.fixture
+def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every journal is long enough for a second process."""
+    monkeypatch.setattr("paygw_batch.journal.sqlite.verify._WORTH_A_PROCESS", 1)
+
+
+@pytest.mark.usefixtures("_two_processes")
+@pytest.mark.parametrize("change", ["a fact's time", "a payee", "a message", "a payee's word gone"])
+def test_two_processes_find_what_one_finds(full: Path, change: str) -> None:
+    with closing(tampered(full, CHANGES[change])) as connection:
+        with pytest.raises(JournalCorrupt) as alone:
+            verify(connection, full)
+        with pytest.raises(JournalCorrupt) as found:
+            verify(connection, full, in_parallel=True)
+    assert str(found.value) == str(alone.value)
+
+
+@pytest.mark.usefixtures("_two_processes")
+@pytest.mark.parametrize("program", [None, ["/bin/false"], [sys.executable, "-c", "print()"]])
+def test_where_no_second_process_answers_one_checks_all(
+    full: Path, monkeypatch: pytest.MonkeyPatch, program: list[str] | None
+) -> None:
+    monkeypatch.setattr("paygw_batch.journal.sqlite.verify.python_command", lambda _: program)
+    with closing(tampered(full, CHANGES["a payee"])) as connection, pytest.raises(JournalCorrupt):
+        verify(connection, full, in_parallel=True)
+
+
+@pytest.mark.usefixtures("_two_processes")
+def test_two_processes_count_what_one_counts_and_say_how_far_they_are(
+    full: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del full
+    monkeypatch.setattr("paygw_batch.journal.sqlite.verify._ROWS_A_STEP", 2)
+    seen: list[tuple[int, int]] = []
+    with closing(read_at(place)) as reader:
+        counts = reader.verify(lambda done, rows: seen.append((done, rows)))
+        monkeypatch.setattr("paygw_batch.journal.sqlite.verify._WORTH_A_PROCESS", 10**9)
+        assert counts == reader.verify()
+    rows = counts["instructions"]
+    assert seen == [(done, rows) for done in range(2, rows + 1, 2)]
 
 
 def test_verify_finds_nothing_in_a_journal_that_was_left_alone(full: Path, place: Path) -> None:

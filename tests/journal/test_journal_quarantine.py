@@ -9,6 +9,7 @@ import pytest
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.facts.evidence_chain import clock_evidence
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
 from tests.journal.journal_rows import (
     OPERATION,
@@ -144,6 +145,21 @@ def test_the_newest_difference_of_clocks_is_kept(journal: Journal) -> None:
     assert journal.head().clock == ClockSeen(at(2), at(1), 700)
     assert journal.messages().counts == {}
     assert journal.verify()["evidence"] == 2
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [ClockSeen(at(2), at(1), -700), ClockSeen(at(9), at(8), 0, 86_400, at(2), at(8)), ClockSeen(at(9), at(8), 1, 900)],
+)
+def test_a_note_keeps_how_far_the_clock_was_behind_before(journal: Journal, seen: ClockSeen) -> None:
+    journal.settle([], note=seen)
+    assert journal.head().clock == seen
+    journal.verify()
+
+
+def test_a_note_of_a_clock_that_never_was_behind_is_as_earlier_versions_wrote_it() -> None:
+    evidence, _ = clock_evidence(ClockSeen(at(2), at(1), 0))
+    assert evidence.content == f'{{"ahead_s":0,"gateway_date":"{at(1)}","our_time":"{at(2)}"}}'
 
 
 def test_the_times_of_a_journal_never_go_back(journal: Journal) -> None:

@@ -1,21 +1,32 @@
 """Our clock, held against the journal's newest time and the `Date` of the gateway's replies."""
 
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.journal.values import ClockSeen
-from paygw_batch.run.quarantine_clock import DateWatch, ahead_sentence, behind_sentence, require_sound_clock
+from paygw_batch.run.quarantine_clock import (
+    DateWatch,
+    Quarantine,
+    ahead_sentence,
+    behind_sentence,
+    latest_start,
+    quarantine_in_force,
+    require_sound_clock,
+)
 from paygw_batch.run.resolve import needs_second_person
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
 
 
 def reply(*dates: str) -> RawReply:
@@ -81,6 +92,83 @@ def test_a_clock_behind_the_newest_time_of_the_journal_settles_nothing() -> None
         require_sound_clock(journal, NOW - timedelta(milliseconds=1))
     assert behind_sentence(journal, NOW - 600 * SECOND, at_most_s=600) is None
     assert behind_sentence(journal, NOW - 601 * SECOND, at_most_s=600) is not None
+
+
+def noted_at(journal: SqliteJournal, now: datetime, gateway: datetime) -> None:
+    """Hear a reply that was dated `gateway` when our clock said `now`, and note it as a run does at its end."""
+    watch = DateWatch(lambda: now)
+    watch.see(reply(format_datetime(gateway, usegmt=True)))
+    watch.note_in(journal)
+
+
+def test_a_clock_that_was_behind_makes_the_quarantine_longer_until_it_is_over_for_all_that_left_by_it() -> None:
+    journal = in_memory_journal()
+    assert quarantine_in_force(journal, 24, NOW) == Quarantine(24)
+    noted_at(journal, NOW, NOW)
+    noted_at(journal, NOW + HOUR, NOW + 25 * HOUR)  # a day behind
+    assert quarantine_in_force(journal, 24, NOW + HOUR).longer == 24 * HOUR
+    right_at = NOW + 26 * HOUR
+    noted_at(journal, right_at, right_at)
+    noted_at(journal, right_at + HOUR, right_at + HOUR - 120 * SECOND)  # ahead by little: another note
+    for hours, longer in ((1, 24), (23.9, 24), (24, 0), (90, 0)):
+        found = quarantine_in_force(journal, 24, right_at + hours * HOUR)
+        assert found.longer == longer * HOUR
+    left = timestamp(NOW + HOUR)  # as it was noted: by the gateway's clock a day later
+    held = quarantine_in_force(journal, 24, right_at)
+    assert held.opens(left) == NOW + 49 * HOUR
+    assert held.left_until(NOW + 49 * HOUR) == left
+    assert str(held) == "quarantine_h = 24, and the clock was up to 1,440 minutes behind the gateway's"
+    assert str(Quarantine(0.5)) == "quarantine_h = 0.5"
+
+
+def test_of_several_differences_the_largest_counts() -> None:
+    journal = in_memory_journal()
+    for behind_h in (5, 9, 2, 0):
+        noted_at(journal, NOW, NOW + behind_h * HOUR)
+    assert quarantine_in_force(journal, 24, NOW).longer == 9 * HOUR
+    assert latest_start(journal.head().clock, timestamp(NOW)) == timestamp(NOW + 9 * HOUR)
+    noted_at(journal, NOW + HOUR, NOW + 12 * HOUR)
+    noted_at(journal, NOW + 2 * HOUR, NOW + 2 * HOUR)
+    assert quarantine_in_force(journal, 24, NOW + 2 * HOUR).longer == 11 * HOUR
+
+
+@pytest.mark.parametrize(("ahead_s", "longer_s"), [(0, 0), (600, 0), (-600, 0), (-601, 601), (-(10**12), 315_360_000)])
+def test_ten_minutes_are_believed_and_no_date_lengthens_a_quarantine_for_ever(ahead_s: int, longer_s: int) -> None:
+    journal = noted(ahead_s)
+    assert quarantine_in_force(journal, 1, NOW) == Quarantine(1, timedelta(seconds=longer_s))
+    assert latest_start(journal.head().clock, timestamp(NOW)) == timestamp(NOW + timedelta(seconds=longer_s))
+
+
+def test_what_left_before_the_clock_was_behind_is_noted_at_its_time() -> None:
+    journal = in_memory_journal()
+    noted_at(journal, NOW, NOW)
+    noted_at(journal, NOW + HOUR, NOW + 3 * HOUR)
+    for right in (False, True):
+        if right:
+            noted_at(journal, NOW + 4 * HOUR, NOW + 4 * HOUR)
+        clock = journal.head().clock
+        before, meanwhile = timestamp(NOW - SECOND), timestamp(NOW + HOUR)
+        assert latest_start(clock, before) == before
+        assert latest_start(clock, meanwhile) == timestamp(NOW + 3 * HOUR)
+    after = timestamp(NOW + 4 * HOUR + SECOND)
+    assert latest_start(journal.head().clock, after) == after
+
+
+@pytest.mark.parametrize("advice", [GoOn(), PauseRun(5), StopRun("no"), TryAgain()])
+@pytest.mark.parametrize(("behind_s", "stops"), [(0, False), (600, False), (601, True)])
+def test_a_clock_that_is_behind_stops_the_run_that_hears_of_it(advice: Advice, behind_s: int, stops: bool) -> None:
+    watch = DateWatch(lambda: NOW)
+    verdict = Verdict(Outcome(OutcomeKind.PAID), advice)
+    assert watch.judged(verdict) == verdict
+    watch.see(reply(format_datetime(NOW + behind_s * SECOND, usegmt=True)))
+    judged = watch.judged(verdict)
+    assert judged.outcome == verdict.outcome
+    if stops and not isinstance(advice, TryAgain):
+        assert isinstance(judged.advice, StopRun)
+        assert "The clock is 10 minutes behind the gateway's" in judged.advice.reason
+        assert judged.advice.reason.startswith("no ") == isinstance(advice, StopRun)
+    else:
+        assert judged.advice == advice
 
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY])

@@ -19,6 +19,7 @@ from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, PlanDocument, unsigned_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, public_key_of, read_public_key
+from paygw_batch.run.orders.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.passkey import (
     PasskeySignature,
     RelyingParty,
@@ -28,7 +29,6 @@ from paygw_batch.run.passkey import (
     to_base64url,
 )
 from paygw_batch.run.people import people_of
-from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,

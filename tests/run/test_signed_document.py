@@ -11,8 +11,8 @@ from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, unsigned_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, public_key_of
+from paygw_batch.run.orders.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.people import people_of
-from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,

@@ -1,6 +1,6 @@
 """Large texts, gone through block by block: they come to the same as read as a whole, and every refusal is the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate, validate_opened, warnings_as_defects
 from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.pieces import Piece
 from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet
 from paygw_batch.sheet.read.text_stream import TextStream
 from tests.sheet.hostile import hostile_sheet
@@ -21,8 +22,9 @@ RECEIVER = "country,client_orderid,amount,receiver_first_name,receiver_last_name
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block is a few rows."""
+    """A block is a few rows, and looking at some rows beforehand shows nothing."""
     monkeypatch.setattr("paygw_batch.sheet.read.text_stream.BLOCK_BYTES", 400)
+    monkeypatch.setattr("paygw_batch.sheet.read.text_stream.LOOK_BYTES", 1)
 
 
 def rows(count: int, first: int = 1) -> list[str]:
@@ -154,6 +156,26 @@ def test_a_large_text_is_streamed_in_several_pieces(tmp_path: Path) -> None:
     pieces = [make() for make in source.pieces()]
     assert len(pieces) > 3
     assert [row for piece in pieces for row in piece.frame["row"]] == list(range(2, 32))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(("look_bytes", "readings"), [(1, 2), (200, 1)])
+def test_a_column_that_only_the_last_rows_fill_costs_no_second_reading_where_it_was_seen(
+    tmp_path: Path, rules: Rules, monkeypatch: pytest.MonkeyPatch, look_bytes: int, readings: int
+) -> None:
+    path = tmp_path / "pay.csv"
+    path.write_text(CASES["a known column, first filled at the end"], encoding="utf-8")
+    monkeypatch.setattr("paygw_batch.sheet.read.text_stream.LOOK_BYTES", look_bytes)
+    begun: list[TextStream] = []
+    pieces = TextStream.pieces
+
+    def counted(source: TextStream) -> Iterator[Callable[[], Piece]]:
+        begun.append(source)
+        return pieces(source)
+
+    monkeypatch.setattr(TextStream, "pieces", counted)
+    assert validate_opened(open_sheet(path, ReadOptions()), rules).batch
+    assert len(begun) == readings
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -1,10 +1,15 @@
 """Warnings: what is doubtful about rows that are valid, and what `--strict` makes of it."""
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
+from paygw_batch.sheet.check.repeats import doubtful_payees, payee_hashes, worth_comparing
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
+from paygw_batch.sheet.model import LINE_COLUMNS
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 OTHER = "254712000000"
@@ -125,3 +130,32 @@ def test_strict_makes_every_warning_a_defect_with_the_same_code(rules: Rules) ->
     assert strict.batch != lax.batch
     clean = validate(of_rows(KENYAN), rules)
     assert warnings_as_defects(clean).batch == clean.batch
+
+
+PAYMENTS = st.fixed_dictionaries(
+    {
+        "valid": st.sampled_from([True, True, False]),
+        "currency": st.sampled_from(["KES", "UGX"]),
+        "amount": st.sampled_from(["5", "5.0", "5.00", "7"]),
+        "account_name": st.sampled_from(["Ama Kofi", "Kofi, AMA", "Ama", None]),
+        "account_number": st.sampled_from(["1", "2", "3", None]),
+        "phone": st.sampled_from(["1", "4"]),
+    }
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(PAYMENTS, max_size=8))
+def test_every_row_with_a_warning_about_its_payee_is_worth_comparing(payments: list[dict[str, object]]) -> None:
+    made = [payment | {"row": n, "client_orderid": f"A-{n}"} for n, payment in enumerate(payments, 2)]
+    schema = dict.fromkeys(LINE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}
+    lines = pl.DataFrame(made, schema=schema, orient="row")
+    compared = lines.filter(pl.col("row").is_in(worth_comparing(payee_hashes(lines)).implode()))
+    assert sorted(doubtful_payees(compared).rows()) == sorted(doubtful_payees(lines).rows())
+
+
+def test_payees_who_are_merely_paid_several_times_are_not_compared() -> None:
+    row = {"valid": True, "currency": "KES", "account_name": "Ama Kofi", "account_number": "1"}
+    made = [{**row, "row": n, "amount": str(n)} for n in range(2, 9)]
+    schema = dict.fromkeys(LINE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}
+    assert not worth_comparing(payee_hashes(pl.DataFrame(made, schema=schema, orient="row"))).len()

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -133,6 +134,7 @@ class SimGateway:
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.random() * 0.2)
             if behaviour.said is not Said.NOT_SENT:
+                world.clock_is_unknown = world.clock_is_unknown or world.skew < timedelta()
                 world.judge.first_byte(process, request, behaviour)
                 self._take(request, behaviour)
             await asyncio.sleep(rng.random() * 0.2 if behaviour.after_s is None else behaviour.after_s)

@@ -14,10 +14,11 @@ from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import RawReply
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, CarriedOut, RowStanding
+from paygw_batch.run import quarantine_clock
 from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.quarantine_clock import DateWatch, require_sound_clock
 from paygw_batch.run.release import check_releasable
-from paygw_batch.run.resolve import Settlement, check_settlements, left_until, settle
+from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.statement.read import read_statement
 from paygw_batch.statement.stated_time import read_time
 from tests.simulation.gateway import QUARANTINE_H, Said
@@ -150,7 +151,7 @@ def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> N
         check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=world.now)
     except UsageError:
         return
-    until = left_until(QUARANTINE_H, world.now())
+    until = quarantine_clock.quarantine_in_force(journal, QUARANTINE_H, world.now()).left_until(world.now())
     journal.release(record.number, rows or None, suffix=suffix, by="amina", at=world.at(), left_until=until)
     waiting = {one.row for one in journal.rows(record.number) if one.state is State.REJECTED}
     for one in rejected:
@@ -163,6 +164,7 @@ def refresh(world: "SimWorld", journal: SqliteJournal) -> None:
     dates = DateWatch(world.now)
     dates.see(world.dated(RawReply(200, (), b"")))
     dates.note_in(journal)
+    world.clock_is_unknown = False
 
 
 # Statements.

@@ -225,11 +225,13 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         journal, world.now(), at_most_s=AHEAD_AT_MOST_S
     ):
         return 6
-    dates = DateWatch(world.now)
+    dates, heard_date = DateWatch(world.now), False
 
     def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        nonlocal heard_date
+        heard_date = heard_date or isinstance(came_back, RawReply)
         dates.see(came_back)
-        return world.classify(came_back, expected)
+        return dates.judged(world.classify(came_back, expected))
 
     process.engine = engine = world.engine_type(
         journal=SlowEngineJournal(journal, away),
@@ -249,6 +251,8 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
     if end.failure is not None:
         raise end.failure
     await away.journal(lambda: dates.note_in(journal))
+    if heard_date:
+        world.clock_is_unknown = False
     if world.rng.random() >= CHANCE_OF_A_LOOK:
         return 0
     shown = await away.journal(lambda: world.shown(journal, record, end))

@@ -57,7 +57,7 @@ def _is_settled(world: SimWorld) -> bool:
 def _calm_day(world: SimWorld) -> None:
     """A run that nothing befalls. It ends, and it sends whatever is ready."""
     world.mood = ("approved",)
-    world.skew = timedelta()
+    _set_clock_right(world)
     batches = [record.batch for record in world.disk.batches()]
     if not batches:
         if world.approvals is not None:
@@ -98,14 +98,19 @@ def _stormy_day(world: SimWorld) -> None:
 def _skew(world: SimWorld) -> timedelta:
     """Return how wrong the clock is today. Where approvals are asked for it is right: that they grow old is told by it.
 
-    A clock that is behind, but not behind the newest time of the journal, is not found: attempts are noted too early,
-    and leave their quarantine too early. That is not played (a first day, and days on which nothing is written) until
-    the program is safe in it.
+    A clock that is behind, but not behind the newest time of the journal, is found by the gateway's `Date` alone. Until
+    the journal knows one nobody sets such a clock right: what left by it would leave its quarantine too early, which
+    is not promised (README).
     """
     if world.approvals is not None:
         return timedelta()
     seconds = world.rng.choice((0, 0, 0, 0, -86_400, 3_600))
-    return timedelta(seconds=seconds if seconds >= 0 or world.disk.batches() else 0)
+    return world.skew if world.clock_is_unknown else timedelta(seconds=seconds)
+
+
+def _set_clock_right(world: SimWorld) -> None:
+    if not world.clock_is_unknown:
+        world.skew = timedelta()
 
 
 def _run(world: SimWorld, name: str) -> Process:
@@ -212,7 +217,7 @@ def _people(world: SimWorld, *, settle_all: bool = False) -> None:
     """A day later people come; before, sometimes, somebody who does not wait for the day."""
     if not settle_all and world.rng.random() < 0.6:
         if world.rng.random() < 0.5:
-            world.skew = timedelta()  # somebody sets the clock right
+            _set_clock_right(world)
         hours = world.rng.uniform(0.1, 20)
         world.let_pass(world.clock.now_s + hours * 3600)
         run_all(world, [Process(world, come_early, is_run=False)], {})

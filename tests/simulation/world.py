@@ -88,6 +88,8 @@ class SimWorld:
         self.newcomers: list[str] = []
         """Sheets that someone submits meanwhile."""
         self.skew = timedelta()
+        self.clock_is_unknown = False
+        """Whether requests left by a clock that was behind, and no `Date` of a reply got into the journal since."""
         self._now_of, self._now = (0.0, self.skew), EPOCH
         # What a planted bug may replace.
         self.engine_type: type[Engine] = Engine

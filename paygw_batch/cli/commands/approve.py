@@ -1,4 +1,4 @@
-"""`paygw-batch approve`: look at a plan or a settlement order, and approve it with a key that is not its maker's."""
+"""`paygw-batch approve`: look at a plan or an order, and approve it with a key that is not its maker's."""
 
 from pathlib import Path
 
@@ -12,9 +12,11 @@ from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import required_policy
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.orders.release_order import ReleaseOrder
+from paygw_batch.run.orders.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
@@ -25,44 +27,50 @@ from paygw_batch.run.signed_document import (
 )
 
 
-@click.command("approve", short_help="Approve a plan or a settlement order.")
+@click.command("approve", short_help="Approve a plan or an order.")
 @click.argument("document", type=click.Path(path_type=Path))
 @click.option("--key", type=click.Path(path_type=Path), help="Your private key (Ed25519, PEM). Without it: only look.")
 @plan_page_option
 @force_option
 @click.pass_obj
 def command(invocation: Invocation, *, document: Path, key: Path | None, report: Path | None, force: bool) -> None:
-    """Show DOCUMENT, a plan or a settlement order, and approve it with your key.
+    """Show DOCUMENT, a plan or an order to settle or release rows, and approve it with your key.
 
     The approval is written into its file.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
-        Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={"the plan": document, "a key": key}
+        Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={say("the plan"): document, say("a key"): key}
     )
     policy = required_policy(settings)
-    found: SignedDocument = read_document(document, PlanDocument, SettlementOrder)
+    found: SignedDocument = read_document(document, PlanDocument, SettlementOrder, ReleaseOrder)
     if report is not None and not isinstance(found, PlanDocument):
-        raise UsageError("--report writes a plan as a page, and this is a settlement order.")
+        raise UsageError(say("--report writes a plan as a page, and this is a {noun}.", noun=say(found.noun)))
     show_content(screen, found, policy)  # before anything is signed
-    message = "Nothing was approved: --key KEY approves it."
+    message = say("Nothing was approved: --key KEY approves it.")
     if key is not None:
         own = own_key(key)
         found = approve(found, own, policy, utc_now())
         write_document(found, document)
         who = policy.people.approver_with(own.public)
-        message = f"Approved by {who.name if who else 'nobody'}. {_count(found, policy)}"
+        message = f"{say('Approved by {name}.', name=who.name if who else say('nobody'))} {_count(found, policy)}"
     show_signatures(screen, found, policy)
     if report is not None and isinstance(found, PlanDocument):
         write_plan_page(found, policy, report)
-        message += f" The page is in {report}."
+        message += " " + say("The page is in {report}.", report=report)
     screen.finish(_summary(found, policy, message))
 
 
 def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
     valid = len(signatures_of(found, policy, utc_now()).valid)
-    return f"The {found.noun} has {valid} of {policy.needed} {'approval' if policy.needed == 1 else 'approvals'}."
+    return say_count(
+        policy.needed,
+        "The {noun} has {valid} of {count} approval.",
+        "The {noun} has {valid} of {count} approvals.",
+        noun=say(found.noun),
+        valid=valid,
+    )
 
 
 def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:

@@ -16,14 +16,18 @@ from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import with_separators
-from paygw_batch.core.shown_states import shown_state
+from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import counted_state, shown_state, state_words
 from paygw_batch.countries.payees import payee_of
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import FoundPayment
+from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.changes import SHOWN_DIGITS
 from paygw_batch.report.remittance import remittance_page
 from paygw_batch.report.summary import ExitCode, Summary
+
+_TIMES = mark_all("sent {time}", "last news {time}")
 
 
 @click.command("find", short_help="Was this person paid?")
@@ -75,38 +79,55 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
     people = {payee_of(payment.form, payment.fields).person for payment in found}
     if len(people) > 1 or has_more:
         raise UsageError(
-            f"{typed!r} fits {len(people)} people: no advice was written, because it would show one what another got.",
-            hint="Write the number or the order id.",
+            say(
+                "{typed!r} fits {count} people: no advice was written, because it would show one what another got.",
+                typed=typed,
+                count=len(people),
+            ),
+            hint=say("Write the number or the order id."),
         )
     paid = [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
     if not paid:
-        raise UsageError(f"No payment that fits {typed!r} is paid: no advice was written.", hint="")
+        raise UsageError(say("No payment that fits {typed!r} is paid: no advice was written.", typed=typed), hint="")
     return remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
 
 
 def _lines(payment: FoundPayment) -> list[str]:
     """Return a payment as a person reads it."""
     payee = payee_of(payment.form, payment.fields)
-    direction = "from" if payment.operation == PAYIN else "to"
-    where = f"row {payment.row} of {payment.sheet_name}, batch {payment.batch}"
-    order = f"order {payment.sent_orderid or payment.client_orderid}"
-    reference = f", reference {payment.gateway_reference}" if payment.gateway_reference else ""
+    order = say("order {order_id}", order_id=payment.sent_orderid or payment.client_orderid)
+    if payment.gateway_reference:
+        order += say(", reference {reference}", reference=payment.gateway_reference)
     times = [
-        f"{what} {at}"
-        for what, at in (("sent", payment.first_sent_at), ("last news", payment.updated_at))
+        say(template, time=at)
+        for template, at in zip(_TIMES, (payment.first_sent_at, payment.updated_at), strict=True)
         if at is not None
     ]
-    word = shown_state(payment.state).replace("_", " ")
-    amount = f"{payment.currency} {with_separators(payment.amount)}"
+    paid = {
+        "state": state_words(shown_state(payment.state)),
+        "amount": f"{payment.currency} {with_separators(payment.amount)}",
+        "name": payee.name,
+        "number": _masked(payee.number),
+    }
+    is_from = payment.operation == PAYIN
     lines = [
-        f"{word}: {amount} {direction} {payee.name} ({_masked(payee.number)})",
-        f"  {order}{reference}; {', '.join(times) or 'never sent'}",
-        f"  {where}, opened {payment.opened_at}",
+        say("{state}: {amount} from {name} ({number})", **paid)
+        if is_from
+        else say("{state}: {amount} to {name} ({number})", **paid),
+        f"  {order}; {', '.join(times) or say('never sent')}",
+        "  "
+        + say(
+            "row {row} of {sheet}, batch {batch}, opened {time}",
+            row=payment.row,
+            sheet=payment.sheet_name,
+            batch=payment.batch,
+            time=payment.opened_at,
+        ),
     ]
     if payment.message and payment.state is not State.PAID:
-        lines.append(f"  {payment.message}")
+        lines.append(f"  {recorded(payment.message)}")
     if payment.possible_duplicate_of is not None:
-        lines.append(f"  possible duplicate of attempt {payment.possible_duplicate_of}")
+        lines.append("  " + say("possible duplicate of attempt {attempt}", attempt=payment.possible_duplicate_of))
     return lines
 
 
@@ -127,7 +148,7 @@ def _told(payment: FoundPayment) -> dict[str, object]:
         "gateway_status": payment.gateway_status,
         "gateway_reference": payment.gateway_reference,
         "error_code": payment.error_code,
-        "message": payment.message,
+        "message": recorded(payment.message or "") or None,
         "possible_duplicate_of": payment.possible_duplicate_of,
         "first_sent_at": payment.first_sent_at,
         "updated_at": payment.updated_at,
@@ -145,11 +166,22 @@ def _masked(number: str) -> str:
 
 def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path | None) -> str:
     if not states:
-        return f"No payment of this journal fits {typed!r}. A row that had defects was never a payment."
-    counted = ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.most_common())
+        return say(
+            "No payment of this journal fits {typed!r}. A row that had defects was never a payment.", typed=typed
+        )
+    counted = ", ".join(counted_state(count, state) for state, count in states.most_common())
     total = states.total()
-    fitting = "1 payment fits" if total == 1 else f"{total:,} payments fit"
-    said = f"{fitting} {typed!r}: {counted}."
+    said = say_count(
+        total,
+        "{count:,} payment fits {typed!r}: {states}.",
+        "{count:,} payments fit {typed!r}: {states}.",
+        typed=typed,
+        states=counted,
+    )
     if has_more:
-        said = f"More than {total:,} payments fit {typed!r}; the newest are shown. Write more of the name, or a number."
-    return said if advice is None else f"{said} The remittance advice is in {advice}."
+        said = say_count(
+            total,
+            "More than {count:,} payments fit {typed!r}; the newest are shown. Write more of the name, or a number.",
+            typed=typed,
+        )
+    return said if advice is None else f"{said} {say('The remittance advice is in {advice}.', advice=advice)}"

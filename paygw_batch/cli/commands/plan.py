@@ -30,6 +30,7 @@ from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument, needs_approval
 from paygw_batch.run.signed_document import ApprovalPolicy, write_document
@@ -79,12 +80,12 @@ def command(
     guard_of(invocation, settings, force=force).check(
         Wanted("--out", out, OutputKind.PLAN),
         Wanted("--report", report, OutputKind.PLAN_PAGE),
-        inputs={"the sheet": sheet, "a key": key},
+        inputs={say("the sheet"): sheet, say("a key"): key},
     )
     policy = required_policy(settings)
     rules = rules_of(settings, operation)
     maker = own_key(key)
-    known_maker(maker.public, policy, "No plan was made.")
+    known_maker(maker.public, policy, say("No plan was made."))
     validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
     asked = Submission(validated, sheet, out, "", skip_invalid, amend, strict, repeats_meant)
     with journal_to_name(settings, "plan") as journal:
@@ -107,25 +108,31 @@ def command(
 def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
     """Show the defects of a sheet, and of one that they refuse everything else too: a document has its warnings."""
     if skip_invalid:
-        show_findings(screen, "Defects", plan.validated.defects)
+        show_findings(screen, say("Defects"), plan.validated.defects)
     elif plan.validated.defects.height:
         show_planned(screen, plan)
 
 
 def _require_json(out: Path) -> None:
     if out.suffix.lower() != ".json":
-        raise UsageError(f"{out} does not end in .json.", hint="A plan is no sheet, and must not take its place.")
+        raise UsageError(
+            say("{out} does not end in .json.", out=out), hint=say("A plan is no sheet, and must not take its place.")
+        )
 
 
 def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: Path | None) -> str:
-    approvals = "1 approval" if policy.needed == 1 else f"{policy.needed} approvals"
     asks = (
-        f"It needs {approvals} by others: `paygw-batch approve {out} --key KEY`."
+        say_count(
+            policy.needed,
+            "It needs {count} approval by others: `paygw-batch approve {out} --key KEY`.",
+            "It needs {count} approvals by others: `paygw-batch approve {out} --key KEY`.",
+            out=out,
+        )
         if needs_approval(document.content, policy)
-        else "It is too small to need approval."
+        else say("It is too small to need approval.")
     )
-    page = "" if report is None else f"The page is in {report}. "
-    return f"The plan is in {out}. {page}{asks}"
+    page = "" if report is None else say("The page is in {report}.", report=report) + " "
+    return f"{say('The plan is in {out}.', out=out)} {page}{asks}"
 
 
 def _summary(document: PlanDocument, plan: Plan, message: str) -> Summary:

@@ -13,6 +13,7 @@ from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.engine.engine import RunEnd
+from paygw_batch.language import say
 
 
 @click.command("reconcile", short_help="Write the reconciliation again.")
@@ -27,10 +28,10 @@ def command(invocation: Invocation, *, batch: str, out: Path, report: Path | Non
     settings = settings_of(invocation)
     guard = guard_of(invocation, settings, force=force)
     wanted = Wanted("--out", out, OutputKind.RECONCILIATION), Wanted("--report", report, OutputKind.REPORT)
-    guard.check(*wanted, inputs={"the sheet": Path(batch)})
+    guard.check(*wanted, inputs={say("the sheet"): Path(batch)})
     with journal_to_read(settings, screen.say) as journal:
         record = find_batch(journal, batch)
-        guard.check(*wanted, inputs={"the sheet": Path(record.sheet_path)})
+        guard.check(*wanted, inputs={say("the sheet"): Path(record.sheet_path)})
         end, rules = RunEnd(0, None, interrupted=False), rules_of(settings, record.operation)
         quarantine_h = settings.submission.quarantine_h
         summary = reconcile(journal, record, rules, out, screen, end=end, report=report, quarantine_h=quarantine_h)

@@ -14,7 +14,9 @@ from paygw_batch.cli.runs.send_batch import continued, reconcile
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.compose.actions.refresh_run import refresh, require_enquiry
+from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.engine.engine import RunEnd
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import Summary
 from paygw_batch.run.refresh import Refresh, Refreshed
 
@@ -48,10 +50,10 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool,
 
 def _told(summary: Summary, done: Refreshed) -> Summary:
     findings = {finding.value: count for finding, count in sorted(done.findings.items())}
-    heard = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in findings.items())
-    message = f"{done.asked:,} enquiries: {heard or 'nothing new'}."
+    heard = ", ".join(counted_finding(count, finding) for finding, count in findings.items())
+    message = say_count(done.asked, "{count:,} enquiries: {findings}.", findings=heard or say("nothing new"))
     if done.stop_reason:
-        message += f" It ended early: {done.stop_reason}"
+        message += " " + say("It ended early: {reason}", reason=done.stop_reason)
     return replace(
         summary,
         message=f"{message} {summary.message}",
@@ -63,7 +65,7 @@ def _drain_on_signals(one: Refresh, screen: Screen) -> None:
     """At a signal, send no new enquiry; wait for those under way."""
 
     def heed() -> None:
-        screen.say("Stopping: nothing new is asked; enquiries under way are waited for.")
+        screen.say(say("Stopping: nothing new is asked; enquiries under way are waited for."))
         one.drain()
 
     loop = asyncio.get_running_loop()

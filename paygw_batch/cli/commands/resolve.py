@@ -13,6 +13,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.runs.run_report import Report, reported
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
+from paygw_batch.cli.screen.matched_statement import SHOWN_LINES, differences_counted, show_held, show_matched
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.settle_rows import (
@@ -35,18 +36,16 @@ from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.language import mark_count, say, say_count
 from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.match_statement import Matched
+from paygw_batch.run.orders.settlement_order import SettlementOrder
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.run.resolve import Settlement
-from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import Statement, read_statement
-
-SHOWN_LINES = 20
-"""How many lines of a kind are listed on a screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,13 @@ class _OrderFile:
 
     out: Path
     key: Path
+
+
+_RESOLVED = {
+    Resolution.PAID: mark_count("{count:,} paid"),
+    Resolution.REJECTED: mark_count("{count:,} rejected"),
+    Resolution.NOT_RECEIVED: mark_count("{count:,} not received"),
+}
 
 
 @click.command("resolve", short_help="Settle rows in doubt.")
@@ -102,19 +108,19 @@ def command(
     words = None if evidence is None else in_words(evidence, "--evidence")
     settings = settings_of(invocation)
     guard = guard_of(invocation, settings)
-    guard.check(inputs={"the statement": file, "the order": order}, reporting=True)
+    guard.check(inputs={say("the statement"): file, say("the order"): order}, reporting=True)
     to_order = _order_file(guard, out, key, file)
     if order is not None:
         if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
-            raise UsageError("--order speaks for itself: it goes with BATCH, --by and --wait alone.")
+            raise UsageError(say("--order speaks for itself: it goes with BATCH, --by and --wait alone."))
         summary = _by_order(settings, screen, order, batch, who, wait=wait)
     elif batch is None:
-        raise UsageError("Name the BATCH, or give an --order.")
+        raise UsageError(say("Name the BATCH, or give an --order."))
     elif file is not None:
         if rows or resolution:
-            raise UsageError("--from speaks for itself: leave --row and --as out.")
+            raise UsageError(say("--from speaks for itself: leave --row and --as out."))
         if yes and to_order:
-            raise UsageError("--yes settles and --out does not: say one of them.")
+            raise UsageError(say("--yes settles and --out does not: say one of them."))
         true_at = None if as_of is None else as_of_time(as_of)
         statement = read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page)
         asked = AskedStatement(statement, who, words, true_at, matching_only, again)
@@ -124,9 +130,9 @@ def command(
             else _previewed(settings, screen, batch, asked, to_order)
         )
     elif yes or matching_only or as_of or again:
-        raise UsageError("--yes, --matching-only, --as-of and --again belong to --from FILE.")
+        raise UsageError(say("--yes, --matching-only, --as-of and --again belong to --from FILE."))
     elif not rows or resolution is None or words is None:
-        raise UsageError("Say --row, --as and --evidence, or give a statement with --from FILE.")
+        raise UsageError(say("Say --row, --as and --evidence, or give a statement with --from FILE."))
     else:
         settlements = [Settlement(row, Resolution(resolution), words) for row in sorted(set(rows))]
         summary = _by_hand(settings, screen, batch, settlements, who, to_order, wait=wait)
@@ -180,9 +186,9 @@ def _by_statement(
     settings: Settings, screen: Screen, batch: str, asked: AskedStatement, file: Path, *, wait: bool
 ) -> Summary:
     def show(matched: Matched, held: int) -> None:
-        _show(screen, matched)
+        show_matched(screen, matched)
         if matched.contrary:
-            _show_held(screen, held, asked.by)
+            show_held(screen, held, asked.by)
 
     with _settling(settings, screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
@@ -191,7 +197,9 @@ def _by_statement(
         matched = done.matched
         summary = _after(journal, record, _told(matched, len(done.settled), done.held))
         if asked.is_refused(matched):
-            summary = _refused(summary, f"Of the statement, {_count(matched)}.")
+            summary = _refused(
+                summary, say("Of the statement, {differences}.", differences=differences_counted(matched))
+            )
         else:
             screen.say(_settled_sentence(done.settled, asked.by))
             if matched.differences:
@@ -217,72 +225,38 @@ def _preview(
     to_order: _OrderFile | None,
 ) -> Summary:
     matched = compare_statement(settings, journal, record, asked)
-    _show(screen, matched)
+    show_matched(screen, matched)
     done = asked.carried_out_before(journal, record)
     for sentence in (done, *clock_sentences(journal, utc_now())):
         if sentence:
-            screen.say(f"Note: {sentence}")
+            screen.say(say("Note: {sentence}", sentence=sentence))
     summary = _after(journal, record, _told(matched, 0, 0))
-    does = f"would settle {_rows(len(matched.settlements))}"
+    does = say_count(len(matched.settlements), "would settle {count:,} row", "would settle {count:,} rows")
     if matched.contrary:
-        does += f" and hold {len(matched.contrary):,} (--yes holds them, whatever else does not fit)"
+        does += say(" and hold {held:,} (--yes holds them, whatever else does not fit)", held=len(matched.contrary))
     if asked.is_refused(matched):
-        return _refused(summary, f"The statement {does}, but {_count(matched)}.")
+        return _refused(
+            summary,
+            say("The statement {does}, but {differences}.", does=does, differences=differences_counted(matched)),
+        )
     if to_order is not None:
         asked.refuse_again(done)
         settlements = asked.settlements(matched)
         return _write_order(settings, screen, journal, record, settlements, to_order, statement=asked.statement)
-    how = ": --yes carries it out."
+    message = say("The statement {does}. Nothing was changed: --yes carries it out.", does=does)
     if doubtful := needs_order(settings, journal, record, matched.settlements):
-        how = f". {needs_order_sentence(doubtful)} --out ORDER.json --key KEY writes the order for the second person."
-    return replace(summary, message=f"The statement {does}. Nothing was changed{how}")
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row" if count == 1 else f"{count:,} rows"
-
-
-def _show_held(screen: Screen, held: int, who: str) -> None:
-    screen.say(
-        f"Held by {who}: {held:,} {'order' if held == 1 else 'orders'} that could be sent from here, and that the "
-        "gateway has by the statement. No run sends a held row: `paygw-batch status` says what to do about each."
-    )
-
-
-def _show(screen: Screen, matched: Matched) -> None:
-    if matched.settlements:
-        screen.table(
-            "What the statement settles",
-            ("row", "becomes", "evidence"),
-            [(one.row, one.resolution.value, one.evidence) for one in matched.settlements[:SHOWN_LINES]],
+        message = say(
+            "The statement {does}. Nothing was changed. {needed} --out ORDER.json --key KEY writes the order for the "
+            "second person.",
+            does=does,
+            needed=needs_order_sentence(doubtful),
         )
-        _more(screen, len(matched.settlements))
-    if matched.differences:
-        screen.table(
-            "What does not fit the journal",
-            ("line", "order id", "why"),
-            [(one.line, one.order_id, one.sentence) for one in matched.differences[:SHOWN_LINES]],
-        )
-        _more(screen, len(matched.differences))
-    screen.say(
-        f"{matched.agreeing:,} lines agree with the journal; {matched.elsewhere:,} speak of other batches; "
-        f"{matched.waiting:,} rows are not decided yet; {len(matched.silent):,} rows in doubt stay in doubt."
-    )
-
-
-def _more(screen: Screen, count: int) -> None:
-    if count > SHOWN_LINES:
-        screen.say(f"... and {count - SHOWN_LINES:,} more: --json lists all of them.")
-
-
-def _count(matched: Matched) -> str:
-    count = len(matched.differences)
-    return f"{count:,} {'line does' if count == 1 else 'lines do'} not fit the journal"
+    return replace(summary, message=message)
 
 
 def _refused(summary: Summary, said: str) -> Summary:
-    message = f"{said} Nothing was settled: clear them up with the gateway, or settle what fits with --matching-only."
-    return replace(summary, exit_code=ExitCode.DEFECTS, message=message)
+    hint = say("Nothing was settled: clear them up with the gateway, or settle what fits with --matching-only.")
+    return replace(summary, exit_code=ExitCode.DEFECTS, message=f"{said} {hint}")
 
 
 def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
@@ -303,16 +277,16 @@ def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
 
 def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
     counts = Counter(one.resolution for one in settlements)
-    told = ", ".join(f"{count:,} {one.value.replace('-', ' ')}" for one, count in counts.items()) or "nothing"
-    sentence = f"Resolved by {who}: {told}."
+    told = ", ".join(say_count(count, _RESOLVED[one]) for one, count in counts.items()) or say("nothing")
+    sentence = say("Resolved by {who}: {counts}.", who=who, counts=told)
     if any(one.resolution is Resolution.REJECTED and one.basis is Basis.PERSON for one in settlements):
-        sentence += (
-            " What is rejected on a person's word alone may be sent again only after quarantine_h, and is marked for "
+        sentence += " " + say(
+            "What is rejected on a person's word alone may be sent again only after quarantine_h, and is marked for "
             "ever as a possible duplicate."
         )
     if counts[Resolution.NOT_RECEIVED]:
-        sentence += (
-            " What was not received is ready again under its old order id, marked for ever as a possible duplicate; "
+        sentence += " " + say(
+            "What was not received is ready again under its old order id, marked for ever as a possible duplicate; "
             "`paygw-batch resume` sends it."
         )
     return sentence
@@ -330,10 +304,14 @@ def _order_file(guard: OutputGuard, out: Path | None, key: Path | None, statemen
     if out is None and key is None:
         return None
     if out is None or key is None:
-        raise UsageError("--out ORDER.json and --key KEY belong together: they write an order for a second person.")
+        raise UsageError(
+            say("--out ORDER.json and --key KEY belong together: they write an order for a second person.")
+        )
     if out.suffix.lower() != ".json":
-        raise UsageError(f"{out} does not end in .json.", hint="An order must not take the place of another file.")
-    guard.check(Wanted("--out", out, OutputKind.ORDER), inputs={"the statement": statement, "a key": key})
+        raise UsageError(
+            say("{out} does not end in .json.", out=out), hint=say("An order must not take the place of another file.")
+        )
+    guard.check(Wanted("--out", out, OutputKind.ORDER), inputs={say("the statement"): statement, say("a key"): key})
     return _OrderFile(out, key)
 
 
@@ -353,11 +331,15 @@ def _write_order(
     write_document(document, file.out)
     show_content(screen, document, policy)
     show_signatures(screen, document, policy)
-    asks = f"{policy.needed} other {'person has' if policy.needed == 1 else 'people have'} to approve it"
+    asks = say_count(policy.needed, "{count} other person has to approve it", "{count} other people have to approve it")
     return Summary(
         ExitCode.DONE,
-        f"Nothing was changed. The order is in {file.out}; {asks}: `paygw-batch approve {file.out} --key KEY`. Then "
-        f"`paygw-batch resolve --order {file.out}` carries it out.",
+        say(
+            "Nothing was changed. The order is in {out}; {asks}: `paygw-batch approve {out} --key KEY`. Then "
+            "`paygw-batch resolve --order {out}` carries it out.",
+            out=file.out,
+            asks=asks,
+        ),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=len(settlements),
@@ -371,9 +353,11 @@ def _naming_the_order(record: BatchRecord, options: str) -> Iterator[None]:
     try:
         yield
     except OrderNeeded as refusal:
-        refusal.hint = (
-            f"`paygw-batch resolve {record.batch} {options} --out ORDER.json --key KEY` writes an order; another "
+        refusal.hint = say(
+            "`paygw-batch resolve {batch} {options} --out ORDER.json --key KEY` writes an order; another "
             "person approves it (`paygw-batch approve ORDER.json --key KEY`); `paygw-batch resolve --order ORDER.json` "
-            "carries it out."
+            "carries it out.",
+            batch=record.batch,
+            options=options,
         )
         raise

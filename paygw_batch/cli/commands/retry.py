@@ -1,5 +1,6 @@
 """`paygw-batch retry`: release rejected rows for another attempt, and send them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,11 +8,22 @@ import click
 
 from paygw_batch.cli.completions import complete_batches
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import by_option, force_option, settings_of, wait_option
+from paygw_batch.cli.options import by_option, force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.runs.send_batch import continued, send_and_reconcile
+from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.actions.continue_batch import release_rejected
-from paygw_batch.compose.operator import person
+from paygw_batch.compose.actions.release_rows import prepare_release, release_by_order
+from paygw_batch.compose.approvals import required_policy
+from paygw_batch.compose.journal import find_batch, journal_to_read
+from paygw_batch.compose.operator import in_words, person
+from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.errors import UsageError
+from paygw_batch.language import say, say_count
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.run.orders.release_order import ReleaseOrder
+from paygw_batch.run.signed_document import read_document, write_document
+from paygw_batch.settings.configuration import Settings
 
 SHOWN_WAITING = 20
 """How many rows that cannot be released yet are named, with the time from which they can."""
@@ -21,6 +33,12 @@ SHOWN_WAITING = 20
 @click.argument("batch", shell_complete=complete_batches)
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="Only this row of the sheet. Repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--evidence", metavar="TEXT", help="With --order-out: why they may be sent again.")
+@click.option(
+    "--order-out", type=click.Path(path_type=Path), help="Write an order for a second person, and send nothing."
+)
+@click.option("--key", type=click.Path(path_type=Path), help="With --order-out: your private key (Ed25519, PEM).")
+@click.option("--order", type=click.Path(path_type=Path), help="Carry out an order that another person approved.")
 @by_option
 @wait_option
 @force_option
@@ -31,27 +49,69 @@ def command(
     batch: str,
     rows: tuple[int, ...],
     out: Path | None,
+    evidence: str | None,
+    order_out: Path | None,
+    key: Path | None,
+    order: Path | None,
     by: str | None,
     wait: bool,
     force: bool,
 ) -> None:
     """Release the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) for another attempt, and send.
 
-    Rows that are ready for another reason are sent along, as `resume` does. A row in doubt is never part of it.
+    Rows that are ready for another reason are sent along, as `resume` does. A row in doubt is never part of it. With
+    --order-out the release is written as an order, which another person approves and --order carries out.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     who = person(by)
+    if order_out is not None or key is not None or evidence is not None:
+        if order_out is None or key is None or evidence is None or order is not None:
+            raise UsageError("--order-out ORDER.json, --key KEY and --evidence TEXT belong together, without --order.")
+        guard = guard_of(invocation, settings, force=force)
+        guard.check(Wanted("--order-out", order_out, OutputKind.ORDER), inputs={"a key": key})
+        screen.finish(_write_order(settings, screen, batch, rows, in_words(evidence, "--evidence"), order_out, key))
+    if order is not None and rows:
+        raise UsageError("--order speaks for itself: leave --row out.")
+    document = None if order is None else read_document(order, ReleaseOrder)
     with continued(invocation, settings, "retry", screen, batch, out, wait=wait, force=force) as run:
-        released = release_rejected(run.task, rows, who)
+        released = (
+            release_rejected(run.task, rows, who) if document is None else release_by_order(run.task, document, who)
+        )
         said = (
-            f"{released.rows:,} rejected rows are released." if released.rows else "There is no rejected row to retry."
+            say_count(released.rows, "{count:,} rejected rows are released.")
+            if released.rows
+            else say("There is no rejected row to retry.")
         )
         screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
         summary = send_and_reconcile(run.task, run.out, screen)
         waiting = len(released.waiting)
-        why = f"{waiting:,} rejected rows have to wait" if waiting else "no row is rejected"
-        message = summary.message if released.rows else f"Nothing to retry: {why}. {summary.message}"
+        why = say_count(waiting, "{count:,} rejected rows have to wait") if waiting else say("no row is rejected")
+        message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=why)} {summary.message}"
         further = {"released": released.rows, "waiting": waiting}
         run.report.summary = replace(summary, message=message, further=further)
     screen.finish(run.report.summary)
+
+
+def _write_order(
+    settings: Settings, screen: Screen, batch: str, rows: Sequence[int], evidence: str, out: Path, key: Path
+) -> Summary:
+    """Write the order to release rows, signed by its maker. Nothing is changed."""
+    if out.suffix.lower() != ".json":
+        raise UsageError(f"{out} does not end in .json.", hint="An order must not take the place of another file.")
+    policy = required_policy(settings)
+    with journal_to_read(settings) as journal:
+        record = find_batch(journal, batch)
+        document = prepare_release(settings, journal, record, rows, evidence, own_key(key))
+    write_document(document, out)
+    show_content(screen, document, policy)
+    show_signatures(screen, document, policy)
+    return Summary(
+        ExitCode.DONE,
+        f"Nothing was released or sent. The order is in {out}: `paygw-batch approve {out} --key KEY` approves it, and "
+        f"`paygw-batch retry {record.batch} --order {out}` carries it out.",
+        batch=record.batch,
+        sheet=record.sheet_name,
+        rows=len(document.content.rows),
+        further=document_told(document, policy),
+    )

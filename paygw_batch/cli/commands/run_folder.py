@@ -28,6 +28,7 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
 from paygw_batch.journal import Journal
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.model import Validated
@@ -100,7 +101,9 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
             run.screen.insist(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
         if summary.exit_code in _UNFINISHED:
-            run.screen.say(f"{claimed.name} is not finished: the next run continues it before any other.")
+            run.screen.say(
+                say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
+            )
             return
         claimed.finish(summary, is_refused=summary.exit_code in _REFUSED)
 
@@ -163,7 +166,9 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
     ]
     count = len(sheets)
     message = (
-        f"{count} {'sheet was' if count == 1 else 'sheets were'} taken." if sheets else "There was no settled sheet."
+        say_count(count, "{count} sheet was taken.", "{count} sheets were taken.")
+        if sheets
+        else say("There was no settled sheet.")
     )
     return Summary(
         _worst_of([summary for _, summary in sheets]),

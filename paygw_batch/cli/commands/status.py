@@ -26,10 +26,12 @@ from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import shown_state
+from paygw_batch.core.recorded_words import deed_words, recorded
+from paygw_batch.core.shown_states import counted_state, shown_state, state_words
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, Contradiction, JournalReader, StateTally
+from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.next_step import in_command_words
 from paygw_batch.report.summary import Summary
 
@@ -71,11 +73,11 @@ def command(
     screen = Screen(invocation)
     settings = settings_of(invocation)
     if out is not None and not in_doubt:
-        raise UsageError("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row.")
+        raise UsageError(say("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row."))
     if batch is None and (in_doubt or watch or history or row is not None):
-        raise UsageError("--in-doubt, --history, --row and --watch are about one batch: name it.")
+        raise UsageError(say("--in-doubt, --history, --row and --watch are about one batch: name it."))
     wanted, guard = Wanted("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
-    guard.check(wanted, inputs={"the sheet": None if batch is None else Path(batch)})
+    guard.check(wanted, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
         follow(settings, batch, screen)
     with journal_to_read(settings, screen.say) as journal:
@@ -83,7 +85,7 @@ def command(
             summary = _all(journal_status(journal), screen, order)
         else:
             record = find_batch(journal, batch)
-            guard.check(wanted, inputs={"the sheet": Path(record.sheet_path)})
+            guard.check(wanted, inputs={say("the sheet"): Path(record.sheet_path)})
             limit = None if screen.as_json else SHOWN_ROWS
             found = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
             summary = _one(found, screen, only_doubt=in_doubt)
@@ -103,14 +105,20 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
 
     asked = questions(journal, record, minor_units_by_currency())
     write_frame(asked, out)
-    screen.say(f"{asked.height:,} questions for the gateway's support are in {out}.")
+    screen.say(say_count(asked.height, "{count:,} questions for the gateway's support are in {out}.", out=out))
 
 
 def _one(found: BatchStatus, screen: Screen, *, only_doubt: bool) -> Summary:
     record = found.record
     screen.say(
-        f"Batch {record.batch}: {record.sheet_name}, {record.operation}, {record.rows:,} rows, opened "
-        f"{record.opened_at}."
+        say(
+            "Batch {batch}: {sheet_name}, {operation}, {rows:,} rows, opened {opened_at}.",
+            batch=record.batch,
+            sheet_name=record.sheet_name,
+            operation=say(record.operation),
+            rows=record.rows,
+            opened_at=record.opened_at,
+        )
     )
     if not only_doubt:
         _show_tallies(found.tallies, screen)
@@ -135,7 +143,7 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
     minor_units = minor_units_by_currency()
     screen.table(
         "",
-        ("country", "currency", "state", "rows", "sum"),
+        mark_all("country", "currency", "state", "rows", "sum"),
         [
             (
                 tally.country,
@@ -153,15 +161,22 @@ def _show_steps(found: BatchStatus, screen: Screen) -> None:
     """Show the next step for the first rows that need a person."""
     count = found.needing
     if count:
-        screen.say(f"What to do next ({count:,} {'row needs' if count == 1 else 'rows need'} a person):")
+        screen.say(
+            say_count(
+                count,
+                "What to do next ({count:,} row needs a person):",
+                "What to do next ({count:,} rows need a person):",
+            )
+        )
     for one in found.rows[:SHOWN_ROWS]:
         row, why = one.row, f" ({one.row.error_code})" if one.row.error_code else ""
-        screen.say(f"- Row {row.row}, {shown_state(row.state).replace('_', ' ')}{why}: {_step_told(one)}")
+        state = state_words(shown_state(row.state))
+        screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=_step_told(one)))
     if count > SHOWN_ROWS:
-        screen.say(f"... and {count - SHOWN_ROWS:,} more: --json lists all of them.")
+        screen.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_ROWS))
     if any(one.row.state is State.IN_DOUBT for one in found.rows):
         screen.say(
-            "`paygw-batch status BATCH --in-doubt --out FILE` writes them as questions to the gateway's support."
+            say("`paygw-batch status BATCH --in-doubt --out FILE` writes them as questions to the gateway's support.")
         )
 
 
@@ -172,8 +187,8 @@ def _step_told(one: RowStatus) -> str | None:
 def _show_contradictions(contradictions: Sequence[Contradiction], screen: Screen) -> None:
     if contradictions:
         screen.table(
-            "Contradicting messages: kept as evidence, they changed nothing",
-            ("row", "order id", "state", "said", "attempt", "at"),
+            say("Contradicting messages: kept as evidence, they changed nothing"),
+            mark_all("row", "order id", "state", "said", "attempt", "at"),
             [
                 (found.row, found.client_orderid, found.state.value, found.kind, found.attempt, found.at)
                 for found in contradictions[:SHOWN_ROWS]
@@ -184,16 +199,16 @@ def _show_contradictions(contradictions: Sequence[Contradiction], screen: Screen
 def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
     deeds = journal.history(record.number)
     screen.table(
-        "Who did what",
-        ("at", "what", "row", "attempt", "by", "said"),
+        say("Who did what"),
+        mark_all("at", "what", "row", "attempt", "by", "said"),
         [
             (
                 _minute(deed.at),
-                deed.kind.replace("_", " "),
+                deed_words(deed.kind),
                 "" if deed.row is None else str(deed.row),
                 "" if deed.attempt is None else str(deed.attempt),
                 deed.by,
-                deed.said,
+                recorded(deed.said),
             )
             for deed in deeds
         ],
@@ -205,7 +220,7 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> lis
             "row": deed.row,
             "attempt": deed.attempt,
             "by": deed.by,
-            "said": deed.said,
+            "said": recorded(deed.said),
         }
         for deed in deeds
     ]
@@ -216,17 +231,17 @@ def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
     if listed:
         screen.table(
             "",
-            ("batch", "sheet\noperation", "opened", "age", "rows", "states", "person"),
+            mark_all("batch", "sheet\noperation", "opened", "age", "rows", "states", "person"),
             [
                 (
                     one.record.batch,
-                    (one.record.sheet_name, one.record.operation),
+                    (one.record.sheet_name, say(one.record.operation)),
                     one.record.opened_at[:10],
                     age_text(one.age),
                     one.record.rows,
                     (
-                        *(f"{count:,} {state.replace('_', ' ')}" for state, count in one.states.items()),
-                        *([f"({one.known_rows:,} of an earlier batch)"] if one.known else []),
+                        *(counted_state(count, state) for state, count in one.states.items()),
+                        *([say("({count:,} of an earlier batch)", count=one.known_rows)] if one.known else []),
                     ),
                     one.needs_person + one.contradictions,
                 )
@@ -234,15 +249,17 @@ def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
             ],
         )
         screen.table(
-            "All batches, each row once",
-            ("currency", "state", "sum"),
+            say("All batches, each row once"),
+            mark_all("currency", "state", "sum"),
             [(currency, state, amount) for currency, sums in found.totals.items() for state, amount in sums.items()],
         )
-    message = f"{len(listed):,} {'batch' if len(listed) == 1 else 'batches'} in the journal"
+    message = say_count(len(listed), "{count:,} batch in the journal", "{count:,} batches in the journal")
     message += (
-        f"; {found.needing:,} of them {'needs' if found.needing == 1 else 'need'} a person." if found.needing else "."
+        say_count(found.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
+        if found.needing
+        else "."
     )
-    show_counts("Messages of the gateway", found.evidence, screen)
+    show_counts(say("Messages of the gateway"), found.evidence, screen)
     return Summary(
         found.exit_code,
         message,
@@ -258,7 +275,7 @@ def age_text(age: timedelta) -> str:
     minutes = max(0, int(age.total_seconds() // 60))
     days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
     if days:
-        return f"{days} d {hours} h"
+        return say("{days} d {hours} h", days=days, hours=hours)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 

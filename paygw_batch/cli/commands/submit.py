@@ -50,6 +50,7 @@ from paygw_batch.compose.sheet import require_as_stated, validated_sheet
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
 from paygw_batch.journal import JournalReader
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books
 from paygw_batch.settings.configuration import Settings
@@ -128,7 +129,7 @@ def run_sheet(
     rules = rules_of(settings, operation)
     plan_file = plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    inputs = {"the sheet": sheet, "the plan": plan_file}
+    inputs = {say("the sheet"): sheet, say("the plan"): plan_file}
     guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
 
@@ -174,7 +175,11 @@ def _tried(
     )
     summary = Summary(
         of_states({state: count for state, count in counted.states.items() if state != "ready"}),
-        f"Dry run: {ready:,} rows would be sent ({sums or 'nothing'}). Nothing was sent or written.",
+        say_count(
+            ready,
+            "Dry run: {count:,} rows would be sent ({sums}). Nothing was sent or written.",
+            sums=sums or say("nothing"),
+        ),
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
         rows=plan.validated.height,

@@ -12,6 +12,7 @@ from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.choice import chosen_countries
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, columns_of
 from paygw_batch.sheet.write.template import write_template
@@ -31,15 +32,21 @@ def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...
     guides = write_template(chosen, out)
     missing = [key for rule in chosen for key in rule.missing_terms]
     if missing:
-        screen.notes([f"Before anything can be sent, the configuration must say {', '.join(missing)}."])
+        screen.notes(
+            [say("Before anything can be sent, the configuration must say {missing}.", missing=", ".join(missing))]
+        )
     if out.suffix.lower() == ".csv":
         screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
-        screen.notes(["A spreadsheet drops leading zeros of a .csv file; in an .xlsx they stay."])
+        screen.notes([say("A spreadsheet drops leading zeros of a .csv file; in an .xlsx they stay.")])
     further = "" if operation == PAYOUT else "--collect "
     screen.finish(
         Summary(
             ExitCode.DONE,
-            f"The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
+            say(
+                "The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
+                out=out,
+                further=further,
+            ),
             further={"template": str(out), "columns": columns_of(guides)},
         )
     )

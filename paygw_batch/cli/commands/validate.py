@@ -20,6 +20,7 @@ from paygw_batch.compose.operations import filled_in_notes, minor_units_of, rule
 from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.compose.sheet import read_options, validated_sheet
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects
@@ -66,7 +67,7 @@ def command(
     guard_of(invocation, settings, force=force).check(
         Wanted("--rejects", rejects, OutputKind.REJECTS),
         Wanted("--map", map_file, OutputKind.MAP),
-        inputs={"the sheet": sheet},
+        inputs={say("the sheet"): sheet},
     )
     rules = rules_of(settings, operation)
     if map_file is not None:
@@ -76,8 +77,8 @@ def command(
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
     screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
-    show_findings(screen, "Defects", validated.defects)
-    show_findings(screen, "Warnings", validated.warnings)
+    show_findings(screen, say("Defects"), validated.defects)
+    show_findings(screen, say("Warnings"), validated.warnings)
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
     show_totals(screen, counted)
     bad = counted.states.get("invalid", 0)
@@ -103,15 +104,21 @@ def command(
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
     """Write the headings of a sheet, also of one that is refused for them."""
     if path.suffix != OWN_ENDING:
-        raise UsageError(f"{path} does not end in {OWN_ENDING}.")
+        raise UsageError(say("{path} does not end in {ending}.", path=path, ending=OWN_ENDING))
     write_heading_map(path, sheet.name, headings_in(sheet, options), options.vocabulary.columns)
-    screen.say(f"The headings of {sheet.name} are in {path}. Look at every line; then --column-profile {path}.")
+    screen.say(
+        say(
+            "The headings of {name} are in {path}. Look at every line; then --column-profile {path}.",
+            name=sheet.name,
+            path=path,
+        )
+    )
 
 
 def _message(validated: Validated, bad: int) -> str:
     if not bad:
-        return f"{validated.height:,} rows, no defect."
-    return f"{bad:,} of {validated.height:,} rows have defects."
+        return say_count(validated.height, "{count:,} rows, no defect.")
+    return say_count(bad, "{count:,} of {rows:,} rows have defects.", rows=validated.height)
 
 
 def _rejects_written(
@@ -119,9 +126,9 @@ def _rejects_written(
 ) -> str:
     """Write the rejects of a sheet, where it has some, and return a sentence about them."""
     if not bad:
-        return " There are no rejects to write."
+        return " " + say("There are no rejects to write.")
     written = write_mendable(validated, sheet, options, rejects)
     screen.notes(written.notes)
     if written.is_workbook:
-        return f" The red cells in {rejects} are to be mended; then submit that workbook."
-    return f" They are in {rejects}: mend them there and submit that file."
+        return " " + say("The red cells in {rejects} are to be mended; then submit that workbook.", rejects=rejects)
+    return " " + say("They are in {rejects}: mend them there and submit that file.", rejects=rejects)

@@ -4,26 +4,33 @@ import click
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.progress_bar import bar_on
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.actions.audit import verify_trail
 from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.run.orders.kept_orders import check_kept_orders
 
 
 @click.command("verify", short_help="Check the journal.")
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Replay the whole journal: hash chains, states, totals; and the inbox of notifications and the audit trail.
+    """Replay the whole journal: hash chains, states, totals, signed orders; and the inbox and the audit trail.
 
     A damaged one ends with exit code 7, naming where.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
-        counted = dict(journal.verify())
+        with bar_on(screen.err, "Checking") as progress, gc_paused():
+            counted = dict(journal.verify(progress))
+        signed_orders = check_kept_orders(journal)
         trail = verify_trail(settings, journal)
         contradictions = len(journal.messages().contradictions)
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
+    if signed_orders:
+        counted["signed_orders"] = signed_orders
     if trail is not None:
         message += f" The audit trail is whole; it ends with entry {trail.number}, {trail.hash[:16]}."
         counted["audit_entries"] = trail.number

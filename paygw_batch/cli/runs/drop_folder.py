@@ -24,6 +24,7 @@ from pathlib import Path
 from paygw_batch.clock import Now
 from paygw_batch.errors import OutputError, UsageError
 from paygw_batch.files import write_whole
+from paygw_batch.language import say
 from paygw_batch.report.summary import Summary
 from paygw_batch.settings.cover_note import MAX_NOTE_BYTES, CoverNote, parse_cover_note
 
@@ -104,15 +105,18 @@ class Claimed:
 
     def _answer(self, summary: Summary) -> str:
         """Return the text for the sender of a refused sheet."""
-        options = (
-            f"\nWhat an option such as --sheet or --reference says can be written into a file {self.name}{NOTE_ENDING} "
-            "beside the sheet: docs/cron.md.\n"
+        options = say(
+            "What an option such as --sheet or --reference says can be written into a file {file} beside the sheet: "
+            "docs/cron.md.",
+            file=f"{self.name}{NOTE_ENDING}",
         )
-        return (
-            f"{self.name} was refused. Nothing of it was sent in this run.\n\n{summary.message}\n"
-            f"{options if '--' in summary.message else ''}\n"
-            "Mend the sheet and drop it again, under any name: a row that was paid before is not paid again.\n"
-        )
+        parts = [
+            say("{name} was refused. Nothing of it was sent in this run.", name=self.name),
+            summary.message,
+            *([options] if "--" in summary.message else []),
+            say("Mend the sheet and drop it again, under any name: a row that was paid before is not paid again."),
+        ]
+        return "\n\n".join(parts) + "\n"
 
 
 class Drop:
@@ -120,7 +124,7 @@ class Drop:
 
     def __init__(self, folder: Path, endpoint: str, *, settle_s: float, now: Now) -> None:
         if not folder.is_dir():
-            raise UsageError(f"{folder} is no folder.")
+            raise UsageError(say("{folder} is no folder.", folder=folder))
         self._folder = folder.absolute()
         mark = hashlib.sha256(endpoint.encode()).hexdigest()[:8]
         self._working = self._folder / f"working-{mark}"
@@ -142,7 +146,11 @@ class Drop:
                     yield claimed
         except OSError as error:
             raise OutputError(
-                f"The folder {self._folder} cannot be worked in: {(error.strerror or 'unknown reason').lower()}."
+                say(
+                    "The folder {folder} cannot be worked in: {reason}.",
+                    folder=self._folder,
+                    reason=say(error.strerror or "unknown reason").lower(),
+                )
             ) from None
 
     def _settled(self) -> list[Path]:

@@ -23,6 +23,7 @@ from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import write_whole
+from paygw_batch.language import say
 from paygw_batch.processes import child_environment
 from paygw_batch.report.metrics import EndedRun, JournalTotals, metrics_text
 from paygw_batch.report.summary import ExitCode, Summary
@@ -49,7 +50,7 @@ def reported(settings: Settings, command: str, screen: Screen) -> Iterator[Repor
     log = RunLog(settings.reporting.log, command)
     log.write("run_started", pid=os.getpid())
     screen.listener = lambda sentence: log.write("said", sentence=masked(sentence))
-    report = Report(Summary(ExitCode.UNEXPECTED, "The run ended without a summary."))
+    report = Report(Summary(ExitCode.UNEXPECTED, say("The run ended without a summary.")))
     try:
         yield report
     except BaseException as error:
@@ -66,7 +67,7 @@ def _of_error(error: BaseException) -> Summary:
         return Summary(ExitCode(error.exit_code), error.message)
     if isinstance(error, KeyboardInterrupt):
         return Summary(ExitCode.INTERRUPTED, interruption.sentence())
-    return Summary(ExitCode.UNEXPECTED, f"Unexpected error ({type(error).__name__}).")
+    return Summary(ExitCode.UNEXPECTED, say("Unexpected error ({kind}).", kind=type(error).__name__))
 
 
 def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary: Summary) -> None:
@@ -89,7 +90,7 @@ def _tell(settings: Settings, command: str, screen: Screen, log: RunLog, summary
         if (said := _call(settings.reporting, told, environ)) is not None:
             _could_not(screen, log, said)
     if log.failure is not None:
-        screen.err.print(f"Note: {log.failure}")
+        screen.err.print(say("Note: {sentence}", sentence=log.failure))
 
 
 def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
@@ -151,7 +152,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 
 def _could_not(screen: Screen, log: RunLog, sentence: str) -> None:
-    screen.err.print(f"Note: {sentence}", soft_wrap=True)
+    screen.err.print(say("Note: {sentence}", sentence=sentence), soft_wrap=True)
     log.write("could_not_tell", sentence=masked(sentence))
 
 
@@ -169,7 +170,11 @@ def _call(section: ReportingSection, told: Mapping[str, object], environ: Mappin
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"The hook was stopped: it took longer than {section.hook_timeout_s:g} seconds."
+        return say("The hook was stopped: it took longer than {seconds:g} seconds.", seconds=section.hook_timeout_s)
     except OSError as error:
-        return f"The hook {section.hook[0]} cannot be run: {(error.strerror or 'unknown reason').lower()}."
-    return None if done.returncode == 0 else f"The hook ended with exit code {done.returncode}."
+        return say(
+            "The hook {hook} cannot be run: {reason}.",
+            hook=section.hook[0],
+            reason=say(error.strerror or "unknown reason").lower(),
+        )
+    return None if done.returncode == 0 else say("The hook ended with exit code {code}.", code=done.returncode)

@@ -29,6 +29,7 @@ from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.ports import Progress
 from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.language import say
 from paygw_batch.report.html import report_html
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.report.totals import BatchTotals
@@ -90,8 +91,8 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
     """Return where the reconciliation of a batch goes: `out`, or beside its sheet. Raises `OutputError`."""
     sheet = Path(record.sheet_path)
     path = out or default_out(sheet, record.sheet_name)
-    named = "The reconciliation" if out is None else "--out"
-    guard.check(Wanted(named, path, OutputKind.RECONCILIATION), inputs={"the sheet": sheet}, reporting=True)
+    named = say("The reconciliation") if out is None else "--out"
+    guard.check(Wanted(named, path, OutputKind.RECONCILIATION), inputs={say("the sheet"): sheet}, reporting=True)
     return path
 
 
@@ -129,7 +130,7 @@ def _drain_on_signals(engine: Engine, progress: Progress) -> None:
         signals += 1
         if signals > 1:
             _leave()
-        progress.note("Stopping: no new row is started; rows in flight are waited for. Again to leave at once.")
+        progress.note(say("Stopping: no new row is started; rows in flight are waited for. Again to leave at once."))
         engine.drain()
 
     loop = asyncio.get_running_loop()
@@ -144,7 +145,7 @@ def _leave() -> NoReturn:
     """End the process now: a row in flight has its intent in the journal, and will be in doubt on the next run."""
     if sys.stderr.isatty():
         os.write(2, f"{SHOW_CURSOR}\n".encode())
-    leave("Left at once: rows in flight will be in doubt.", AGAIN)
+    leave(say("Left at once: rows in flight will be in doubt."), say(AGAIN))
 
 
 def write_results(
@@ -177,5 +178,5 @@ def reconcile(
         text = report_html(journal, batch, stand.frame, stand.books, minor_units, quarantine_h=quarantine_h)
         write_whole(report, text.encode())
     show_totals(screen, stand.books)
-    told = f"{stand.summary.message} The reconciliation is in {out}."
+    told = f"{stand.summary.message} {say('The reconciliation is in {out}.', out=out)}"
     return replace(stand.summary, message=told, reconciliation=out)

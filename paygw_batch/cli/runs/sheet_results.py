@@ -15,6 +15,7 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.journal import Journal
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
@@ -46,10 +47,10 @@ class ResultFiles:
     def check(self, guard: OutputGuard, asked: Submission) -> None:
         """Raise `OutputError` unless every result may be written where it goes."""
         guard.check(
-            Wanted("--out" if self.is_out_named else "The reconciliation", self.out, OutputKind.RECONCILIATION),
-            Wanted("The rejects", self.rejects.path if self.rejects else None, OutputKind.REJECTS),
-            Wanted("The report", self.report, OutputKind.REPORT),
-            inputs={"the sheet": asked.sheet, "the plan": asked.plan},
+            Wanted("--out" if self.is_out_named else say("The reconciliation"), self.out, OutputKind.RECONCILIATION),
+            Wanted(say("The rejects"), self.rejects.path if self.rejects else None, OutputKind.REJECTS),
+            Wanted(say("The report"), self.report, OutputKind.REPORT),
+            inputs={say("the sheet"): asked.sheet, say("the plan"): asked.plan},
             reporting=True,
         )
 
@@ -85,17 +86,21 @@ def submit_and_report(
 
 def show_planned(screen: Screen, plan: Plan) -> None:
     """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
-    show_findings(screen, "Defects", plan.validated.defects)
-    show_findings(screen, "Warnings", plan.warnings)
+    show_findings(screen, say("Defects"), plan.validated.defects)
+    show_findings(screen, say("Warnings"), plan.warnings)
     show_known(screen, plan)
 
 
 def show_known(screen: Screen, plan: Plan) -> None:
     """Say how many rows of a sheet the journal has already."""
-    if plan.known_rows == 1:
-        screen.say("1 row is known to the journal; it keeps its state.")
-    elif plan.known_rows:
-        screen.say(f"{plan.known_rows:,} rows are known to the journal; they keep their state.")
+    if plan.known_rows:
+        screen.say(
+            say_count(
+                plan.known_rows,
+                "{count:,} row is known to the journal; it keeps its state.",
+                "{count:,} rows are known to the journal; they keep their state.",
+            )
+        )
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
@@ -129,8 +134,12 @@ def refused_summary(refused: RefusedSheet, *, strict: bool) -> Summary:
 def _defects_sentence(plan: Plan, bad: int, *, strict: bool) -> str:
     operation = load_operation(plan.validated.sheet.operation)
     options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if strict else ''}"
-    return (
-        f"{bad:,} of {plan.validated.height:,} rows have defects: nothing was sent. Mend them "
-        f"(`paygw-batch validate {options}--rejects FILE` writes them out), or {operation.command} with --skip-invalid "
-        f"to {operation.verb} the others."
+    return say_count(
+        bad,
+        "{count:,} of {rows:,} rows have defects: nothing was sent. Mend them (`paygw-batch validate {options}"
+        "--rejects FILE` writes them out), or {command} with --skip-invalid to {verb} the others.",
+        rows=plan.validated.height,
+        options=options,
+        command=operation.command,
+        verb=say(operation.verb),
     )

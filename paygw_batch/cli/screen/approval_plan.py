@@ -11,10 +11,12 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYIN
 from paygw_batch.core.money import with_separators
 from paygw_batch.files import write_whole
+from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.plan_page import plan_lines, plan_page
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
-from paygw_batch.run.settlement_order import OrderContent, SettlementOrder
+from paygw_batch.run.orders.release_order import ReleaseContent, ReleaseOrder
+from paygw_batch.run.orders.settlement_order import OrderContent, SettlementOrder
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
@@ -36,6 +38,8 @@ def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolic
         _show_plan(screen, document)
     if isinstance(document, SettlementOrder):
         _show_order(screen, document.content)
+    if isinstance(document, ReleaseOrder):
+        _show_release(screen, document.content)
 
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
@@ -47,10 +51,17 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequence[str]:
     return [
-        f"The code of this {document.noun} is {document.code}: by phone, its maker reads out the same.",
-        f"Prepared by {found.maker.name} at {document.made_at}.",
-        *(f"Approved by {person.name} at {approval.approved_at}." for person, approval in found.valid.items()),
-        *(f"An approval that does not count: {problem}." for problem in found.wrong),
+        say(
+            "The code of this {noun} is {code}: by phone, its maker reads out the same.",
+            noun=say(document.noun),
+            code=document.code,
+        ),
+        say("Prepared by {name} at {made_at}.", name=found.maker.name, made_at=document.made_at),
+        *(
+            say("Approved by {name} at {approved_at}.", name=person.name, approved_at=approval.approved_at)
+            for person, approval in found.valid.items()
+        ),
+        *(say("An approval that does not count: {problem}.", problem=problem) for problem in found.wrong),
     ]
 
 
@@ -62,36 +73,51 @@ def write_plan_page(document: PlanDocument, policy: ApprovalPolicy, path: Path) 
 
 def _headline(document: PlanDocument) -> str:
     content = document.content
-    left_out = f", {content.invalid:,} of them left out" if content.invalid else ""
-    replacing = f", {content.amended:,} of them replacing earlier payments" if content.amended else ""
-    does = "to collect from customers" if content.operation == PAYIN else "to pay out"
-    place = f"{content.endpoint}, from the journal {content.journal[:8]}"
-    rows = f"{content.rows:,} {'row' if content.rows == 1 else 'rows'}"
-    return f"{content.sheet}: {rows}{left_out}{replacing}, {does} at {place}."
+    rows = say_count(content.rows, "{count:,} row", "{count:,} rows")
+    if content.invalid:
+        rows += say_count(content.invalid, ", {count:,} of them left out")
+    if content.amended:
+        rows += say_count(content.amended, ", {count:,} of them replacing earlier payments")
+    about = {
+        "sheet": content.sheet,
+        "rows": rows,
+        "endpoint": content.endpoint,
+        "journal": content.journal[:8],
+    }
+    if content.operation == PAYIN:
+        return say("{sheet}: {rows}, to collect from customers at {endpoint}, from the journal {journal}.", **about)
+    return say("{sheet}: {rows}, to pay out at {endpoint}, from the journal {journal}.", **about)
 
 
 def _show_plan(screen: Screen, document: PlanDocument) -> None:
     """Show the sums and every difference from the last run; who approves the plan vouches for each."""
     sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in document.content.totals.items())
-    screen.pages([_headline(document), f"In all: {sums or 'nothing'}.", *plan_lines(document)])
+    screen.pages([_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)])
 
 
 def _show_order(screen: Screen, content: OrderContent) -> None:
     """Show every row of an order: who approves it vouches for each."""
     count = len(content.rows)
     screen.say(
-        f"An order to settle {count:,} {'row' if count == 1 else 'rows'} of batch {content.batch} ({content.sheet}) at "
-        f"{content.endpoint}, in the journal {content.journal[:8]}."
+        say_count(
+            count,
+            "An order to settle {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+            "An order to settle {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+            batch=content.batch,
+            sheet=content.sheet,
+            endpoint=content.endpoint,
+            journal=content.journal[:8],
+        )
     )
     screen.table(
         "",
-        ("row", "order id", "attempt", "state", "becomes", "currency", "sum", "evidence"),
+        mark_all("row", "order id", "attempt", "state", "becomes", "currency", "sum", "evidence"),
         [
             (
                 one.row,
                 one.order_id or one.client_orderid,
                 one.attempt,
-                f"{one.state.value}, held" if one.hold else one.state.value,
+                say("{state}, held", state=say(one.state.value)) if one.hold else one.state.value,
                 one.resolution.value,
                 one.currency,
                 one.amount,
@@ -104,7 +130,21 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
     for one in content.rows:
         sums[one.resolution.value, one.currency].append(Decimal(one.amount))
     lines = [(becomes, currency, len(all_of), f"{sum(all_of):f}") for (becomes, currency), all_of in sums.items()]
-    screen.table("", ("becomes", "currency", "rows", "sum"), lines)
+    screen.table("", mark_all("becomes", "currency", "rows", "sum"), lines)
+
+
+def _show_release(screen: Screen, content: ReleaseContent) -> None:
+    """Show every row of an order to release: who approves it vouches for each."""
+    count = len(content.rows)
+    screen.say(
+        f"An order to send {count:,} rejected {'row' if count == 1 else 'rows'} of batch {content.batch} "
+        f"({content.sheet}) again, at {content.endpoint}, in the journal {content.journal[:8]}: {content.evidence}"
+    )
+    screen.table(
+        "",
+        ("row", "rejected as", "attempt", "currency", "sum"),
+        [(one.row, one.order_id or one.client_orderid, one.attempt, one.currency, one.amount) for one in content.rows],
+    )
 
 
 def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
@@ -124,4 +164,7 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
     if isinstance(document, SettlementOrder):
         rows = [one.model_dump(mode="json") for one in document.content.rows]
         told |= {"order_sha256": document.digest(), "settlements": rows}
+    if isinstance(document, ReleaseOrder):
+        rows = [one.model_dump(mode="json") for one in document.content.rows]
+        told |= {"order_sha256": document.digest(), "releases": rows}
     return told

@@ -6,21 +6,22 @@ from typing import assert_never
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.actions.batch_status import BatchStatus
 from paygw_batch.core.evidence import Finding
-from paygw_batch.core.shown_states import shown_state
+from paygw_batch.core.shown_states import counted_finding, shown_state, state_words
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, WaitingEvidence
+from paygw_batch.language import mark_all, say, say_count
 
 SHOWN_MESSAGES = 20
 
 
 def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
     """Show the evidence about a batch; return the messages that wait for a person, as --json has them."""
-    show_counts("Messages of the gateway about its rows", found.evidence, screen)
+    show_counts(say("Messages of the gateway about its rows"), found.evidence, screen)
     waiting = found.waiting
     if waiting:
         screen.table(
-            "Messages of the gateway that wait for a person: they changed nothing",
-            ("row", "order id", "state", "said", "why it waits", "at"),
+            say("Messages of the gateway that wait for a person: they changed nothing"),
+            mark_all("row", "order id", "state", "said", "why it waits", "at"),
             [_line(one) for one in waiting[:SHOWN_MESSAGES]],
         )
         _show_next(waiting, found.record, screen)
@@ -45,15 +46,24 @@ def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: 
     """
     found = next(journal.rows(record.number, numbers={row}), None)
     if found is None:
-        raise UsageError(f"Batch {record.batch} has no row {row}.", hint="The header is row 1, as in a spreadsheet.")
+        raise UsageError(
+            say("Batch {batch} has no row {row}.", batch=record.batch, row=row),
+            hint=say("The header is row 1, as in a spreadsheet."),
+        )
     replies = journal.replies(found.instruction)
-    state = shown_state(found.state).replace("_", " ")
-    attempts = f"{found.attempt} {'attempt' if found.attempt == 1 else 'attempts'}"
-    screen.say(f"Row {row} is {state}, after {attempts}.")
+    screen.say(
+        say_count(
+            found.attempt,
+            "Row {row} is {state}, after {count} attempt.",
+            "Row {row} is {state}, after {count} attempts.",
+            row=row,
+            state=state_words(shown_state(found.state)),
+        )
+    )
     if not replies:
-        screen.say("No reply is kept: none came, or the row was paid at once. Earlier versions kept none.")
+        screen.say(say("No reply is kept: none came, or the row was paid at once. Earlier versions kept none."))
     for one in replies:
-        screen.say(f"Attempt {one.attempt}, reply recorded at {one.at}:")
+        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=one.attempt, at=one.at))
         for line in (*one.reply.head.splitlines(), "", *_text(one.reply.body).splitlines()):
             screen.say(f"    {line}")
     return [
@@ -68,8 +78,8 @@ def _text(body: bytes) -> str:
 def show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
     """Say how many messages of each kind there are."""
     if counts:
-        told = ", ".join(f"{count:,} {finding.replace('_', ' ')}" for finding, count in counts.items())
-        screen.say(f"{what}: {told}.")
+        told = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
+        screen.say(say("{what}: {counts}.", what=what, counts=told))
 
 
 def _line(one: WaitingEvidence) -> tuple[str | int, ...]:
@@ -79,10 +89,13 @@ def _line(one: WaitingEvidence) -> tuple[str | int, ...]:
 
 def _show_next(waiting: Sequence[WaitingEvidence], record: BatchRecord, screen: Screen) -> None:
     if len(waiting) > SHOWN_MESSAGES:
-        screen.say(f"... and {len(waiting) - SHOWN_MESSAGES:,} more: --json lists all of them.")
+        screen.say(say("... and {count:,} more: --json lists all of them.", count=len(waiting) - SHOWN_MESSAGES))
     screen.say(
-        "Find out at the gateway whether they are true; then "
-        f"`paygw-batch resolve {record.batch} --row N --evidence TEXT --as` what became of the row."
+        say(
+            "Find out at the gateway whether they are true; then `paygw-batch resolve {batch} --row N "
+            "--evidence TEXT --as` what became of the row.",
+            batch=record.batch,
+        )
     )
 
 
@@ -90,13 +103,13 @@ def _why(finding: Finding) -> str:
     """Return why evidence waits, in plain words."""
     match finding:
         case Finding.TO_CONFIRM:
-            return "nothing proves who sent it"
+            return say("nothing proves who sent it")
         case Finding.AMBIGUOUS:
-            return "several attempts or rows go by this order id"
+            return say("several attempts or rows go by this order id")
         case Finding.UNMATCHED:
-            return "it names another amount or currency, or none"
+            return say("it names another amount or currency, or none")
         case Finding.NOT_FOUND:
-            return "the gateway does not know the order"
+            return say("the gateway does not know the order")
         case (
             Finding.MOVED
             | Finding.REPEATED
@@ -110,7 +123,8 @@ def _why(finding: Finding) -> str:
             | Finding.RESOLVED
             | Finding.CARRIED_OUT
             | Finding.CLOCK
+            | Finding.ORDER
         ):
-            return finding.value.replace("_", " ")
+            return state_words(finding.value)
         case _:
             assert_never(finding)

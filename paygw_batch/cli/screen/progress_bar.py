@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
@@ -10,16 +12,17 @@ from rich.text import Text
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal import Due
+from paygw_batch.language import mark_count, say, say_count
 
 PLAIN_LINE_EVERY_S = 10.0
 """How often a line shows the progress, where there is no bar."""
 
 _WORDS = {
-    OutcomeKind.PAID: "paid",
-    OutcomeKind.ACCEPTED: "accepted",
-    OutcomeKind.REJECTED: "rejected",
-    OutcomeKind.UNKNOWN: "in doubt",
-    OutcomeKind.NOT_SENT: "not sent",
+    OutcomeKind.PAID: mark_count("{count:,} paid"),
+    OutcomeKind.ACCEPTED: mark_count("{count:,} accepted"),
+    OutcomeKind.REJECTED: mark_count("{count:,} rejected"),
+    OutcomeKind.UNKNOWN: mark_count("{count:,} in doubt"),
+    OutcomeKind.NOT_SENT: mark_count("{count:,} not sent"),
 }
 
 
@@ -28,7 +31,7 @@ class _RateColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} rows/s")
+        return Text("" if speed is None else say("{speed:,.0f} rows/s", speed=speed))
 
 
 class _Counts:
@@ -42,7 +45,16 @@ class _Counts:
         return sum(count for kind, count in self.outcomes.items() if kind is not OutcomeKind.NOT_SENT)
 
     def sentence(self) -> str:
-        return ", ".join(f"{self.outcomes[kind]:,} {word}" for kind, word in _WORDS.items() if self.outcomes[kind])
+        return ", ".join(say_count(self.outcomes[kind], words) for kind, words in _WORDS.items() if self.outcomes[kind])
+
+
+@contextmanager
+def bar_on(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal, and yield a function that moves it: it takes the number done and the whole number."""
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
 class BarProgress:
@@ -51,7 +63,7 @@ class BarProgress:
     def __init__(self, console: Console) -> None:
         self._counts = _Counts()
         self._bar = Progress(
-            TextColumn("Sending"),
+            TextColumn(say("Sending")),
             BarColumn(),
             MofNCompleteColumn(),
             _RateColumn(),
@@ -60,7 +72,7 @@ class BarProgress:
             console=console,
             transient=True,
         )
-        self._task = self._bar.add_task("Sending", total=None, counts="")
+        self._task = self._bar.add_task(say("Sending"), total=None, counts="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -102,14 +114,21 @@ class PlainProgress:
         """Say how many rows are due."""
         self._due = due
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-        self.note(f"Sending {due:,} rows.")
+        self.note(say_count(due, "Sending {count:,} rows."))
 
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         """Print the progress, at intervals."""
         self._counts.outcomes[outcome.kind] += 1
         if time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-            self.note(f"{self._counts.concluded:,} of {self._due:,}: {self._counts.sentence()}.")
+            self.note(
+                say(
+                    "{done:,} of {due:,}: {counts}.",
+                    done=self._counts.concluded,
+                    due=self._due,
+                    counts=self._counts.sentence(),
+                )
+            )
 
     def note(self, sentence: str) -> None:
         """Print a sentence."""

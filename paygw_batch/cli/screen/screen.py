@@ -18,6 +18,7 @@ from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.terminal_text import fit_in_json
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
@@ -49,12 +50,19 @@ def _shown(cell: Cell, style: str) -> Text:
     return plain(f"{cell:,}" if isinstance(cell, int) else cell, style)
 
 
+def _cell(heading: str, cell: Cell) -> Text:
+    """Return a cell as its column shows it: states in their colours and as people say them, sums with separators."""
+    if heading == "state":
+        return _shown(say(str(cell)), STATE_STYLES.get(str(cell), ""))
+    return _shown(with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell, "")
+
+
 def _wait_for_key() -> None:
     """Wait until a person wants to read on.
 
     Raises `KeyboardInterrupt` for one who leaves instead: `click.pause` would go on, to what may be a signature.
     """
-    click.echo("-- more: press any key --", nl=False)
+    click.echo(say("-- more: press any key --"), nl=False)
     try:
         click.getchar()
     except EOFError:
@@ -115,29 +123,22 @@ class Screen:
     def notes(self, sentences: Sequence[str]) -> None:
         """Print notes for a person. They refuse nothing."""
         for sentence in sentences:
-            self.say(f"Note: {sentence}")
+            self.say(say("Note: {sentence}", sentence=sentence))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
 
-        Amounts, in a column headed `sum`, get their separators here. A heading may have several lines.
+        Headings are the marked ones, which are translated here. Amounts, in a column headed `sum`, get their separators
+        here. A heading may have several lines.
         """
         table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
         for place, heading in enumerate(headings):
             numbers = bool(lines) and all(isinstance(line[place], int) for line in lines)
             # An id that is cut cannot be copied: ids stay whole, and long texts go on in the next line.
             justify: JustifyMethod = "right" if numbers or heading == "sum" else "left"
-            table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=heading in WHOLE)
+            table.add_column(Text(say(heading)), justify=justify, overflow="fold", no_wrap=heading in WHOLE)
         for line in lines:
-            table.add_row(
-                *(
-                    _shown(
-                        with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell,
-                        STATE_STYLES.get(str(cell), "") if heading == "state" else "",
-                    )
-                    for heading, cell in zip(headings, line, strict=True)
-                )
-            )
+            table.add_row(*(_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)))
         self.out.print(table)
 
     def finish(self, summary: Summary) -> NoReturn:
@@ -159,6 +160,8 @@ class Screen:
         code = summary.exit_code
         if (failure := self._output.failure) is not None:
             self.err.print(plain(summary.message), soft_wrap=True)
-            self.err.print(f"Error: standard output could not be written: {failure}.", soft_wrap=True)
+            self.err.print(
+                say("Error: standard output could not be written: {failure}.", failure=failure), soft_wrap=True
+            )
             code = ExitCode.USAGE if code is ExitCode.DONE else code
         raise click.exceptions.Exit(int(code))

@@ -6,6 +6,7 @@ import polars as pl
 
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.terminal import plain
+from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.totals import BatchTotals
 
 EXAMPLES = 3
@@ -34,16 +35,17 @@ def show_findings(screen: Screen, title: str, found: pl.DataFrame) -> None:
     kinds = found.group_by("code", maintain_order=True).agg(pl.len()).sort("len", descending=True)
     for code, count in kinds.iter_rows():
         is_about_rows = (found.filter(pl.col("code") == code)["row"] > 0).any()
-        console.print(plain(f"{code}: {count:,} {'row' if count == 1 else 'rows'}" if is_about_rows else code))
+        rows = say_count(count, "{count:,} row", "{count:,} rows")
+        console.print(plain(say("{code}: {rows}", code=code, rows=rows) if is_about_rows else code))
         for row, column, message in (
             found.filter(pl.col("code") == code).head(EXAMPLES).select("row", "column", "message").iter_rows()
         ):
-            where = f"Row {row}, {column}" if row else "The sheet"
-            console.print(plain(f"  {where}: {message}"), soft_wrap=True)
+            where = say("Row {row}, {column}", row=row, column=column) if row else say("The sheet")
+            console.print(plain("  " + say("{where}: {message}", where=where, message=message)), soft_wrap=True)
         if count > EXAMPLES:
-            console.print(plain(f"  ... and {count - EXAMPLES:,} more."))
+            console.print(plain("  " + say("... and {count:,} more.", count=count - EXAMPLES)))
 
 
 def show_totals(screen: Screen, totals: BatchTotals) -> None:
     """Print counts and sums by country and state."""
-    screen.table("", ("country", "currency", "state", "rows", "sum"), totals.lines)
+    screen.table("", mark_all("country", "currency", "state", "rows", "sum"), totals.lines)

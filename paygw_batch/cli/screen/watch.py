@@ -8,6 +8,8 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.terminal import plain
 from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import counted_state
+from paygw_batch.language import say
 from paygw_batch.report.batch_states import states_of
 from paygw_batch.settings.configuration import Settings
 
@@ -31,17 +33,19 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
                 if seq != head:
                     head, moved_s = seq, time.monotonic()
                 states = states_of(record, tallies)
-                now = ", ".join(f"{count:,} {state.replace('_', ' ')}" for state, count in states.items())
+                now = ", ".join(counted_state(count, state) for state, count in states.items())
                 if screen.err.is_terminal:
-                    live.update(plain(f"{record.sheet_name}: {now}"))
+                    live.update(plain(say("{sheet}: {states}", sheet=record.sheet_name, states=now)))
                 elif now != told:
-                    screen.err.print(f"{record.sheet_name}: {now}", soft_wrap=True)
+                    screen.err.print(say("{sheet}: {states}", sheet=record.sheet_name, states=now), soft_wrap=True)
                 told = now
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
                 if time.monotonic() - moved_s > give_up_s:
-                    screen.err.print(f"Nothing has moved for {give_up_s:.0f} seconds: no run seems to be on.")
+                    screen.err.print(
+                        say("Nothing has moved for {seconds:.0f} seconds: no run seems to be on.", seconds=give_up_s)
+                    )
                     return
                 time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
-        screen.err.print("No longer watching; the run goes on.")
+        screen.err.print(say("No longer watching; the run goes on."))

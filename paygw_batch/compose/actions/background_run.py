@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, TracebackType
@@ -164,7 +165,7 @@ class BackgroundRun(Generic[T]):
         self._outcome: T | None = None
         self._failure: BaseException | None = None
         # Not a daemon: the interpreter waits for it, as for any work that must not be torn off.
-        self._thread = threading.Thread(target=self._run, name="paygw-run")
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
 
     def stop(self) -> None:
         """Start no new row; rows in flight are waited for. May be called from any thread, and from a signal handler."""

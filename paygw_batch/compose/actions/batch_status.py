@@ -22,6 +22,7 @@ from paygw_batch.journal import (
 from paygw_batch.report.batch_states import counted_once, states_of, summary_of, totals_of
 from paygw_batch.report.next_step import NEED_PERSON, NextStep, long_accepted_until, next_step
 from paygw_batch.report.summary import ExitCode, Summary, of_states, worst
+from paygw_batch.run.quarantine_clock import quarantine_in_force
 from paygw_batch.settings.configuration import Settings
 
 PERSON_STATES = ("in_doubt", "rejected", "returned")
@@ -66,12 +67,13 @@ def batch_status(
     now, batch = utc_now(), record.number
     tallies, messages = journal.tallies(batch), journal.messages(batch)
     holds = messages.holds
-    verb, quarantine_h = load_operation(record.operation).verb, settings.submission.quarantine_h
+    verb = load_operation(record.operation).verb
+    quarantine = quarantine_in_force(journal, settings.submission.quarantine_h, now)
     needing, rows = _needing_person(journal, batch, tallies, holds, now, only_doubt=only_doubt, limit=limit)
 
     def about(row: RowStanding) -> RowStatus:
         hold = holds.get(row.row)
-        step = next_step(row, batch=record.batch, verb=verb, quarantine_h=quarantine_h, now=now, hold=hold)
+        step = next_step(row, batch=record.batch, verb=verb, quarantine=quarantine, now=now, hold=hold)
         return RowStatus(row, step, hold)
 
     return BatchStatus(

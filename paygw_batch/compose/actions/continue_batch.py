@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.actions.send import Task
@@ -11,11 +11,13 @@ from paygw_batch.compose.journal import Tell
 from paygw_batch.compose.operations import require_complete, rules_of
 from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.signing import signer_key
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, TallyKind
+from paygw_batch.language import say
+from paygw_batch.run.quarantine_clock import quarantine_in_force
 from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence
-from paygw_batch.run.resolve import left_until
 from paygw_batch.settings.configuration import Settings
 
 
@@ -47,9 +49,12 @@ def unfinished_batch(journal: JournalReader) -> BatchRecord:
     if not found and records:
         return records[-1]
     if not found:
-        raise UsageError("The journal has no batch yet.", hint="`paygw-batch submit SHEET` starts one.")
+        raise UsageError(say("The journal has no batch yet."), hint=say("`paygw-batch submit SHEET` starts one."))
     names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
-    raise UsageError(f"Several batches have rows to send: {names}.", hint="Name one: `paygw-batch resume BATCH`.")
+    raise UsageError(
+        say("Several batches have rows to send: {names}.", names=names),
+        hint=say("Name one: `paygw-batch resume BATCH`."),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,11 @@ class ReleasedRows:
     waiting: Sequence[str]
 
 
-def release_rejected(task: Task, rows: Sequence[int], by: str) -> ReleasedRows:
+def release_rejected(task: Task, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
     """Release the rejected rows of a batch (all, or those named) for another attempt, as decided `by` a person.
 
-    Raises `UsageError` when a named row may not be released: then none is.
+    `order` is the signed order that asks for it, which the journal keeps. Raises `UsageError` when a named row may not
+    be released: then none is.
     """
     settings, journal, batch = task.settings, task.journal, task.batch
     quarantine_h = settings.submission.quarantine_h
@@ -72,13 +78,15 @@ def release_rejected(task: Task, rows: Sequence[int], by: str) -> ReleasedRows:
     countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in to_send}
     require_complete(settings, task.rules, countries)
     now = utc_now()
+    quarantine = quarantine_in_force(journal, quarantine_h, now)
     released = journal.release(
         batch.number,
         rows or None,
         suffix=settings.retry.order_id == "suffix",
         by=by,
         at=timestamp(now),
-        left_until=left_until(quarantine_h, now),
+        left_until=quarantine.left_until(now),
+        order=None if order is None else replace(order, at=timestamp(now)),
     )
     waiting = quarantined(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
-    return ReleasedRows(released, [waiting_sentence(row, quarantine_h) for row in waiting])
+    return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in waiting])

@@ -26,6 +26,7 @@ from paygw_batch.journal import (
     journal_holder,
 )
 from paygw_batch.report.next_step import NextStep, next_step
+from paygw_batch.run.quarantine_clock import quarantine_in_force
 from paygw_batch.settings.configuration import Settings
 
 BEING_SENT = "being_sent"
@@ -138,12 +139,13 @@ def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord
     if standing is None:
         raise UsageError(f"Row {row} is not part of this payout.")
     payment = journal.payments(record.number, [row])[row]
+    now = utc_now()
     step = next_step(
         standing,
         batch=record.batch,
         verb=load_operation(record.operation).verb,
-        quarantine_h=settings.submission.quarantine_h,
-        now=utc_now(),
+        quarantine=quarantine_in_force(journal, settings.submission.quarantine_h, now),
+        now=now,
         hold=journal.messages(record.number).holds.get(row),
     )
     history = [entry for entry in journal.history(record.number) if entry.row == row]

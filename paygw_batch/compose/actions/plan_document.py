@@ -20,6 +20,7 @@ from paygw_batch.compose.operations import minor_units_of
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetRepeatsBatch, UsageError
 from paygw_batch.journal import JournalReader
+from paygw_batch.language import say
 from paygw_batch.report.changes import Change, changes
 from paygw_batch.run.approval import PlanDocument, PlanFinding, content_of, unsigned_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
@@ -98,7 +99,7 @@ def _warnings(plan: Plan) -> list[PlanFinding]:
         PlanFinding(
             row=row,
             code=code,
-            message=f"Row {row}: {message}" if row else message,
+            message=say("Row {row}: {message}", row=row, message=message) if row else message,
             name=name or "",
             amount=amount or "",
             currency=currency or "",
@@ -119,15 +120,24 @@ def _changes(
     if against is not None:
         others = [find_batch(journal, against)]
         if others[0].operation != validated.sheet.operation:
-            raise UsageError(f"--against {against}: one of the two runs pays people, and the other collects.")
+            raise UsageError(
+                say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
+            )
     if not others:
-        return [PlanFinding(row=0, code="payee.first_run", message="There is no run before this one to compare with.")]
+        return [
+            PlanFinding(row=0, code="payee.first_run", message=say("There is no run before this one to compare with."))
+        ]
     before = others[-1]
     found = changes(validated.rows, from_pages(journal.pages(before.number)), share=share, minor_units=minor_units)
     compared = PlanFinding(
         row=0,
         code="payee.compared",
-        message=f"Compared with batch {before.batch} ({before.sheet_name}, {before.opened_at[:10]}).",
+        message=say(
+            "Compared with batch {batch} ({sheet_name}, {opened_at}).",
+            batch=before.batch,
+            sheet_name=before.sheet_name,
+            opened_at=before.opened_at[:10],
+        ),
     )
     return [compared, *(_finding(one) for one in found)]
 

@@ -15,6 +15,7 @@ from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of, require_complete
 from paygw_batch.compose.run_journal import take_in_waiting
 from paygw_batch.core.outcome import OutcomeKind, Verdict
+from paygw_batch.core.shown_states import state_words
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.engine.engine import Engine, Judge, Pace, RunEnd
 from paygw_batch.engine.gc_pause import gc_paused
@@ -24,6 +25,7 @@ from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signers_at_work
 from paygw_batch.journal import BatchRecord, EngineJournal, Journal, JournalReader, TallyKind
+from paygw_batch.language import say
 from paygw_batch.report.batch_states import end_sentence
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.report.summary import Summary, of_states
@@ -89,7 +91,9 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
     require_complete(task.settings, task.rules, {tally.country for tally in due})
     if wrong := behind_sentence(task.journal, utc_now(), at_most_s=AHEAD_AT_MOST_S):
         # An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
-        return RunEnd(0, f"{wrong} Set the clock right; nothing is sent by such a clock.", interrupted=False)
+        return RunEnd(
+            0, say("{wrong} Set the clock right; nothing is sent by such a clock.", wrong=wrong), interrupted=False
+        )
     due_rows = sum(tally.count for tally in due)
     sent_at_most = due_rows if task.first is None else min(task.first, due_rows)
     progress.started(sent_at_most)
@@ -110,7 +114,13 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
         end = runner.run(run(given))
     if end.failure is not None:
         for order_id, kind in end.unrecorded:
-            progress.note(f"Not in the journal: {order_id} came to {kind.value.replace('_', ' ')}.")
+            progress.note(
+                say(
+                    "Not in the journal: {order_id} came to {outcome}.",
+                    order_id=order_id,
+                    outcome=state_words(kind.value),
+                )
+            )
         raise end.failure
     dates.note_in(task.journal)
     take_in_waiting(task.settings, task.journal, progress.note)
@@ -168,7 +178,7 @@ async def _take_in_at_intervals(
             try:
                 await journal.take_in_waiting(words, at=timestamp(utc_now()))
             except InboxDamaged as error:
-                tell(f"Note: {error.message} {error.hint}")
+                tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))
 
 
 def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
@@ -176,7 +186,7 @@ def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
 
     def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
         dates.see(came_back)
-        return classify(came_back, expected, words, operation, now=utc_now())
+        return dates.judged(classify(came_back, expected, words, operation, now=utc_now()))
 
     return judge
 

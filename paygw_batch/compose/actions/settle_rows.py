@@ -11,11 +11,12 @@ from paygw_batch.core.evidence import HOLDING
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader
+from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.match_statement import Matched, StatementReader
+from paygw_batch.run.orders.settlement_order import SettlementOrder, order_content, order_in_force, unsigned_order
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, require_sound_clock
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.run.settlement_order import SettlementOrder, order_content, order_in_force, unsigned_order
 from paygw_batch.run.signed_document import signed
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import Statement
@@ -55,15 +56,22 @@ class AskedStatement:
         done = [one for one in journal.messages(record.number).carried_out if one.sha256 == self.statement.sha256]
         if not done:
             return ""
-        return f"{self.statement.name} was carried out for this batch at {done[-1].at} by {done[-1].by}."
+        return say(
+            "{name} was carried out for this batch at {at} by {by}.",
+            name=self.statement.name,
+            at=done[-1].at,
+            by=done[-1].by,
+        )
 
     def refuse_again(self, done: str) -> None:
         """Raise `UsageError` for a file that was carried out for the batch before, unless it is meant."""
         if done and not self.again:
             raise UsageError(
-                f"{done} Nothing was changed.",
-                hint="A file counts once. --again carries it out once more; each line must still be about the latest "
-                "attempt.",
+                f"{done} {say('Nothing was changed.')}",
+                hint=say(
+                    "A file counts once. --again carries it out once more; each line must still be about the latest "
+                    "attempt."
+                ),
             )
 
 
@@ -79,9 +87,14 @@ class CarriedOutStatement:
 def as_of_time(text: str) -> TimeSpan:
     """Return the time that a person says a statement was true at. Raises `UsageError`."""
     if (found := read_time(text)) is None:
-        raise UsageError(f"--as-of {text!r} cannot be read without guessing.", hint=f"Write it as {WRITTEN}.")
+        raise UsageError(
+            say("--as-of {text!r} cannot be read without guessing.", text=text),
+            hint=say("Write it as {written}.", written=WRITTEN),
+        )
     if found.start > utc_now() + timedelta(seconds=AHEAD_AT_MOST_S):
-        raise UsageError(f"--as-of {text} has not come yet.", hint="No statement is true before its time.")
+        raise UsageError(
+            say("--as-of {text} has not come yet.", text=text), hint=say("No statement is true before its time.")
+        )
     return found
 
 
@@ -154,9 +167,9 @@ def draft_order(
     statement: Statement | None = None,
 ) -> SettlementOrder:
     """Return the order to make `settlements`, as its maker has yet to sign it."""
-    known_maker(maker, required_policy(settings), "No order was written.")
+    known_maker(maker, required_policy(settings), say("No order was written."))
     if not settlements:
-        raise UsageError("There is nothing to settle: no order was written.")
+        raise UsageError(say("There is nothing to settle: no order was written."))
     _check(settings, journal, record, settlements)
     content = order_content(
         journal,
@@ -184,11 +197,14 @@ def carry_out_order(
     """Carry an order out, once. `batch` is the one that the person thinks it is about, if one was named."""
     policy, units = required_policy(settings), minor_units_by_currency()
     if batch is not None and find_batch(journal, batch).batch != order.content.batch:
-        raise UsageError(f"The order is about batch {order.content.batch}, and not about {batch}.")
+        raise UsageError(
+            say("The order is about batch {batch}, and not about {other}.", batch=order.content.batch, other=batch)
+        )
     found = order_in_force(order, journal, policy, utc_now(), endpoint=settings.endpoint(), minor_units=units)
     _check(settings, journal, found.batch, found.settlements)
     by = f"{by}, {found.decided}"
-    settle(journal, found.batch, found.settlements, by=by, now=utc_now, carried_out=found.carried_out(by))
+    carried_out = found.carried_out(by)
+    settle(journal, found.batch, found.settlements, by=by, now=utc_now, carried_out=carried_out, order=found.kept)
     return CarriedOutOrder(found.batch, found.settlements, by)
 
 
@@ -197,13 +213,17 @@ def require_one_is_enough(
 ) -> None:
     """Raise `OrderNeeded` when one person may not make `settlements` alone."""
     if rows := needs_order(settings, journal, record, settlements):
-        raise OrderNeeded(f"{needs_order_sentence(rows)} Nothing was settled.")
+        raise OrderNeeded(f"{needs_order_sentence(rows)} {say('Nothing was settled.')}")
 
 
 def needs_order_sentence(rows: Sequence[int]) -> str:
     """Return why settling `rows` needs two people."""
-    named = f"row {rows[0]}" if len(rows) == 1 else f"{len(rows):,} rows, the first of them row {rows[0]},"
-    return f"This would let {named} be paid again, so two people have to say so."
+    named = (
+        say("row {row}", row=rows[0])
+        if len(rows) == 1
+        else say("{rows:,} rows, the first of them row {first},", rows=len(rows), first=rows[0])
+    )
+    return say("This would let {named} be paid again, so two people have to say so.", named=named)
 
 
 def _check(settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]) -> None:

@@ -18,10 +18,12 @@ from paygw_batch.compose.approvals import require_approval
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.journal import Tell
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import Journal, JournalReader
+from paygw_batch.language import say
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.settings.configuration import Settings
@@ -146,7 +148,7 @@ def submit_sheet(
         return refused
     approved = require_approval(settings, rules, plan, asked.plan, journal, utc_now)
     for sentence in approved.sentences:
-        surface.say(f"The plan was {sentence}.")
+        surface.say(say("The plan was {sentence}.", sentence=recorded(sentence)))
     if (refused := refused_as_repeat(asked, plan, journal, surface, approved=approved.repeats_meant)) is not None:
         return refused
     batch = open_planned_batch(

@@ -29,8 +29,7 @@ class Line(NamedTuple):
     hash: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """The end of a chain, to which the next line is linked. `at` is the newest time of the chain."""
 
     seq: int

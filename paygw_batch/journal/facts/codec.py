@@ -6,6 +6,7 @@ written is damage.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -158,8 +159,50 @@ def _refused(number: str) -> None:
 _read = json.JSONDecoder(parse_float=_refused).decode
 
 
+_TEXT = r'"([ !#-\[\]-~]*)"'
+"""A text in which nothing has to be escaped, which most are."""
+_PLAIN_INTENT = re.compile(
+    rf'\{{"body_sha256":{_TEXT},"nonce":{_TEXT},"order_id":{_TEXT},"purpose":(?:null|{_TEXT}),'
+    r'"timestamp_s":(0|-?[1-9][0-9]{0,17})\}'
+)
+_COMMA = r"(?:(?<=\{)|(?<!\{),)"
+_PLAIN_ANSWER = re.compile(
+    rf'\{{(?:{_COMMA}"error_code":{_TEXT})?(?:{_COMMA}"gateway_reference":{_TEXT})?'
+    rf'(?:{_COMMA}"gateway_status":{_TEXT})?(?:{_COMMA}"http_status":(0|-?[1-9][0-9]{{0,17}}))?'
+    rf'(?:{_COMMA}"message":{_TEXT})?(?:{_COMMA}"reply_sha256":{_TEXT})?\}}'
+)
+_ANSWERS: Mapping[str, OutcomeKind] = MappingProxyType(
+    {kind.value: kind for kind in (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)}
+)
+
+
+def _plainly_read(kind: str, details: str) -> Fact | None:
+    """Return the fact of an intent or of the gateway's answer in its one spelling; None of any other.
+
+    A payout has two facts, and most are as plain as this: reading JSON and writing it again takes four times as long. A
+    property test holds this to `_strictly_read`.
+    """
+    if kind == FactKind.INTENDED:
+        if (found := _PLAIN_INTENT.fullmatch(details)) is None:
+            return None
+        body_sha256, nonce, order_id, purpose, timestamp_s = found.groups()
+        return Intended(
+            order_id=order_id, nonce=nonce, timestamp_s=int(timestamp_s), body_sha256=body_sha256, purpose=purpose
+        )
+    answer = _ANSWERS.get(kind)
+    if answer is None or (found := _PLAIN_ANSWER.fullmatch(details)) is None:
+        return None
+    error_code, reference, status, http_status, message, sha256 = found.groups()
+    http = None if http_status is None else int(http_status)
+    return Concluded(Outcome(answer, "", status, reference, http, error_code, message, reply_sha256=sha256))
+
+
 def decode(kind: str, details: str) -> Fact:
     """Return the fact that `encode` made this of. Raises `JournalCorrupt` when it could not have."""
+    return _plainly_read(kind, details) or _strictly_read(kind, details)
+
+
+def _strictly_read(kind: str, details: str) -> Fact:
     try:
         fact = _READERS[FactKind(kind)](_read(details))
         same = encode(fact) == (kind, details)

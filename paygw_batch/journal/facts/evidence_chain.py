@@ -6,10 +6,10 @@ Pure: every store shares it.
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling
+from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
 from paygw_batch.core.lifecycle import Resolved
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts.chain import Identity
@@ -98,16 +98,27 @@ def carried_out_of(content: str, at: str) -> CarriedOut:
     return CarriedOut(said["batch"], said["statement"], said["sha256"], said["by"], at)
 
 
+def order_evidence(order: SignedOrder) -> tuple[Evidence, Ruling]:
+    """Return as evidence that a signed order was carried out."""
+    content = canonical({"batch": order.batch, "document": order.document})
+    return Evidence(EvidenceSource.PERSON, Claim(None), content), Ruling(Finding.ORDER)
+
+
+def order_of(content: str) -> SignedOrder:
+    """Return the order that `order_evidence` encoded as `content`."""
+    said = json.loads(content)
+    return SignedOrder(said["batch"], said["document"])
+
+
 def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
     """Return as evidence how far our clock was from the gateway's."""
-    content = canonical({"ahead_s": seen.ahead_s, "gateway_date": seen.gateway_date, "our_time": seen.our_time})
-    return Evidence(EvidenceSource.REPLY, Claim(None), content), Ruling(Finding.CLOCK)
+    said = {name: value for name, value in asdict(seen).items() if value or name == "ahead_s"}
+    return Evidence(EvidenceSource.REPLY, Claim(None), canonical(said)), Ruling(Finding.CLOCK)
 
 
 def clock_of(content: str) -> ClockSeen:
     """Return the `ClockSeen` that `clock_evidence` encoded as `content`."""
-    said = json.loads(content)
-    return ClockSeen(said["our_time"], said["gateway_date"], said["ahead_s"])
+    return ClockSeen(**json.loads(content))
 
 
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.guards.location import open_private
+from paygw_batch.language import say
 
 _HOLDER_BYTES = 4096
 _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
@@ -73,8 +74,10 @@ class RunLock:
         except OSError as error:
             os.close(fd)
             raise JournalError(
-                f"The journal's lock {path} cannot be written: {error.strerror}.",
-                hint="Free some room, run again.",
+                say(
+                    "The journal's lock {path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror))
+                ),
+                hint=say("Free some room, run again."),
             ) from None
         self._fd = fd
         _held.add(self)
@@ -187,12 +190,18 @@ def _is_locked(inode: int, pid: int) -> bool:
 
 def _held_by(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
     if not holder.pid:
-        told = "it has just started"
+        told = say("it has just started")
     else:
-        told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
+        told = say(
+            "process {pid} on {host}, since {since}: {command}",
+            pid=holder.pid,
+            host=holder.host,
+            since=holder.since,
+            command=holder.command,
+        )
     message = f"{held().message.removesuffix('.')}: {told}."
     if holder.has_ended():
-        message += " That process has ended, and a process that it started still has the lock."
+        message += " " + say("That process has ended, and a process that it started still has the lock.")
     refusal = held(message)
     refusal.holder = holder.kind
     return refusal

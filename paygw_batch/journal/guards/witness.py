@@ -15,6 +15,7 @@ from typing import Protocol
 
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.journal.guards.location import check_file, open_private, sync_directory
+from paygw_batch.language import say
 
 _SLOT_OFFSETS = (0, 4096)
 _SLOT_BYTES = 512
@@ -51,9 +52,11 @@ def read_witness(path: Path) -> Seen | None:
     seen = [slot for slot in slots if slot is not None]
     if not seen:
         raise JournalError(
-            f"The journal's witness {path} is damaged.",
-            hint="If you know that the journal is the newest one, remove the witness file and say so with "
-            "`paygw-batch journal adopt`.",
+            say("The journal's witness {path} is damaged.", path=path),
+            hint=say(
+                "If you know that the journal is the newest one, remove the witness file and say so with "
+                "`paygw-batch journal adopt`."
+            ),
         )
     return max(seen, key=lambda slot: slot.seq)
 
@@ -119,16 +122,23 @@ def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: 
         return
     if seen.journal_id != journal_id:
         raise JournalWentBack(
-            "Another journal stands where this machine knows one that rows were sent from.", hint=_mend(path)
+            say("Another journal stands where this machine knows one that rows were sent from."), hint=_mend(path)
         )
     if seq < seen.seq:
         raise JournalWentBack(
-            f"The journal ends at fact {seq}, but fact {seen.seq} was already written: this is an older copy.",
+            say(
+                "The journal ends at fact {seq}, but fact {written} was already written: this is an older copy.",
+                seq=seq,
+                written=seen.seq,
+            ),
             hint=_mend(path),
         )
     if hash_at(seen.seq) != seen.hash:
         raise JournalWentBack(
-            f"Fact {seen.seq} of the journal is not the one that was written first: this copy went its own way.",
+            say(
+                "Fact {seq} of the journal is not the one that was written first: this copy went its own way.",
+                seq=seen.seq,
+            ),
             hint=_mend(path),
         )
 
@@ -136,18 +146,26 @@ def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: 
 def missing_journal(journal: Path, seen: Seen) -> JournalWentBack:
     """Return the error for a journal that is gone although its witness knows it."""
     return JournalWentBack(
-        f"The journal {journal} ({seen.journal_id}) is gone, and rows were already sent from it.",
-        hint="Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good "
-        "and you have checked with the gateway what was paid, make another one with "
-        f"`paygw-batch journal new --beside {seen.journal_id}`.",
+        say(
+            "The journal {journal} ({journal_id}) is gone, and rows were already sent from it.",
+            journal=journal,
+            journal_id=seen.journal_id,
+        ),
+        hint=say(
+            "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost "
+            "for good and you have checked with the gateway what was paid, make another one with "
+            "`paygw-batch journal new --beside {journal_id}`.",
+            journal_id=seen.journal_id,
+        ),
     )
 
 
 def _mend(path: Path) -> str:
-    return (
-        "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good and "
-        f"you have checked with the gateway what was paid since, remove {path} and say with "
-        "`paygw-batch journal adopt` that this one is the newest now."
+    return say(
+        "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost "
+        "for good and you have checked with the gateway what was paid since, remove {path} and say with "
+        "`paygw-batch journal adopt` that this one is the newest now.",
+        path=path,
     )
 
 

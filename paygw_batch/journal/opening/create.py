@@ -24,6 +24,7 @@ from paygw_batch.journal.opening.registry import JournalRegistry, Registered, to
 from paygw_batch.journal.sqlite.about import note_name
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import migrate
+from paygw_batch.language import say
 
 
 def new_journal(
@@ -127,10 +128,14 @@ def check_beside(others: Sequence[Registered], beside: str | None, *, command: s
     newest = others[-1].journal_id
     if beside != newest:
         raise JournalError(
-            f"This endpoint has a journal already.{told(others)}",
-            hint="Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so that a "
-            "second one pays the same sheet again. Only if that one is lost for good, or you will never submit a sheet "
-            f"to both, run `paygw-batch {command} --beside {newest}`.",
+            say("This endpoint has a journal already.{others}", others=told(others)),
+            hint=say(
+                "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so that "
+                "a second one pays the same sheet again. Only if that one is lost for good, or you will never "
+                "submit a sheet to both, run `paygw-batch {command} --beside {newest}`.",
+                command=command,
+                newest=newest,
+            ),
         )
 
 

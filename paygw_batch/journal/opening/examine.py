@@ -16,6 +16,7 @@ from paygw_batch.journal.sqlite.about import names_of
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, migrations, version_of
 from paygw_batch.journal.sqlite.verify import check_tail
+from paygw_batch.language import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ def look_at(
             hold(connection, found, seen, witness)
         check_tail(connection)
     except apsw.NotADBError:
-        raise JournalError(f"{path} is not a journal, or its first page is damaged.") from None
+        raise JournalError(say("{path} is not a journal, or its first page is damaged.", path=path)) from None
     except apsw.CorruptError as error:
-        raise JournalCorrupt(f"The journal {path} is damaged: {error}.") from None
+        raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=error)) from None
     except apsw.Error as error:
-        raise JournalError(f"The journal {path} cannot be read: {error}.") from None
+        raise JournalError(say("The journal {path} cannot be read: {error}.", path=path, error=error)) from None
     return found
 
 
@@ -85,15 +86,22 @@ def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_
         return
     if not endpoint.is_one_of(found.names):
         raise JournalError(
-            f"The journal {path} belongs to another endpoint.",
-            hint="Name a journal of its own for each endpoint: [journal] path, or --journal.",
+            say("The journal {path} belongs to another endpoint.", path=path),
+            hint=say("Name a journal of its own for each endpoint: [journal] path, or --journal."),
         )
     if not is_any_name_fine:
         raise JournalError(
-            f"The journal {path} is that of the same endpoint and consumer key under another name: it knows "
-            f"{found.names[0].host}, and the configuration says {endpoint.host}.",
-            hint="If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct "
-            "gateway.base_url, or name a journal of its own: [journal] path, or --journal.",
+            say(
+                "The journal {path} is that of the same endpoint and consumer key under another name: it knows "
+                "{host}, and the configuration says {configured}.",
+                path=path,
+                host=found.names[0].host,
+                configured=endpoint.host,
+            ),
+            hint=say(
+                "If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct "
+                "gateway.base_url, or name a journal of its own: [journal] path, or --journal."
+            ),
         )
 
 
@@ -107,8 +115,11 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
         return None
     if stands_at(home, found.identity.journal_id):
         raise JournalWentBack(
-            f"This is a copy of the journal {home}, which still stands: sending from both could pay rows twice.",
-            hint=f"Use {home}. To move a journal, move the file and leave none behind.",
+            say(
+                "This is a copy of the journal {home}, which still stands: sending from both could pay rows twice.",
+                home=home,
+            ),
+            hint=say("Use {home}. To move a journal, move the file and leave none behind.", home=home),
         )
     former = witness_path(witness_dir, home)
     seen = read_witness(former)

@@ -18,6 +18,7 @@ from paygw_batch.journal.sqlite.connect import connect, leave_untouched
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.schema import migrate, migrations
 from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.language import say
 
 __all__ = ["SqliteJournal", "SqliteReader", "open_journal", "read_journal"]
 
@@ -92,7 +93,9 @@ def _notes_of_reader(
     path: Path, found: Found, seen: Seen | None, witness_dir: Path, *, must_be_known: bool
 ) -> tuple[str, ...]:
     if found.version < len(migrations()):
-        raise JournalError(f"The journal {path} was written by an older version: `submit` or `resume` brings it up.")
+        raise JournalError(
+            say("The journal {path} was written by an older version: `submit` or `resume` brings it up.", path=path)
+        )
     if _is_known(found, seen, witness_dir):
         return ()
     unknown = _not_adopted(path, found)
@@ -109,20 +112,26 @@ def _missing(
         return missing_journal(path, seen)
     remembered = [] if registry is None else registry.paying((endpoint,))
     others = [entry for entry in remembered if not entry.is_intended or Path(entry.path).exists()]
-    message = f"There is no journal at {path}.{told(others)}"
+    message = say("There is no journal at {path}.{others}", path=path, others=told(others))
     if not others:
         return JournalMissing(message)
     return JournalMissing(
         message,
-        hint="Use that one: --journal, or [journal] path. A journal is made by `paygw-batch journal new`, once for an "
-        "endpoint: a second one does not know what the first one has sent.",
+        hint=say(
+            "Use that one: --journal, or [journal] path. A journal is made by `paygw-batch journal new`, once for an "
+            "endpoint: a second one does not know what the first one has sent."
+        ),
     )
 
 
 def _not_adopted(path: Path, found: Found) -> JournalNotAdopted:
     return JournalNotAdopted(
-        f"This user's state directory has never seen the journal {path} ({found.identity.journal_id}): it could be an "
-        "older copy, and rows that were paid since could be paid again."
+        say(
+            "This user's state directory has never seen the journal {path} ({journal_id}): it could be an "
+            "older copy, and rows that were paid since could be paid again.",
+            path=path,
+            journal_id=found.identity.journal_id,
+        )
     )
 
 
@@ -156,7 +165,11 @@ def _open_locked(
     check_directory(witness_dir)
     connection = connect(path, write=True)
     undo.callback(connection.close)
-    notes = [f"The journal was moved here from {found.identity.home}."] if found.identity.home != str(path) else []
+    notes = (
+        [say("The journal was moved here from {home}.", home=found.identity.home)]
+        if found.identity.home != str(path)
+        else []
+    )
     try:
         witness = Witness(place_of_witness, found.seen)
         undo.callback(witness.close)
@@ -167,7 +180,7 @@ def _open_locked(
             former.unlink(missing_ok=True)
     except (apsw.Error, OSError) as error:
         leave_untouched(connection)
-        raise JournalError(f"The journal {path} cannot be written: {error}.") from None
+        raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
     return SqliteJournal(
         connection,
         path,
@@ -206,4 +219,9 @@ def _remember(registry: JournalRegistry, path: Path, found: Found, now: str) -> 
     others = registry.paying(found.names, but=identity.journal_id) if before is None else []
     if not others:
         return []
-    return [f"This journal is not the only one of its endpoint: what one has sent, no other knows.{told(others)}"]
+    return [
+        say(
+            "This journal is not the only one of its endpoint: what one has sent, no other knows.{others}",
+            others=told(others),
+        )
+    ]

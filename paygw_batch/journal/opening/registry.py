@@ -22,6 +22,7 @@ from paygw_batch.journal.guards.location import check_directory, check_file, mak
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import identity_of
+from paygw_batch.language import say, say_count
 
 _ENTRY = re.compile(r"[0-9a-f]{32}\.json")
 _LOCK = "journals.lock"
@@ -145,6 +146,10 @@ def told(entries: Sequence[Registered]) -> str:
     """Return a sentence that names journals by id and path; nothing for none. It begins with a blank."""
     if not entries:
         return ""
-    listed = ", ".join(f"{entry.journal_id} at {entry.path}" for entry in entries)
-    many = "other journals of the same endpoint" if len(entries) > 1 else "another journal of the same endpoint"
-    return f" This user's state directory remembers {many}: {listed}."
+    listed = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
+    return " " + say_count(
+        len(entries),
+        "This user's state directory remembers another journal of the same endpoint: {journals}.",
+        "This user's state directory remembers other journals of the same endpoint: {journals}.",
+        journals=listed,
+    )

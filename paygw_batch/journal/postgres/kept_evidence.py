@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from psycopg import Connection
 
@@ -13,6 +14,7 @@ from paygw_batch.core.evidence import (
     EvidenceSource,
     Finding,
     Ruling,
+    SignedOrder,
     Waits,
     rule,
 )
@@ -23,12 +25,16 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.evidence_chain import (
     EvidenceLine,
     candidate_of,
+    carried_out_evidence,
     carried_out_of,
+    clock_evidence,
     clock_of,
     evidence_line,
     hash_after,
     lines_of,
     note_of,
+    order_evidence,
+    order_of,
     start_of,
     word_of,
 )
@@ -90,17 +96,45 @@ def settle_rows(connection: Connection[Row], identity: Identity, entries: Sequen
             number, end = line.number, line.hash
 
 
-def keep_note(connection: Connection[Row], identity: Identity, evidence: Evidence, ruling: Ruling, *, at: str) -> None:
-    """Keep a note of the journal's own, inside the open transaction."""
+def keep_notes(
+    connection: Connection[Row], identity: Identity, *notes: CarriedOut | ClockSeen | SignedOrder | None, newest: str
+) -> None:
+    """Keep notes of the journal's own, inside the open transaction. No evidence is older than `newest`."""
     number, end = _end_of(connection, identity)
-    fetch(connection, _INSERT, evidence_line(number + 1, end, evidence, ruling, fact=None, at=at))
+    for note in notes:
+        match note:
+            case CarriedOut():
+                (evidence, ruling), at = carried_out_evidence(note), note.at
+            case ClockSeen():
+                (evidence, ruling), at = clock_evidence(note), note.our_time
+            case SignedOrder():
+                (evidence, ruling), at = order_evidence(note), note.at
+            case None:
+                continue
+            case _:
+                assert_never(note)
+        line = evidence_line(number + 1, end, evidence, ruling, fact=None, at=max(at, newest))
+        fetch(connection, _INSERT, line)
+        number, end = line.number, line.hash
 
 
 def carried_out_in(connection: Connection[Row], batch: int) -> list[CarriedOut]:
     """Return the statements that were carried out for a batch, oldest first."""
-    found = fetch(connection, "SELECT batch FROM batch WHERE number = %s", (batch,))
+    named = _name_of(connection, batch)
     done = (carried_out_of(content, at) for content, at in _notes(connection, Finding.CARRIED_OUT))
-    return [one for one in done if (one.batch,) in found]
+    return [one for one in done if one.batch == named]
+
+
+def orders_in(connection: Connection[Row], batch: int) -> list[str]:
+    """Return the documents of the signed orders that were carried out for a batch, oldest first."""
+    named = _name_of(connection, batch)
+    kept = (order_of(content) for content, _ in _notes(connection, Finding.ORDER))
+    return [one.document for one in kept if one.batch == named]
+
+
+def _name_of(connection: Connection[Row], batch: int) -> str | None:
+    found = fetch(connection, "SELECT batch FROM batch WHERE number = %s", (batch,))
+    return found[0][0] if found else None
 
 
 def clock_in(connection: Connection[Row]) -> ClockSeen | None:

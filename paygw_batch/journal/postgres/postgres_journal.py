@@ -12,14 +12,13 @@ from dataclasses import replace
 
 from psycopg import Connection
 
-from paygw_batch.core.evidence import Evidence, Finding
+from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts.chain import Identity, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock_evidence
 from paygw_batch.journal.facts.progress import amendable, next_order_id, storable, succeed
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.postgres import kept_evidence
@@ -130,25 +129,32 @@ class PostgresJournal(PostgresReader):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return self.writer.append(entries)
 
-    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
+    def settle(
+        self,
+        entries: Sequence[Entry],
+        *,
+        note: CarriedOut | ClockSeen | None = None,
+        order: SignedOrder | None = None,
+    ) -> None:
         """Make people's words about rows durable in one transaction, or none; they lift holds (see the port)."""
         with self._writing() as connection:
             kept_evidence.settle_rows(connection, self._identity, entries, self._desk.record)
-            if note is not None:
-                kept, at = (
-                    (carried_out_evidence(note), note.at)
-                    if isinstance(note, CarriedOut)
-                    else (clock_evidence(note), note.our_time)
-                )
-                at = max(at, newest_time(connection))
-                kept_evidence.keep_note(connection, self._identity, *kept, at=at)
+            kept_evidence.keep_notes(connection, self._identity, note, order, newest=newest_time(connection))
 
     def conclude_dead(self, at: str) -> int:
         """Put the instructions in flight in doubt whose run is over, and return how many there were."""
         return self.writer.conclude(at)
 
     def release(
-        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+        self,
+        batch: int,
+        rows: Sequence[int] | None,
+        *,
+        suffix: bool,
+        by: str,
+        at: str,
+        left_until: str = "",
+        order: SignedOrder | None = None,
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt (see the port)."""
         released = 0
@@ -168,6 +174,7 @@ class PostgresJournal(PostgresReader):
                         entries.append(_release_entry(connection, operation, one, suffix, by, at))
                 self._desk.record(entries)
                 released += len(entries)
+            kept_evidence.keep_notes(connection, self._identity, order, newest=newest_time(connection))
         return released
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:

@@ -15,6 +15,7 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.history import history_of
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
+from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.postgres import kept_evidence
 from paygw_batch.journal.postgres.batch_rows import count_due, count_states, due_rows, find_rows, lines_of_batch
 from paygw_batch.journal.postgres.replay import verify_journal
@@ -219,6 +220,7 @@ class PostgresReader:
                 kept_evidence.findings_in(connection, batch),
                 {} if batch is None else kept_evidence.holds_in(connection, batch),
                 [] if batch is None else kept_evidence.carried_out_in(connection, batch),
+                [] if batch is None else kept_evidence.orders_in(connection, batch),
             )
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
@@ -253,10 +255,10 @@ class PostgresReader:
         )
         return [AttemptReply(attempt, at, KeptReply(head.decode(), body)) for attempt, at, head, body in found]
 
-    def verify(self) -> Mapping[str, int]:
+    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
         """Replay the whole journal, and check its inbox; return the counts by name (see the port)."""
         with self._snapshot() as connection:
-            counted = verify_journal(connection, self._identity)
+            counted = verify_journal(connection, self._identity, progress)
             taken = kept_evidence.taken_of_inbox(connection)
         return {**counted, "notifications_waiting": self._inbox.verify(taken)}
 

@@ -16,6 +16,7 @@ from paygw_batch.journal.facts.chain import Identity, Line, Link, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
+from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_copy import payee_words_of
 from paygw_batch.journal.postgres.kept_evidence import check_evidence
 from paygw_batch.journal.postgres.leasing.leases import DESK
@@ -23,6 +24,7 @@ from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import PROGRESS, columns_of, progress_from
 from paygw_batch.journal.values import Known, NewBatch, NewInstruction, reply_sha256
 
+_SHOWN_EVERY = 10_000
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
@@ -44,7 +46,7 @@ _FACTS = (
 )
 
 
-def verify_journal(connection: Connection[Row], identity: Identity) -> Mapping[str, int]:
+def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
     """Replay the whole journal, inside the open transaction, and return the counts.
 
     Raises `JournalCorrupt`, naming the first wrong place.
@@ -61,7 +63,8 @@ def verify_journal(connection: Connection[Row], identity: Identity) -> Mapping[s
     counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
-    _InstructionReplay(connection, batches, counts).run()
+    rows = sum(opened.instructions for opened in batches.values())
+    _InstructionReplay(connection, batches, counts).run(progress, rows)
     counts["evidence"] = check_evidence(connection, identity)
     ((counts["facts"],),) = fetch(connection, "SELECT count(*) FROM fact")
     return dict(counts)
@@ -230,7 +233,7 @@ class _InstructionReplay:
     successions: dict[int, _Succession] = field(default_factory=dict)
     replies: int = 0
 
-    def run(self) -> None:
+    def run(self, progress_of: VerifyProgress, rows: int) -> None:
         """Raise `JournalCorrupt` at the first instruction that is not in the state its facts lead to."""
         facts = _LinesByInstruction(streamed(self.connection, f"{_FACTS} ORDER BY instruction, nth"), "A fact")
         query = "SELECT instruction, operation, order_id, spelling FROM order_id ORDER BY 1, 2, 3"
@@ -257,6 +260,8 @@ class _InstructionReplay:
             if sorted(words or ()) != payee_words_of(fields):
                 raise JournalCorrupt("The index of payees is not that of the instructions.")
             self.counts["instructions"] += 1
+            if not self.counts["instructions"] % _SHOWN_EVERY:
+                progress_of(self.counts["instructions"], rows)
             self.counts["order_ids"] += len(owned)
             self.counts[progress.standing.state.value] += 1
         facts.end()

@@ -66,7 +66,7 @@ def payments_of(connection: apsw.Connection, found: Iterable[tuple[int, int]]) -
 
 def check(connection: apsw.Connection) -> None:
     """Raise `JournalCorrupt` unless the index is that of the instructions."""
-    words = "SELECT term, doc, offset FROM payment_word"
+    words = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
     with closing(apsw.Connection(":memory:")) as again:
         for (statement,) in fetch(
             connection, "SELECT sql FROM sqlite_schema WHERE name IN (?, ?) ORDER BY rowid", (_INDEX, "payment_word")

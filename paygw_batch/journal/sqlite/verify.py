@@ -1,13 +1,20 @@
 """Checking the journal: the whole of it by replaying every fact, and its end each time it is opened.
 
 Three streams are read side by side in the order of instructions (what they are, their facts, their order ids), so that
-memory does not grow with the journal.
+memory does not grow with the journal. In a long journal, what needs no replay is checked by a second process meanwhile
+(docs/decisions/0147-verify-in-two-processes.md).
 """
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,14 +27,18 @@ from paygw_batch.journal.facts.chain import Line, Link, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
+from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.about import check_about
-from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, progress_of
-from paygw_batch.journal.sqlite.schema import check_tables, hash_at, identity_of, versions
+from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
 from paygw_batch.journal.values import Known, NewBatch, NewInstruction
+from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
 
 _TAIL_FACTS = 256
+_ROWS_A_STEP = 1_000
+_BATCHES = "SELECT number, batch, operation FROM batch"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _LINE = "seq, at, kind, batch, instruction, attempt, contradicts, details, hash"
 _FACTS_BY_INSTRUCTION = """SELECT f.instruction, f.seq, f.at, f.kind, f.attempt, f.contradicts, f.details
@@ -38,11 +49,61 @@ _LEADS_TO: Mapping[str, str] = {kind.value: state.value for (_, kind), state in 
 """Every kind of fact leads to one state, wherever it is legal."""
 
 
-def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
+_WORTH_A_PROCESS = 100_000
+"""From so many facts on, a second process is worth its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The counts of a journal whose chain is whole. `head` is the hash of the fact that was asked for, in hex."""
+
+    head: str
+    facts: int
+    batches: int
+    pages: int
+
+
+def verify(
+    connection: apsw.Connection,
+    path: Path,
+    *,
+    in_parallel: bool = False,
+    progress: VerifyProgress = unwatched,
+) -> Mapping[str, int]:
     """Replay the whole journal and return the counts: facts, batches, pages, order ids, states.
 
-    Raises `JournalCorrupt`, naming the first wrong place; `apsw.Error` where SQLite cannot read.
+    With `in_parallel`, a second process follows the chain of a long journal while this one replays the rows; it sees
+    what is committed, and `connection` may have nothing uncommitted. `progress` is called with how many rows are
+    replayed, and how many there are. Raises `JournalCorrupt`, naming the first wrong place; `apsw.Error` where SQLite
+    cannot read.
     """
+    counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
+    ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
+    end = end_of(connection)
+    with ExitStack() as stack:
+        beside = None
+        if in_parallel and facts >= _WORTH_A_PROCESS:
+            beside = stack.enter_context(_beside(path, end.seq))
+        if beside is None:
+            stored = _check_stored(connection, path)
+            _Replay(connection, counts, progress).run()
+        else:
+            try:
+                _Replay(connection, counts, progress).run()
+            except Exception:
+                beside()  # what it finds, if anything, is nearer to the cause
+                raise
+            found = beside()
+            if found is None or found.head != end.hash.hex():
+                found = _check_stored(connection, path)
+            stored = found
+    counts["batches"], counts["pages"], counts["facts"] = stored.batches, stored.pages, stored.facts
+    counts["evidence"] = messages.check(connection)
+    return dict(counts)
+
+
+def _check_stored(connection: apsw.Connection, path: Path, *, seq: int = 0) -> _Stored:
+    """Check all but the states of rows: the file, the chain from its start, the batches, and tables made of them."""
     _check_database(connection, path)
     batches = dict(_replay_chain(connection))
     _check_batches(connection, batches)
@@ -50,13 +111,60 @@ def verify(connection: apsw.Connection, path: Path) -> Mapping[str, int]:
     check_about(connection)
     spellings.check(connection)
     search.check(connection)
-    counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
-    counts["batches"] = len(batches)
-    counts["pages"] = sum(opened.pages for opened in batches.values())
-    _Replay(connection, batches, counts).run()
-    counts["evidence"] = messages.check(connection)
-    counts["facts"] = fetch(connection, "SELECT count(*) FROM fact")[0][0]
-    return dict(counts)
+    ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
+    pages = sum(opened.pages for opened in batches.values())
+    return _Stored(hash_at(connection, seq).hex(), facts, len(batches), pages)
+
+
+@contextmanager
+def _beside(path: Path, seq: int) -> Iterator[Callable[[], _Stored | None] | None]:
+    """Start a second process that does `_check_stored`; yield a function that returns its result, or None."""
+    command = python_command("from paygw_batch.journal.sqlite import verify; verify.answer_stored()")
+    if command is None:
+        yield None
+        return
+    with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=child_environment(os.environ),
+    ) as process:
+        source, out = process.stdin, process.stdout
+        if source is None or out is None:
+            raise InternalError("a process was started without its pipes")
+        with suppress(BrokenPipeError):  # it has ended, and its answer is empty
+            source.write(json.dumps([str(path), seq]).encode())
+            source.close()
+        try:
+            yield lambda: _stored_in(out.read())
+        finally:
+            process.kill()
+
+
+def _stored_in(answer: bytes) -> _Stored | None:
+    """Return the result of a second process, None where it ended without. Raises `JournalCorrupt` for its finding."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        return None
+    if damage := found.pop("damage", None):
+        raise JournalCorrupt(damage)
+    return _Stored(**found)
+
+
+def answer_stored() -> None:
+    """Do `_check_stored` on the journal that standard input names, and write the result to standard output."""
+    forbid_core_dumps(for_good=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one is told, and ends it
+    name, seq = json.loads(sys.stdin.read())
+    with closing(connect(Path(name), write=False)) as connection:
+        connection.execute("BEGIN")
+        try:
+            answer = asdict(_check_stored(connection, Path(name), seq=seq))
+        except JournalCorrupt as found:
+            answer = {"damage": found.message}
+    sys.stdout.write(json.dumps(answer))
 
 
 def check_tail(connection: apsw.Connection) -> None:
@@ -189,13 +297,15 @@ class _Replay:
     """Replays every instruction's facts, in the order of their numbers, and compares the result with the stored one."""
 
     connection: apsw.Connection
-    batches: Mapping[int, BatchOpened]
     counts: Counter[str]
+    progress: VerifyProgress
     handovers: dict[int, _Handover] = field(default_factory=dict)
     replies: int = 0
 
     def run(self) -> None:
         """Raise `JournalCorrupt` at the first instruction that is not in the state its facts lead to."""
+        batches = {number: (batch, operation) for number, batch, operation in fetch(self.connection, _BATCHES)}
+        ((rows,),) = fetch(self.connection, "SELECT count(*) FROM instruction")
         facts = _Groups(self.connection.execute(_FACTS_BY_INSTRUCTION), "A fact")
         order_ids = _Groups(
             self.connection.execute("SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3"),
@@ -203,19 +313,21 @@ class _Replay:
         )
         query = f"SELECT number, batch, row, client_orderid, replaces, {PROGRESS} FROM progress ORDER BY number"  # noqa: S608 - ours
         for number, batch, row, client_orderid, replaces, *stored in self.connection.execute(query):
-            opened = self.batches[batch]
-            start = self._start(client_orderid, replaces, opened.batch, row)
+            if batch not in batches:
+                raise JournalCorrupt(f"Instruction {number} is of a batch that the journal does not have.")
+            batch_id, operation = batches[batch]
+            start = self._start(client_orderid, replaces, batch_id, row)
             progress, used = self._replayed(number, client_orderid, start, facts.of(number))
             if progress != progress_of(stored):
-                raise JournalCorrupt(
-                    f"Instruction {number} (row {row} of batch {opened.batch}) is not as its facts say."
-                )
-            owned = {(opened.operation, order_id) for order_id in used}
-            if {(operation, order_id) for _, operation, order_id in order_ids.of(number)} != owned:
+                raise JournalCorrupt(f"Instruction {number} (row {row} of batch {batch_id}) is not as its facts say.")
+            owned = {(number, operation, order_id) for order_id in used}
+            if set(order_ids.of(number)) != owned:
                 raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
             self.counts["instructions"] += 1
             self.counts["order_ids"] += len(owned)
             self.counts[progress.standing.state.value] += 1
+            if self.counts["instructions"] % _ROWS_A_STEP == 0:
+                self.progress(self.counts["instructions"], rows)
         if fetch(self.connection, "SELECT count(*) FROM reply") != [(self.replies,)]:
             raise JournalCorrupt("A reply is kept that no fact names.")
 

@@ -16,13 +16,12 @@ from typing import Any
 
 import apsw
 
-from paygw_batch.core.evidence import Evidence, Finding
+from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.facts.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.evidence_chain import carried_out_evidence, clock_evidence
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
@@ -54,6 +53,7 @@ from paygw_batch.journal.values import (
     NewBatch,
     NewInstruction,
 )
+from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
@@ -172,14 +172,17 @@ class SqliteJournal(SqliteReader):
 
         return commit
 
-    def settle(self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None) -> None:
+    def settle(
+        self,
+        entries: Sequence[Entry],
+        *,
+        note: CarriedOut | ClockSeen | None = None,
+        order: SignedOrder | None = None,
+    ) -> None:
         """Make people's words about rows durable in one transaction, or none; they lift holds (see the port)."""
         with self._writing():
             messages.settle(self._connection, entries, self._record)
-            if isinstance(note, CarriedOut):
-                messages.note(self._connection, *carried_out_evidence(note), at=self._not_before(note.at))
-            elif note is not None:
-                messages.note(self._connection, *clock_evidence(note), at=self._not_before(note.our_time))
+            messages.keep(self._connection, note, order, newest=self._newest_time())
 
     def conclude_dead(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
@@ -188,7 +191,15 @@ class SqliteJournal(SqliteReader):
         return len(found)
 
     def release(
-        self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str, left_until: str = ""
+        self,
+        batch: int,
+        rows: Sequence[int] | None,
+        *,
+        suffix: bool,
+        by: str,
+        at: str,
+        left_until: str = "",
+        order: SignedOrder | None = None,
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt (see the port)."""
         released = 0
@@ -207,6 +218,7 @@ class SqliteJournal(SqliteReader):
                 ]
                 self._record(entries)
                 released += len(entries)
+            messages.keep(self._connection, order, newest=self._newest_time())
         return released
 
     def take_in_waiting(
@@ -376,7 +388,11 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            self._failure = f"The journal {self.path} can no longer be written ({reason}); nothing more was sent."
+            self._failure = say(
+                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
+                path=self.path,
+                reason=reason,
+            )
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from paygw_batch.countries.rules import Rules
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.check.warnings import warnings_of
 
@@ -25,7 +26,7 @@ class CodeMeaning:
     suggestion: str
 
 
-_CUT_NUMBER = "Format the column as text in the spreadsheet, and enter the number again from its source."
+_CUT_NUMBER = mark("Format the column as text in the spreadsheet, and enter the number again from its source.")
 
 DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
@@ -178,11 +179,14 @@ OF_EVERY_COLUMN = frozenset({"*.float", "*.formula", "*.digits"})
 
 
 def meaning_of(code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS) -> CodeMeaning:
-    """Return the meaning of a code, with its column's name. Raises `KeyError` for a code that is in no catalogue."""
+    """Return the meaning of a code in the chosen language, with its column's name.
+
+    Raises `KeyError` for a code that is in no catalogue.
+    """
     subject, _, what = code.partition(".")
     general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{what}"]
     texts = (general.label, general.sentence, general.suggestion)
-    return CodeMeaning(*(text.replace("{column}", subject) for text in texts))
+    return CodeMeaning(*(say(text, column=subject) for text in texts))
 
 
 def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:

@@ -5,7 +5,7 @@ country's pandera schema, and `judge` runs the checks of that schema: nothing el
 (docs/decisions/0124-one-definition-of-right.md).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import assert_never
@@ -15,10 +15,11 @@ import polars as pl
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
 from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_value, with_decimals
 from paygw_batch.sheet.clean import EXPONENT, bare
-from paygw_batch.sheet.model import shown
+from paygw_batch.sheet.model import shown, worded
 from paygw_batch.sheet.phones import PhoneColumn
 
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
@@ -48,6 +49,10 @@ class ColumnCheck:
     passes: pl.Expr
     reasons: tuple[Reason, ...]
 
+    def __deepcopy__(self, _: object) -> "ColumnCheck":
+        """Return the check itself, which never changes: pandera copies its schemas, and every expression in them."""
+        return self
+
     @cached_property
     def needs(self) -> tuple[str, ...]:
         """The columns that the reasons and their sentences look at, and the row's number."""
@@ -61,36 +66,45 @@ def _unless(wrong: pl.Expr, column: str, code: str, message: pl.Expr) -> ColumnC
 
 
 def _missing(column: str) -> Reason:
-    return Reason(f"{column}.missing", pl.col(column).is_null(), pl.lit(f"{column} is missing."))
+    return Reason(f"{column}.missing", pl.col(column).is_null(), worded("{column} is missing.", column=column))
 
 
 def _error_mark(column: str) -> Reason:
-    message = pl.format("{} is a spreadsheet's error mark: mend the formula, or paste the value.", shown(column))
+    message = worded(
+        "{value} is a spreadsheet's error mark: mend the formula, or paste the value.", value=shown(column)
+    )
     return Reason(f"{column}.error_mark", pl.col(column).str.contains(_ERROR_MARK), message)
 
 
 def _cut(column: str, cut: pl.Expr) -> Reason:
-    said = "{}: the spreadsheet has cut this number. Format the column as text, and enter it again from its source."
-    return Reason(f"{column}.exponent", cut, pl.format(said, shown(column)))
+    message = worded(
+        "{value}: the spreadsheet has cut this number. Format the column as text, and enter it again from its source.",
+        value=shown(column),
+    )
+    return Reason(f"{column}.exponent", cut, message)
 
 
 def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     """Return the checks of rows whose country is missing or unknown: no rule applies to them."""
     country = pl.col("country")
-    by_name = {rule.name.casefold(): code for code, rule in rules.items()}
+    by_name = {word.casefold(): code for code, rule in rules.items() for word in (rule.name, say(rule.name))}
     name = country.str.to_lowercase()
-    confused = {code: sentence for rule in rules.values() for code, sentence in rule.confused_codes.items()}
+    confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
     known = ", ".join(rules)
     unknown = (
         pl.when(country.is_in(list(confused)))
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
         .when(name.is_in(list(by_name)))
         .then(
-            pl.format(
-                "{}: write {}.", shown("country"), name.replace_strict(by_name, default="", return_dtype=pl.String)
+            worded(
+                "{value}: write {code}.",
+                value=shown("country"),
+                code=name.replace_strict(by_name, default="", return_dtype=pl.String),
             )
         )
-        .otherwise(pl.format("{} is no country that can be paid: write one of {}.", shown("country"), pl.lit(known)))
+        .otherwise(
+            worded("{value} is no country that can be paid: write one of {known}.", value=shown("country"), known=known)
+        )
     )
     reasons = (_missing("country"), Reason("country.unknown", _ALWAYS, unknown))
     return ColumnCheck("country", ~_ALWAYS, reasons), _order_id(), _amount(None)
@@ -100,7 +114,7 @@ def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
     """Return the checks of one country's rows."""
     common = (_order_id(), _amount(rule), _currency(rule))
     if rule.form is None:
-        return (_unless(_ALWAYS, "country", "unusable", pl.lit(rule.unusable)), *common)
+        return (_unless(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common)
     return (*common, *_contradictions(rule), *_form_checks(rule, rule.form.fields, rules))
 
 
@@ -110,7 +124,12 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
             continue
         name, entry = field.name, KINDS[field.kind]
         if name in rule.omitted:  # left out in silence, it would be lost
-            message = pl.format(f"{{}}: {rule.name} takes no {name}. Leave it empty.", shown(name))
+            message = worded(
+                "{value}: {country} takes no {column}. Leave it empty.",
+                value=shown(name),
+                country=say(rule.name),
+                column=name,
+            )
             yield _unless(pl.col(name).is_not_null(), name, "not_used", message)
             continue
         required = name in rule.required and name not in rule.defaults
@@ -120,7 +139,7 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
             case Checking.TEXT:
                 yield _text(name, required=required)
             case Checking.PATTERN:
-                message = pl.format(f"{{}} is not {entry.what}.", shown(name))
+                message = worded("{value} is not {what}.", value=shown(name), what=say(entry.what))
                 yield _given(name, pl.col(name).str.contains(entry.pattern), message, required=required)
             case Checking.OF_THE_ROW | Checking.NEVER_IN_A_SHEET:
                 pass  # checked with the row, or only the configuration has it
@@ -139,12 +158,14 @@ def _order_id() -> ColumnCheck:
     name = "client_orderid"
     text = pl.col(name)
     right = ~text.str.contains(f"{_NOT_PRINTABLE}|{_CUT_ID}|{_ERROR_MARK}")
-    said = (
-        f"{{}} cannot be an order id: write at most {ORDER_ID_CHARACTERS} printable characters, plain blanks included."
+    message = worded(
+        "{value} cannot be an order id: write at most {characters} printable characters, plain blanks included.",
+        value=shown(name),
+        characters=ORDER_ID_CHARACTERS,
     )
     short = text.str.len_chars() <= ORDER_ID_CHARACTERS
     cut = _cut(name, text.str.contains(_CUT_ID))
-    return _given(name, right & short, pl.format(said, shown(name)), cut, required=True)
+    return _given(name, right & short, message, cut, required=True)
 
 
 def _amount(rule: CountryRule | None) -> ColumnCheck:
@@ -157,11 +178,11 @@ def _amount(rule: CountryRule | None) -> ColumnCheck:
         Reason(
             "amount.exponent",
             text.str.contains(AMOUNT_EXPONENT),
-            pl.format("{}: write the amount out in plain digits.", said),
+            worded("{value}: write the amount out in plain digits.", value=said),
         ),
-        Reason("amount.format", ~plain, pl.format("{} {}.", said, amount_advice("amount"))),
+        Reason("amount.format", ~plain, worded("{value} {advice}.", value=said, advice=amount_advice("amount"))),
     )
-    zero = Reason("amount.zero", ~positive, pl.format("{}: an amount must be above zero.", said))
+    zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
     if rule is None:
         return ColumnCheck("amount", text.is_not_null() & plain & positive, (*unread, zero))
     exact = text.str.contains(with_decimals(rule.minor_units))
@@ -173,12 +194,22 @@ def _amount(rule: CountryRule | None) -> ColumnCheck:
 
 def _limits(rule: CountryRule) -> Iterator[Reason]:
     value = amount_value("amount", rule.minor_units)
-    words = f"amount that may be sent to {rule.name} is"
+    country = say(rule.name)
     if rule.min_amount is not None:
-        message = pl.format(f"{{}}: the smallest {words} {rule.min_amount:f}.", shown("amount"))
+        message = worded(
+            "{value}: the smallest amount that may be sent to {country} is {limit}.",
+            value=shown("amount"),
+            country=country,
+            limit=f"{rule.min_amount:f}",
+        )
         yield Reason("amount.minimum", value < rule.min_amount, message)
     if rule.max_amount is not None:
-        message = pl.format(f"{{}}: the largest {words} {rule.max_amount:f}.", shown("amount"))
+        message = worded(
+            "{value}: the largest amount that may be sent to {country} is {limit}.",
+            value=shown("amount"),
+            country=country,
+            limit=f"{rule.max_amount:f}",
+        )
         yield Reason("amount.maximum", value > rule.max_amount, message)
 
 
@@ -186,25 +217,40 @@ def _too_many_decimals(rule: CountryRule) -> pl.Expr:
     units = rule.minor_units
     kept = rf"^([0-9]+\.[0-9]{{1,{units}}}?)0*$" if units else r"^([0-9]+)\.0*$"
     whole = pl.col("amount").str.extract(r"^([0-9]+)\.0*$")
-    mend = pl.format(", write {}", pl.coalesce(whole, pl.col("amount").str.extract(kept))).fill_null("")
-    allowed = f"{rule.currency} has {units or 'no'} decimals"
-    return pl.format("{}: {}{}.", shown("amount"), pl.lit(allowed), mend)
+    mend = worded(", write {text}", text=pl.coalesce(whole, pl.col("amount").str.extract(kept))).fill_null("")
+    parts = {"value": shown("amount"), "currency": pl.lit(rule.currency), "mend": mend}
+    if not units:
+        return worded("{value}: {currency} has no decimals{mend}.", **parts)
+    return worded("{value}: {currency} has {units} decimals{mend}.", units=units, **parts)
 
 
 def _currency(rule: CountryRule) -> ColumnCheck:
-    message = f"{{}}: {rule.name} is paid in {rule.currency}. Write {rule.currency}, or leave the currency empty."
-    return _other_than("currency", rule.currency, pl.format(message, shown("currency")))
+    message = worded(
+        "{value}: {country} is paid in {currency}. Write {currency}, or leave the currency empty.",
+        value=shown("currency"),
+        country=say(rule.name),
+        currency=rule.currency,
+    )
+    return _other_than("currency", rule.currency, message)
 
 
 def _contradictions(rule: CountryRule) -> Iterator[ColumnCheck]:
     """Yield the checks of columns that may be empty, because the country decides their value."""
     if rule.purpose is not None:
-        said = f"{{}} is not the purpose configured for {rule.name}. Write {{}}, or leave it empty."
-        message = pl.format(said, shown("purpose"), pl.lit(rule.purpose))
+        message = worded(
+            "{value} is not the purpose configured for {country}. Write {purpose}, or leave it empty.",
+            value=shown("purpose"),
+            country=say(rule.name),
+            purpose=rule.purpose,
+        )
         yield _other_than("purpose", rule.purpose, message)
     for column in sorted(sheet_columns().codes):
-        said = f"{{}}: the country of this row is {rule.code}. Write {rule.code}, or leave it empty."
-        yield _other_than(column, rule.code, pl.format(said, shown(column)))
+        message = worded(
+            "{value}: the country of this row is {code}. Write {code}, or leave it empty.",
+            value=shown(column),
+            code=rule.code,
+        )
+        yield _other_than(column, rule.code, message)
 
 
 def _other_than(column: str, value: str, message: pl.Expr) -> ColumnCheck:
@@ -215,7 +261,11 @@ def _other_than(column: str, value: str, message: pl.Expr) -> ColumnCheck:
 def _text(column: str, *, required: bool) -> ColumnCheck:
     text = pl.col(column)
     right = ~text.str.contains(f"{_CONTROL}|{_ERROR_MARK}") & (text.str.len_chars() <= TEXT_CHARACTERS)
-    message = pl.format(f"{{}}: write at most {TEXT_CHARACTERS} characters, on one line, without tabs.", shown(column))
+    message = worded(
+        "{value}: write at most {characters} characters, on one line, without tabs.",
+        value=shown(column),
+        characters=TEXT_CHARACTERS,
+    )
     return _given(column, right, message, required=required)
 
 
@@ -224,27 +274,62 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     column = PhoneColumn.of(rule, name, field.kind)
     digits = pl.col(bare(name))
     foreign, owner = _foreign(rule, digits, rules)
-    article = "an" if rule.demonym[0] in "AEIOU" else "a"
-    what = f"{article} {rule.demonym} {'mobile number' if rule.bank_account_pattern is None else 'number'}"
-    hidden = ", and a hidden digit is a *, an X or a #" if field.kind is FieldKind.MASKED_PHONE else ""
+    parts = {"value": shown(name), "what": pl.lit(_number_of(rule))}
     count = digits.str.count_matches("[0-9]")
     significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
     message = (
         pl.when(digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths))
-        .then(pl.format(f"{{}} has {{}} digits; {what} has {column.expected}.", shown(name), count))
-        .otherwise(pl.format(f"{{}} is not {what}; one is, for example, {column.example}{hidden}.", shown(name)))
+        .then(
+            worded(
+                "{value} has {count} digits; {what} has {expected}.", count=count, expected=_expected(column), **parts
+            )
+        )
+        .otherwise(_example(column, parts))
     )
-    said = f"{{}} is a number of {{}}, and the country of this row is {rule.code}."
-    other = Reason(f"{name}.country", foreign, pl.format(said, shown(name), owner))
+    said = worded(
+        "{value} is a number of {owner}, and the country of this row is {code}.",
+        value=shown(name),
+        owner=owner,
+        code=rule.code,
+    )
+    other = Reason(f"{name}.country", foreign, said)
     cut = _cut(name, digits.str.contains(EXPONENT))
     return _given(name, column.is_valid, message, cut, other, required=required)
+
+
+def _number_of(rule: CountryRule) -> str:
+    """Return the name of a number of the country, for a sentence."""
+    is_an = rule.demonym[0] in "AEIOU"
+    if rule.bank_account_pattern is None:
+        template = mark("an {demonym} mobile number") if is_an else mark("a {demonym} mobile number")
+    else:
+        template = mark("an {demonym} number") if is_an else mark("a {demonym} number")
+    return say(template, demonym=say(rule.demonym))
+
+
+def _expected(column: PhoneColumn) -> str:
+    """Return the digits of a valid number, for a sentence."""
+    lengths = say(" or ").join(str(length) for length in column.sent_lengths)
+    if not column.sent_digits:
+        return lengths
+    return say("{lengths} and starts with {start}", lengths=lengths, start=column.sent_digits)
+
+
+def _example(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
+    if column.kind is FieldKind.MASKED_PHONE:
+        template = mark(
+            "{value} is not {what}; one is, for example, {example}, and a hidden digit is a *, an X or a #."
+        )
+    else:
+        template = mark("{value} is not {what}; one is, for example, {example}.")
+    return worded(template, example=column.example, **parts)
 
 
 def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
     """Return whether a number is another country's, and which one's."""
     own = rule.numbers.dialling_code
     others = {
-        other.name: f"{other.numbers.dialling_code}{other.numbers.pattern}"
+        say(other.name): f"{other.numbers.dialling_code}{other.numbers.pattern}"
         for other in rules.values()
         if other.numbers.dialling_code != own
     }
@@ -253,4 +338,4 @@ def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr,
         pl.when(digits.str.contains(rf"^(?:\+|00)?{number}$")).then(pl.lit(name)) for name, number in others.items()
     )
     foreign = digits.str.contains(rf"^(?:\+|00)?(?:{'|'.join(others.values())})$") if others else ~_ALWAYS
-    return marked | foreign, pl.coalesce(*names, pl.lit("another country"))
+    return marked | foreign, pl.coalesce(*names, pl.lit(say("another country")))

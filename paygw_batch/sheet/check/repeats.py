@@ -3,7 +3,7 @@
 import polars as pl
 
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.model import defects_of, no_defects, shown
+from paygw_batch.sheet.model import defects_of, no_defects, shown, worded
 
 _ROWS_NAMED = 6
 
@@ -18,6 +18,22 @@ def occurring_twice(hashes: pl.DataFrame) -> pl.Series:
     return hashes.filter(pl.col("hash").is_in(twice.implode()))["row"] if twice.len() else hashes["row"].clear()
 
 
+def worth_comparing(payees: pl.DataFrame) -> pl.Series:
+    """Return the `row` of all rows that repeat a payee with the same amount, or under another name, and of few others.
+
+    `payees`: `row`, and the hashes `hash` of the payee, `amount` and `name` (null: no name). A payee who is merely paid
+    several times is nothing to look at, and in some sheets every payee is.
+    """
+    of_several = payees.filter(pl.col("row").is_in(occurring_twice(payees).implode()))
+    alike = occurring_twice(of_several.select("row", hash=pl.col("hash") ^ pl.col("amount")))
+    # Where the names of one payee differ at all, two neighbours do.
+    named = of_several.select("hash", "name").drop_nulls().sort("hash")
+    is_other = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
+    payees_with_names = named.filter(is_other)["hash"].unique()
+    under_names = of_several.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
+    return pl.concat([alike, under_names]).unique()
+
+
 def _groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Return the rows that share all `keys` with others, with `count` and `rows`, a text naming the first of them."""
     text = pl.col("row").cast(pl.String)
@@ -29,8 +45,13 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row whose `client_orderid` is also another row's. `frame`: with the `row`."""
     name = "client_orderid"
     more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
-    said = "{} stands in {} rows ({}{}): give each row an id of its own."
-    message = pl.format(said, shown(name), "count", "rows", more)
+    message = worded(
+        "{value} stands in {count} rows ({rows}{more}): give each row an id of its own.",
+        value=shown(name),
+        count=pl.col("count"),
+        rows=pl.col("rows"),
+        more=more,
+    )
     repeated = _groups(frame.select("row", name).drop_nulls(), [name])
     return defects_of(repeated, name, "client_orderid.duplicate", message)
 
@@ -43,10 +64,21 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
     return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee.alias("payee"))
 
 
+def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the hashes of each valid line that `worth_comparing` compares."""
+    paid = payees_of(lines)
+    return paid.select(
+        "row",
+        hash=paid.select("currency", "payee").hash_rows(),
+        amount=paid["amount"].cast(pl.Float64, strict=False).hash(),  # 5 and 5.00 are one amount
+        name=paid["account_name"].hash().set(paid["account_name"].is_null(), None),
+    )
+
+
 def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
     """Return a warning for every valid line that is like another one, or the same account under another name.
 
-    `lines` may leave out every line whose payee occurs once.
+    `lines` may leave out every line that is not `worth_comparing`.
     """
     paid = payees_of(lines).with_columns(value=readable_amount("amount"))
     if not paid.height:
@@ -66,8 +98,12 @@ def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_ROWS_NAMED).str.join(", ")
     )
     several = named.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
-    said = "{}: the same account stands under {} different names (rows {}): make sure whose it is."
-    message = pl.format(said, shown("account_name"), "names", "rows")
+    message = worded(
+        "{value}: the same account stands under {names} different names (rows {rows}): make sure whose it is.",
+        value=shown("account_name"),
+        names=pl.col("names"),
+        rows=pl.col("rows"),
+    )
     return defects_of(several, "account_name", "account_name.two_names", message)
 
 
@@ -79,8 +115,14 @@ def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         .then(order_id.get(1).over(keys))
         .otherwise(order_id.first().over(keys))
     )
-    said = "{} has the same account and the same amount as {} ({} such rows: {}): make sure that all are meant."
-    message = pl.format(said, shown("client_orderid"), shown("other"), "count", "rows")
+    message = worded(
+        "{value} has the same account and the same amount as {other} ({count} such rows: {rows}): make sure that all "
+        "are meant.",
+        value=shown("client_orderid"),
+        other=shown("other"),
+        count=pl.col("count"),
+        rows=pl.col("rows"),
+    )
     groups = _groups(paid, keys)
     return defects_of(
         groups.with_columns(other=other) if groups.height else groups, "client_orderid", "row.look_alike", message

@@ -3,7 +3,7 @@
 import polars as pl
 
 from paygw_batch.core.spelling import spelled_alike
-from paygw_batch.sheet.model import defects_of, shown
+from paygw_batch.sheet.model import defects_of, shown, worded
 
 LOOK_ALIKE = "client_orderid.look_alike"
 
@@ -41,9 +41,11 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
         other=pl.when(is_first).then("second").otherwise("first"),
         other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
     )
-    said = (
-        "{} differs only in its spelling from {} of row {}: if both are one payment, delete one of the rows; if "
-        "not, give one of them an id that differs in more than case, width or hyphens."
+    message = worded(
+        "{value} differs only in its spelling from {other} of row {row}: if both are one payment, delete one of the "
+        "rows; if not, give one of them an id that differs in more than case, width or hyphens.",
+        value=shown("client_orderid"),
+        other=shown("other"),
+        row=pl.col("other_row"),
     )
-    message = pl.format(said, shown("client_orderid"), shown("other"), "other_row")
     return defects_of(named, "client_orderid", LOOK_ALIKE, message)

@@ -9,22 +9,23 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from paygw_batch.language import say
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
 from paygw_batch.sheet.check.judge import Failed, Judged, explained
-from paygw_batch.sheet.check.repeats import occurring_twice, payees_of
+from paygw_batch.sheet.check.repeats import occurring_twice, payee_hashes, worth_comparing
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, defects_of
-from paygw_batch.sheet.pieces import Piece, SheetSource, each
+from paygw_batch.sheet.pieces import Piece, SheetSource, each, held_in
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
 
 @dataclass(frozen=True, slots=True)
 class _PieceTally:
-    """Holds the sums of a piece of a sheet. `ids`, `payees`: the `row` and the `hash` of each order id, each payee.
+    """Holds the sums of a piece of a sheet. `ids`: the `row` and the `hash` of each order id; `payees`: `payee_hashes`.
 
     Order ids that differ only in their spelling have one hash.
     """
@@ -44,13 +45,12 @@ class _PieceTally:
         lines = judged.lines
         given = lines["client_orderid"]
         ids = lines.select("row", hash=in_one_spelling(given).hash()).filter(given.is_not_null())
-        payees = payees_of(lines)
         return cls(
             frame=piece.frame,
             lines=lines,
             invalid=lines["row"].filter(~lines["valid"]),
             ids=ids,
-            payees=payees.select("row", hash=payees.select("currency", "payee").hash_rows()),
+            payees=payee_hashes(lines),
             counts=counted(lines),
             defects=pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)]),
             failed=judged.failed,
@@ -66,7 +66,7 @@ class SheetTally:
     """The pieces of a sheet added up.
 
     `held` names the columns that hold anything at all: the batch's id needs them before the first row is counted in.
-    Without them, those of the first piece are assumed, and `batch` is None if that was wrong.
+    Without them, those of the first piece and of some other rows are assumed, and `batch` is None if that was wrong.
     """
 
     def __init__(self, source: SheetSource, held: Collection[str] | None) -> None:
@@ -81,9 +81,10 @@ class SheetTally:
     def add(self, piece: _PieceTally) -> None:
         """Count in the next piece."""
         frame = piece.frame
-        self._held |= {column.name for column in frame if column.null_count() < frame.height}
+        self._held |= held_in(frame)
         if self._digest is None:
-            self._assumed = frozenset(self._held) if self._assumed is None else self._assumed
+            if self._assumed is None:
+                self._assumed = frozenset(self._held.union(self._source.probably_held()))
             hollow = set(self._source.nameless) - self._assumed
             unknown = [name for name in self._source.unknown if name not in hollow]
             self._digest = BatchDigest(self._source.operation, unknown, self._assumed)
@@ -121,8 +122,8 @@ class SheetTally:
 
     @property
     def same_payees(self) -> pl.Series:
-        """The numbers of all valid rows whose payees may occur twice."""
-        return occurring_twice(pl.concat(piece.payees for piece in self._pieces))
+        """The numbers of all valid rows whose payees may be doubtful for being paid twice."""
+        return worth_comparing(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> pl.DataFrame:
         """Return those that the file, single values and rows of totals show, in no order."""
@@ -158,5 +159,5 @@ def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
     texts = pl.exclude("row").str.extract(_TOTAL, 0)
     totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
-    message = pl.lit("This looks like a total and not like a payment: delete the row.")
+    message = pl.lit(say("This looks like a total and not like a payment: delete the row."))
     return defects_of(totals, "row", "row.total", message, pl.col("value"))

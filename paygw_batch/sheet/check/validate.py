@@ -17,6 +17,7 @@ from paygw_batch.core.batch import ControlTotals
 from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet import pieces
 from paygw_batch.sheet.check.judge import Judge, Judged
 from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
@@ -54,8 +55,10 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Valid
     if derive and reference is None:
         source.whole()  # a mistake in the file itself is reported first
         raise SheetError(
-            f"{source.name} has no column client_orderid.",
-            hint="Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11.",
+            say("{name} has no column client_orderid.", name=source.name),
+            hint=say(
+                "Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11."
+            ),
         )
     passing = _Passing(Judge(source.operation, rules, derive=derive), no_defects()["row"], None)
     tally = tallied(source, passing.judged)
@@ -199,12 +202,15 @@ def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> 
         for field in rule.form.fields:
             filled = field.name in rule.defaults or KINDS[field.kind].is_filled
             if field.from_sheet and field.name in rule.required and not filled and field.name not in have:
-                needed_by[field.name].append(rule.name)
+                needed_by[field.name].append(say(rule.name))
     if needed_by:
-        said = "; ".join(f"{column} (needed for {', '.join(names)})" for column, names in needed_by.items())
+        said = "; ".join(
+            say("{column} (needed for {names})", column=column, names=", ".join(names))
+            for column, names in needed_by.items()
+        )
         raise SheetError(
-            f"{source.name} lacks columns: {said}.",
-            hint=f"Add them, or correct their headings.{_profile_that_has(needed_by, source)}",
+            say("{name} lacks columns: {said}.", name=source.name, said=said),
+            hint=say("Add them, or correct their headings.") + _profile_that_has(needed_by, source),
         )
 
 
@@ -214,7 +220,11 @@ def _profile_that_has(missing: Collection[str], source: SheetSource) -> str:
         columns = {fold(heading): column for heading, column in read_profile(profile).items()}
         for heading in source.unknown:
             if columns.get(fold(heading)) in missing:
-                return f" {heading!r} is a heading of the profile {profile}: --column-profile {profile}."
+                return " " + say(
+                    "{heading!r} is a heading of the profile {profile}: --column-profile {profile}.",
+                    heading=heading,
+                    profile=profile,
+                )
     return ""
 
 

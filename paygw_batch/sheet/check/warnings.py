@@ -7,7 +7,7 @@ import polars as pl
 from paygw_batch.countries.kinds import NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind
 from paygw_batch.sheet.check.checks import ColumnCheck, Reason
-from paygw_batch.sheet.model import shown
+from paygw_batch.sheet.model import shown, worded
 from paygw_batch.sheet.phones import PhoneColumn
 
 PAYEE_NAME = "account_name"
@@ -47,28 +47,31 @@ def _doubt(column: PhoneColumn, code: str, doubtful: pl.Expr, message: pl.Expr) 
 
 
 def _zero_restored(column: PhoneColumn) -> ColumnCheck:
-    read = pl.format(
-        "{} was read as {}: the spreadsheet seems to have dropped a zero.", shown(column.name), column.wire
+    read = worded(
+        "{value} was read as {number}: the spreadsheet seems to have dropped a zero.",
+        value=shown(column.name),
+        number=column.wire,
     )
     return _doubt(column, "zero_restored", column.lost_its_zero, read)
 
 
 def _other_operator(column: PhoneColumn, rule: CountryRule, operator: str) -> ColumnCheck:
     is_other, owner = column.of_another_operator(operator)
-    message = pl.format(
-        "{} begins like a number of {}, and the purpose {} pays to {}: make sure that it was taken there.",
-        shown(column.name),
-        owner,
-        pl.lit(rule.purpose),
-        pl.lit(operator),
+    message = worded(
+        "{value} begins like a number of {owner}, and the purpose {purpose} pays to {operator}: make sure that it was "
+        "taken there.",
+        value=shown(column.name),
+        owner=owner,
+        purpose=rule.purpose or "",
+        operator=operator,
     )
     return _doubt(column, "operator", is_other, message)
 
 
 def _doubtful_names(name: str) -> ColumnCheck:
     text = pl.col(name)
-    swapped = pl.format("{}: the name has digits only. Are two columns swapped?", shown(name))
-    no_name = pl.format("{} is no name: make sure who is paid.", shown(name))
+    swapped = worded("{value}: the name has digits only. Are two columns swapped?", value=shown(name))
+    no_name = worded("{value} is no name: make sure who is paid.", value=shown(name))
     digits = Reason(f"{name}.digits", text.str.contains(_DIGITS_ALONE), swapped)
     nobody = Reason(f"{name}.placeholder", text.str.contains(_NO_NAME), no_name)
     return ColumnCheck(name, ~nobody.applies.fill_null(value=False), (digits, nobody))  # digits alone hold no letter

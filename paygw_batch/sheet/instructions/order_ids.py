@@ -4,6 +4,7 @@ import polars as pl
 
 from paygw_batch.core.reference import content_digest
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say
 
 _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
@@ -24,7 +25,8 @@ def derived_ids(digests: pl.Series, reference: str) -> pl.Series:
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
-            "The reference of a payment run has 1 to 90 printable ASCII characters.", hint="Such as payroll-2026-11."
+            say("The reference of a payment run has 1 to 90 printable ASCII characters."),
+            hint=say("Such as payroll-2026-11."),
         )
     occurrence = pl.int_range(1, pl.len() + 1).over("digest")
     return digests.to_frame("digest").select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series()

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.formulas import unguarded, unguarded_names
-from paygw_batch.sheet.model import SHOWN_CHARACTERS, defects_of
+from paygw_batch.sheet.model import SHOWN_CHARACTERS, defects_of, worded
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
@@ -74,7 +75,10 @@ def read_rows(data: bytes, start: Start, lines: int, file: str) -> Table:
         ragged = _ragged_lines(data, start, file)
         frame = _parse(_without_lines(data, start, ragged), start, headings)
     if frame is None or frame.height != lines:
-        raise SheetError(f"{file} cannot be read as rows: its {lines} lines below the header merge.", hint=_QUOTES)
+        raise SheetError(
+            say("{file} cannot be read as rows: its {lines} lines below the header merge.", file=file, lines=lines),
+            hint=say(_QUOTES),
+        )
     if _begins_with_quote(data, start):
         frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=start.row + 1)
@@ -84,7 +88,7 @@ def read_rows(data: bytes, start: Start, lines: int, file: str) -> Table:
     return Table(frame, headings, defects=defects)
 
 
-_QUOTES = 'A quotation mark must open and close a whole field, and one inside it is written twice: "a ""b"" c".'
+_QUOTES = mark('A quotation mark must open and close a whole field, and one inside it is written twice: "a ""b"" c".')
 
 
 def _first_lines(data: bytes) -> list[tuple[bytes, int]]:
@@ -218,9 +222,13 @@ def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
     wrong = quoted.filter(~pl.col("line").str.contains(_line_pattern(start)))["index"].sort()
     if wrong.len():
         raise SheetError(
-            f"{file}, row {start.row + 1 + wrong[0]}: a quotation mark does not close the field it opens on the same "
-            "line; the rows after it could be swallowed.",
-            hint=_QUOTES,
+            say(
+                "{file}, row {row}: a quotation mark does not close the field it opens on the same line; the "
+                "rows after it could be swallowed.",
+                file=file,
+                row=start.row + 1 + wrong[0],
+            ),
+            hint=say(_QUOTES),
         )
 
 
@@ -251,9 +259,17 @@ def _with_ragged(
     put = pl.DataFrame(rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
     at = ragged["index"]
     frame = frame.with_columns(frame[name].scatter(at, put[name]) for name in headings.names)
-    few = "add the missing ones, empty where there is nothing to say"
-    many = f"put a field that holds {start.delimiter!r} in quotation marks, and write an amount without it"
+    few = say("add the missing ones, empty where there is nothing to say")
+    many = say(
+        "put a field that holds {delimiter!r} in quotation marks, and write an amount without it",
+        delimiter=start.delimiter,
+    )
     mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
-    message = pl.format("The row has {} fields, and the header has {}: {}.", "fields", pl.lit(columns), mend)
+    message = worded(
+        "The row has {fields} fields, and the header has {columns}: {mend}.",
+        fields=pl.col("fields"),
+        columns=columns,
+        mend=mend,
+    )
     numbered = ragged.with_columns(row=(pl.col("index") + start.row + 1).cast(pl.UInt32))
     return frame, defects_of(numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))

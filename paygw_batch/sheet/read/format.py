@@ -4,10 +4,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import mark, mark_all, say
 
 
 class Kind(StrEnum):
-    """Names a format of sheets."""
+    """Names a format of sheets, as a sentence does (`mark`)."""
 
     DELIMITED = "delimited text"
     PARQUET = "Parquet"
@@ -21,22 +22,24 @@ _KINDS = {
     ".parquet": Kind.PARQUET,
     ".xlsx": Kind.WORKBOOK,
 }
+_NAMES = mark_all("delimited text", "Parquet", "a workbook (.xlsx)")
+"""The values of `Kind`, for the catalogue."""
 _FIRST_BYTES = (
     (b"PAR1", Kind.PARQUET),
     (b"PK\x03\x04", Kind.WORKBOOK),
-    (b"\xd0\xcf\x11\xe0", "an old or an encrypted workbook"),
-    (b"PK\x05\x06", "a zip archive"),
-    (b"PK\x07\x08", "a zip archive"),
-    (b"\x1f\x8b", "compressed (gzip)"),
-    (b"BZh", "compressed (bzip2)"),
-    (b"\xfd7zXZ", "compressed (xz)"),
-    (b"(\xb5/\xfd", "compressed (zstd)"),
-    (b"7z\xbc\xaf", "a 7z archive"),
-    (b"%PDF", "a PDF"),
-    (b"{\\rtf", "a text document (RTF)"),
-    (b"SQLite format 3", "a database"),
-    (b"ARROW1", "an Arrow file"),
-    (b"<", "HTML or XML"),
+    (b"\xd0\xcf\x11\xe0", mark("an old or an encrypted workbook")),
+    (b"PK\x05\x06", mark("a zip archive")),
+    (b"PK\x07\x08", mark("a zip archive")),
+    (b"\x1f\x8b", mark("compressed (gzip)")),
+    (b"BZh", mark("compressed (bzip2)")),
+    (b"\xfd7zXZ", mark("compressed (xz)")),
+    (b"(\xb5/\xfd", mark("compressed (zstd)")),
+    (b"7z\xbc\xaf", mark("a 7z archive")),
+    (b"%PDF", mark("a PDF")),
+    (b"{\\rtf", mark("a text document (RTF)")),
+    (b"SQLite format 3", mark("a database")),
+    (b"ARROW1", mark("an Arrow file")),
+    (b"<", mark("HTML or XML")),
 )
 """How the files begin that people take for a sheet, or name like one. Delimited text begins with none of these."""
 
@@ -45,14 +48,23 @@ def kind_of(file: str) -> Kind:
     """Return the format that a file's name says. Raises `SheetError` for a name that says nothing."""
     ending = Path(file).suffix.lower()
     if ending not in _KINDS:
-        raise SheetError(f"{file} ends in none of {', '.join(_KINDS)}.", hint="The ending says what a file is.")
+        raise SheetError(
+            say("{file} ends in none of {kinds}.", file=file, kinds=", ".join(_KINDS)),
+            hint=say("The ending says what a file is."),
+        )
     return _KINDS[ending]
 
 
 def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
     """Raise `SheetError` for a file whose first bytes contradict its name."""
     head = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    found = next((what for mark, what in _FIRST_BYTES if head.startswith(mark)), Kind.DELIMITED)
+    found = next((what for first, what in _FIRST_BYTES if head.startswith(first)), Kind.DELIMITED)
     if found is not kind:
-        hint = "Rename it." if found in set(_KINDS.values()) else "Save it as .csv or .xlsx from the spreadsheet."
-        raise SheetError(f"{file} is named like {kind}, and is {found}.", hint=hint)
+        hint = (
+            say("Rename it.")
+            if found in set(_KINDS.values())
+            else say("Save it as .csv or .xlsx from the spreadsheet.")
+        )
+        raise SheetError(
+            say("{file} is named like {kind}, and is {found}.", file=file, kind=say(kind), found=say(found)), hint=hint
+        )

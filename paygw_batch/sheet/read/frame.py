@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.model import Deferred, Sheet, no_defects
 from paygw_batch.sheet.read.headings import Headings
 
-_OURS_DROPPED = f"The columns {' and '.join(REJECTS_COLUMNS)} are those of a rejects file, and are left out."
 _SEEN = r"[^\p{C}\p{Z}]"
 
 
@@ -36,11 +36,19 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     headings = table.headings
     frame = rows_said(table)
     if not frame.height:
-        raise SheetError(f"{file} has a header and no row below it.", hint="Nothing was sent: there is nobody to pay.")
+        raise SheetError(
+            say("{file} has a header and no row below it.", file=file),
+            hint=say("Nothing was sent: there is nobody to pay."),
+        )
     if frame.height > max_rows:
         raise SheetError(
-            f"{file} has {frame.height} rows; at most {max_rows} are allowed.",
-            hint="Split the sheet, or raise limits.max_rows in the configuration.",
+            say(
+                "{file} has {height} rows; at most {max_rows} are allowed.",
+                file=file,
+                height=frame.height,
+                max_rows=max_rows,
+            ),
+            hint=say("Split the sheet, or raise limits.max_rows in the configuration."),
         )
     hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
     frame = frame.drop(hollow).rechunk()
@@ -59,7 +67,10 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
 
 def notes_of(headings: Headings) -> tuple[str, ...]:
     """Return sentences for a person about the columns of a sheet."""
-    return (_OURS_DROPPED,) if headings.ours else ()
+    if not headings.ours:
+        return ()
+    names = say(" and ").join(REJECTS_COLUMNS)
+    return (say("The columns {names} are those of a rejects file, and are left out.", names=names),)
 
 
 def rows_said(table: Table) -> pl.DataFrame:
@@ -97,8 +108,13 @@ def refuse_control_characters(table: Table, file: str) -> None:
         if hit.any():
             row = table.frame["row"][hit.arg_max()]
             raise SheetError(
-                f"{file}, row {row}, column {name!r}: the field holds a line break or a control character.",
-                hint="Write the field on one line, without such characters.",
+                say(
+                    "{file}, row {row}, column {name!r}: the field holds a line break or a control character.",
+                    file=file,
+                    row=row,
+                    name=name,
+                ),
+                hint=say("Write the field on one line, without such characters."),
             )
 
 

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import (
     ALWAYS_NEEDED,
     REJECTS_COLUMNS,
@@ -97,8 +98,15 @@ def _alias_target(heading: str, column: str) -> str:
     if column in known_columns():
         return column
     near = get_close_matches(column, known_columns(), n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"The columns are {', '.join(known_columns())}."
-    raise ConfigurationError(f"The heading {heading!r} is to stand for {column!r}, which is no column.", hint=hint)
+    hint = (
+        say("Did you mean {near}?", near=near[0])
+        if near
+        else say("The columns are {known_columns}.", known_columns=", ".join(known_columns()))
+    )
+    raise ConfigurationError(
+        say("The heading {heading!r} is to stand for {column!r}, which is no column.", heading=heading, column=column),
+        hint=hint,
+    )
 
 
 def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
@@ -114,30 +122,53 @@ def no_header(
     Names the profiles that fit, where there are some. `worksheet` is the one that the rows are of, where there are
     several.
     """
-    place = file if worksheet is None else f"{file}, worksheet {worksheet!r}"
+    place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
     best = max(rows, key=lambda cells: _likeness(cells, vocabulary), default=[])
     names = known_names(best, vocabulary)
     headings = [(" ".join(cell.split()), name) for cell, name in zip(best, names, strict=True) if cell.strip()]
-    how = f"`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means."
+    how = say(
+        "`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means.",
+        file=file,
+    )
     if fitting := _fitting_profiles(best, vocabulary):
         return HeadingError(
-            f"{place}, row {list(rows).index(best) + 1}: these are headings of the profile {' and of '.join(fitting)}.",
-            f"Name the profile: --column-profile {fitting[0]}, or column_profile under [sheet] in the configuration.",
+            say(
+                "{place}, row {row}: these are headings of the profile {profiles}.",
+                place=place,
+                row=list(rows).index(best) + 1,
+                profiles=say(" and of ").join(fitting),
+            ),
+            say(
+                "Name the profile: --column-profile {fitting}, or column_profile under [sheet] in the configuration.",
+                fitting=fitting[0],
+            ),
             headings,
         )
     if not any(names):
         return HeadingError(
-            f"{place} has no header that we know among its first {HEADER_ROWS} rows.",
-            f"The first row must name the columns: {', '.join(vocabulary.columns[:7])}. {how}",
+            say("{place} has no header that we know among its first {rows} rows.", place=place, rows=HEADER_ROWS),
+            say(
+                "The first row must name the columns: {columns}. {how}",
+                columns=", ".join(vocabulary.columns[:7]),
+                how=how,
+            ),
             headings,
         )
     missing = [name for name in ALWAYS_NEEDED if name not in names]
     unknown = [heading for heading, name in headings if name is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
-    said = [f"{name} (is it the column {near[0]!r}?)" if near else name for name, near in close.items()]
+    said = [
+        say("{name} (is it the column {near!r}?)", name=name, near=near[0]) if near else name
+        for name, near in close.items()
+    ]
     return HeadingError(
-        f"{place}, row {list(rows).index(best) + 1}: the header has no column {' and no column '.join(said)}.",
-        f"Add the column, or correct its heading. {how}",
+        say(
+            "{place}, row {row}: the header has no column {columns}.",
+            place=place,
+            row=list(rows).index(best) + 1,
+            columns=say(" and no column ").join(said),
+        ),
+        say("Add the column, or correct its heading. {how}", how=how),
         headings,
     )
 
@@ -174,8 +205,14 @@ def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, r
             own = f"{own} (ours)" if is_rejects and own in REJECTS_COLUMNS else f"{own} (sheet)"
         if own in seen:
             raise HeadingError(
-                f"{file}, row {row}: the headings {seen[own]!r} and {heading!r} name the same column.",
-                "Remove or rename one of the two columns.",
+                say(
+                    "{file}, row {row}: the headings {seen!r} and {heading!r} name the same column.",
+                    file=file,
+                    row=row,
+                    seen=seen[own],
+                    heading=heading,
+                ),
+                say("Remove or rename one of the two columns."),
                 [(text, meant) for text, meant in zip(trimmed, known, strict=True) if text],
             )
         seen[own] = heading

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
 from paygw_batch.sheet.model import Headed
 from paygw_batch.sheet.read.headings import fold
@@ -17,7 +18,16 @@ def refuse_misdirected(sheet: Headed, commands: Mapping[str, str]) -> None:
         has_own = any(name in sheet.headers for name in own.difference(columns))
         if operation != sheet.operation and not has_own and alien:
             raise SheetError(
-                f"{sheet.name} has columns of a sheet for `{commands[operation]}` ({', '.join(alien)}), and none that "
-                f"only a sheet for `{commands[sheet.operation]}` has.",
-                hint=f"Nothing was sent. `{commands[operation]}` runs such a sheet; `--collect` is for collections.",
+                say(
+                    "{name} has columns of a sheet for `{command}` ({alien}), and none that only a sheet for "
+                    "`{own}` has.",
+                    name=sheet.name,
+                    command=commands[operation],
+                    alien=", ".join(alien),
+                    own=commands[sheet.operation],
+                ),
+                hint=say(
+                    "Nothing was sent. `{command}` runs such a sheet; `--collect` is for collections.",
+                    command=commands[operation],
+                ),
             )

@@ -5,7 +5,8 @@ import io
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.model import defects_of, no_defects
+from paygw_batch.language import mark, say
+from paygw_batch.sheet.model import defects_of, no_defects, worded
 from paygw_batch.sheet.read.frame import Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
 from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
@@ -24,7 +25,7 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
     verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
     if verdict is not TrialResult.SOUND:
         sentence, hint = _REFUSALS[verdict]
-        raise SheetError(f"{file} {sentence}.", hint=hint)
+        raise SheetError(say(sentence, file=file), hint=say(hint))
     return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
 
 
@@ -43,9 +44,15 @@ def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table
 
 
 _REFUSALS = {
-    TrialResult.DAMAGED: ("is a damaged Parquet file", "Write it again."),
-    TrialResult.TOO_MANY_ROWS: ("has more rows than are allowed", "Split the sheet, or raise limits.max_rows."),
-    TrialResult.TOO_LARGE: ("is too large once unpacked", "Split the sheet, or raise limits.max_sheet_mib."),
+    TrialResult.DAMAGED: (mark("{file} is a damaged Parquet file."), mark("Write it again.")),
+    TrialResult.TOO_MANY_ROWS: (
+        mark("{file} has more rows than are allowed."),
+        mark("Split the sheet, or raise limits.max_rows."),
+    ),
+    TrialResult.TOO_LARGE: (
+        mark("{file} is too large once unpacked."),
+        mark("Split the sheet, or raise limits.max_sheet_mib."),
+    ),
 }
 _FIRST_ROW = 2
 
@@ -54,8 +61,13 @@ def _as_text(column: pl.Series, file: str) -> pl.Series:
     dtype = column.dtype
     if dtype.is_nested() or dtype in {pl.Binary, pl.Object, pl.Unknown}:
         raise SheetError(
-            f"{file}, column {column.name!r}: a column of type {dtype} cannot hold a sheet's values.",
-            hint="Write the column as text.",
+            say(
+                "{file}, column {column!r}: a column of type {type} cannot hold a sheet's values.",
+                file=file,
+                column=column.name,
+                type=dtype,
+            ),
+            hint=say("Write the column as text."),
         )
     if dtype.is_float():
         whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
@@ -76,5 +88,7 @@ def _inexact(column: pl.Series) -> pl.DataFrame:
     frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=_FIRST_ROW)
     wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
     value = pl.col("number").cast(pl.String)
-    message = pl.format("{} is stored as a binary fraction, which is not exact: write the column as text.", value)
+    message = worded(
+        "{value} is stored as a binary fraction, which is not exact: write the column as text.", value=value
+    )
     return defects_of(wrong, column.name, f"{column.name}.float", message, value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from paygw_batch.countries.data import nearest
 from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.read.headings import fold
 
@@ -30,22 +31,36 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
     known = profile_names(data)
     is_own = name.endswith(OWN_ENDING)
     if name not in known and not is_own:
-        raise ConfigurationError(f"sheet.column_profile: no profile is called {name!r}; {nearest(name, known)}")
+        raise ConfigurationError(
+            say("sheet.column_profile: no profile is called {name!r}; {known}", name=name, known=nearest(name, known))
+        )
     file = Path(name) if is_own else (data or config_dir()) / "columns" / f"{name}.toml"
     told = name if is_own else f"config/columns/{file.name}"
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"{told} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(
+            say("{told} cannot be read: {reason}.", told=told, reason=say(str(error.strerror)))
+        ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{told} is not TOML: {error}.", hint="Mend the named line.") from error
+        raise ConfigurationError(
+            say("{told} is not TOML: {error}.", told=told, error=error), hint=say("Mend the named line.")
+        ) from error
     headings, columns = tables.get("columns"), {*known_columns(), NOT_OURS}
     if not isinstance(headings, dict) or set(tables) != {"columns"}:
-        raise ConfigurationError(f"{told}: it must have [columns] alone.")
+        raise ConfigurationError(say("{told}: it must have [columns] alone.", told=told))
     for heading, column in headings.items():
         if not isinstance(column, str) or column not in columns:
             near = nearest(str(column), columns - {NOT_OURS})
-            raise ConfigurationError(f"{told}: {heading!r} stands for {column!r}, which is no column; {near}")
+            raise ConfigurationError(
+                say(
+                    "{told}: {heading!r} stands for {column!r}, which is no column; {near}",
+                    told=told,
+                    heading=heading,
+                    column=column,
+                    near=near,
+                )
+            )
     return headings
 
 
@@ -80,7 +95,14 @@ def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, 
         other, meaning = seen.setdefault(fold(heading), (heading, column))
         if meaning != column:
             raise ConfigurationError(
-                f"columns: {other!r} and {heading!r} are the same heading, and stand for {meaning!r} and {column!r}.",
-                hint="Case, blanks, hyphens and underscores make no difference. Remove one of the two.",
+                say(
+                    "columns: {other!r} and {heading!r} are the same heading, and stand for {meaning!r} and "
+                    "{column!r}.",
+                    other=other,
+                    heading=heading,
+                    meaning=meaning,
+                    column=column,
+                ),
+                hint=say("Case, blanks, hyphens and underscores make no difference. Remove one of the two."),
             )
     return {heading: column for heading, column in (merged | seen).values() if column != NOT_OURS}

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import polars as pl
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.pieces import InMemory, NotPlain, SheetSource
 from paygw_batch.sheet.read import text_stream
@@ -61,8 +62,13 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     check_first_bytes(data, kind, file)
     if options.sheet_name is not None and kind is not Kind.WORKBOOK:
         raise SheetError(
-            f"{file} is {kind} and has no worksheets, so none is called {options.sheet_name!r}.",
-            hint="Leave --sheet out.",
+            say(
+                "{file} is {kind} and has no worksheets, so none is called {sheet_name!r}.",
+                file=file,
+                kind=kind,
+                sheet_name=options.sheet_name,
+            ),
+            hint=say("Leave --sheet out."),
         )
     sha256 = hashlib.sha256(data).hexdigest()
     match kind:
@@ -118,7 +124,9 @@ def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
     """Return the very bytes that `sheet` was read from. Raises `SheetError` when the file has others by now."""
     data = _bytes_of(path, options.max_sheet_bytes)
     if hashlib.sha256(data).hexdigest() != sheet.sha256:
-        raise SheetError(f"{path.name} was changed since it was read.", hint="Run the command again.")
+        raise SheetError(
+            say("{name} was changed since it was read.", name=path.name), hint=say("Run the command again.")
+        )
     return data
 
 
@@ -152,22 +160,35 @@ def _bytes_of(path: Path, max_bytes: int) -> bytes:
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 (a descriptor)
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise SheetError(f"{path.name} is no regular file.", hint="Name the sheet's file itself.")
+                raise SheetError(
+                    say("{name} is no regular file.", name=path.name), hint=say("Name the sheet's file itself.")
+                )
             if before.st_size > max_bytes:
                 raise _too_large(path, before.st_size, max_bytes)
             data = file.readall()
             after = os.fstat(descriptor)
     except OSError as error:
-        raise SheetError(f"{path} cannot be read: {error.strerror}.", hint="Check the path.") from error
+        raise SheetError(
+            say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror))),
+            hint=say("Check the path."),
+        ) from error
     if (len(data), after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise SheetError(f"{path.name} was changed while it was read.", hint="Wait until it is written, and try again.")
+        raise SheetError(
+            say("{name} was changed while it was read.", name=path.name),
+            hint=say("Wait until it is written, and try again."),
+        )
     if not data:
-        raise SheetError(f"{path.name} is empty.", hint="Save the sheet again.")
+        raise SheetError(say("{name} is empty.", name=path.name), hint=say("Save the sheet again."))
     return data
 
 
 def _too_large(path: Path, size: int, max_bytes: int) -> SheetError:
     return SheetError(
-        f"{path.name} has {size / 2**20:.1f} MiB; at most {max_bytes / 2**20:.0f} are allowed.",
-        hint="Split the sheet, or raise limits.max_sheet_mib in the configuration.",
+        say(
+            "{name} has {size:.1f} MiB; at most {max_bytes:.0f} are allowed.",
+            name=path.name,
+            size=size / 2**20,
+            max_bytes=max_bytes / 2**20,
+        ),
+        hint=say("Split the sheet, or raise limits.max_sheet_mib in the configuration."),
     )

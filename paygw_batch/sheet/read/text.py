@@ -4,6 +4,7 @@ import codecs
 import re
 
 from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.language import say
 
 UTF8_MARK = codecs.BOM_UTF8
 _CHUNK_BYTES = 1 << 20
@@ -71,8 +72,8 @@ def _decoded(data: bytes, code_page: str | None, file: str) -> bytes:
         return _recoded(data, code_page, file)
     line = data.count(b"\n", 0, wrong_at) + 1
     raise SheetError(
-        f"{file}, line {line}: the text is not UTF-8.",
-        hint='Save it as "CSV UTF-8", or name its code page in the configuration (sheet.code_page = "cp1252").',
+        say("{file}, line {line}: the text is not UTF-8.", file=file, line=line),
+        hint=say('Save it as "CSV UTF-8", or name its code page in the configuration (sheet.code_page = "cp1252").'),
     )
 
 
@@ -96,12 +97,19 @@ def _recoded(data: bytes, encoding: str, file: str) -> bytes:
         return data.decode(encoding).encode()
     except LookupError as error:
         raise ConfigurationError(
-            f"sheet.code_page names {encoding!r}, which is no code page.", hint='For example "cp1252" or "cp1256".'
+            say("sheet.code_page names {encoding!r}, which is no code page.", encoding=encoding),
+            hint=say('For example "cp1252" or "cp1256".'),
         ) from error
     except UnicodeError as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         raise SheetError(
-            f"{file}: the text is not {encoding.upper()} (at byte {start + 1}).", hint='Save it as "CSV UTF-8".'
+            say(
+                "{file}: the text is not {encoding} (at byte {start}).",
+                file=file,
+                encoding=encoding.upper(),
+                start=start + 1,
+            ),
+            hint=say('Save it as "CSV UTF-8".'),
         ) from error
 
 
@@ -120,10 +128,19 @@ def _control_error(text: bytes, at: int, file: str) -> SheetError:
     line = text.count(b"\n", 0, at) + 1
     if text[at] == 0:
         return SheetError(
-            f"{file}, line {line}: the text holds a NUL byte; it is damaged, or UTF-16 without its mark.",
-            hint='Save it again as "CSV UTF-8".',
+            say(
+                "{file}, line {line}: the text holds a NUL byte; it is damaged, or UTF-16 without its mark.",
+                file=file,
+                line=line,
+            ),
+            hint=say('Save it again as "CSV UTF-8".'),
         )
     return SheetError(
-        f"{file}, line {line}: the text holds a control character (byte {text[at]:#04x}).",
-        hint="Remove it, or save the file again from the spreadsheet.",
+        say(
+            "{file}, line {line}: the text holds a control character (byte {text:#04x}).",
+            file=file,
+            line=line,
+            text=text[at],
+        ),
+        hint=say("Remove it, or save the file again from the spreadsheet."),
     )

@@ -17,16 +17,20 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.model import Deferred, Sheet
-from paygw_batch.sheet.pieces import NotPlain, Piece
+from paygw_batch.sheet.pieces import NotPlain, Piece, held_in
 from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, read_rows
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
-from paygw_batch.sheet.read.frame import found_in, notes_of, rows_said
+from paygw_batch.sheet.read.frame import Table, found_in, notes_of, rows_said
 from paygw_batch.sheet.read.headings import Vocabulary
 from paygw_batch.sheet.read.text import UTF8_MARK, is_plain_utf8
 
 BLOCK_BYTES = 8 * 1024 * 1024
 """How much of a file is looked at at a time. A file of one block is read as a whole."""
+_LOOKS = 32
+LOOK_BYTES = 16 * 1024
+"""How many places of a file are looked at before it is read, and how much of each."""
 
 
 class TextStream:
@@ -73,8 +77,20 @@ class TextStream:
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not lines_before:
             raise NotPlain
         if self._sha256 not in {None, digest.hexdigest()}:
-            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+            raise SheetError(
+                say("{name} was changed since it was read.", name=self.name), hint=say("Run the command again.")
+            )
         self._sha256 = digest.hexdigest()
+
+    def probably_held(self) -> Collection[str]:
+        """As in `Source`. The last rows of a sorted sheet may fill a column that is empty in all the others."""
+        with self._opened() as file:
+            size = os.fstat(file.fileno()).st_size
+            places = range(self._start.offset, size, max(LOOK_BYTES, size // _LOOKS))
+            blocks = [os.pread(file.fileno(), LOOK_BYTES, at) for at in places]
+        text = b"".join(block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1] for block in blocks)
+        lines = count_lines(text, 0, len(text))
+        return held_in(rows_said(self._table(self._header + text, lines, 0))) if lines else ()
 
     def sheet(self, held: Collection[str]) -> Sheet:
         """As in `Source`."""
@@ -97,22 +113,27 @@ class TextStream:
     def _frame(self) -> pl.DataFrame:
         sheet = self._whole()
         if sheet.sha256 != self._sha256:
-            raise SheetError(f"{self.name} was changed since it was read.", hint="Run the command again.")
+            raise SheetError(
+                say("{name} was changed since it was read.", name=self.name), hint=say("Run the command again.")
+            )
         return sheet.frame
 
     def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
-        if not is_plain_utf8(text):
-            raise NotPlain
-        start = self._start.of_part(self._header, lines_before)
-        try:
-            table = read_rows(text, start, lines, self.name)
-        except SheetError as error:
-            raise NotPlain from error
+        table = self._table(text, lines, lines_before)
         frame = rows_said(table).rechunk()
         if not frame.height:
             raise NotPlain
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])
+
+    def _table(self, text: bytes, lines: int, lines_before: int) -> Table:
+        if not is_plain_utf8(text):
+            raise NotPlain
+        start = self._start.of_part(self._header, lines_before)
+        try:
+            return read_rows(text, start, lines, self.name)
+        except SheetError as error:
+            raise NotPlain from error
 
     def _opened(self) -> io.FileIO:
         try:

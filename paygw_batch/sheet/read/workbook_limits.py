@@ -8,6 +8,7 @@ import zipfile
 from dataclasses import dataclass
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 
 MOST_CELL_CHARACTERS = 8 * 32_767
 """A spreadsheet keeps 32,767 characters in a cell; each may be written as an escape of seven."""
@@ -45,14 +46,19 @@ class Budget:
         unpacked = sum(part.file_size for part in parts)
         if any(part.compress_type not in _COMPRESSIONS for part in parts):
             raise SheetError(
-                f"{self.file} is packed in a way that no spreadsheet uses.",
-                hint="Open it in the spreadsheet and save it again.",
+                say("{file} is packed in a way that no spreadsheet uses.", file=self.file),
+                hint=say("Open it in the spreadsheet and save it again."),
             )
         if unpacked > max(_RATIO_FROM_BYTES, packed_bytes * _MOST_RATIO):
             raise SheetError(
-                f"{self.file} has {packed_bytes / 2**20:.1f} MiB, and would have {unpacked / 2**20:.0f} MiB unpacked: "
-                "no sheet of payees is packed so tightly.",
-                hint="Copy the rows into a new workbook, or save the sheet as .csv.",
+                say(
+                    "{file} has {packed_bytes:.1f} MiB, and would have {unpacked:.0f} MiB unpacked: no sheet of "
+                    "payees is packed so tightly.",
+                    file=self.file,
+                    packed_bytes=packed_bytes / 2**20,
+                    unpacked=unpacked / 2**20,
+                ),
+                hint=say("Copy the rows into a new workbook, or save the sheet as .csv."),
             )
         self._held = packed_bytes
 
@@ -83,8 +89,8 @@ class Budget:
     def too_large(self) -> SheetError:
         """Return the error for a workbook above the limits."""
         return SheetError(
-            f"{self.file} is too large once unpacked.",
-            hint="Split the sheet, save it as .csv, or raise limits.max_sheet_mib in the configuration.",
+            say("{file} is too large once unpacked.", file=self.file),
+            hint=say("Split the sheet, save it as .csv, or raise limits.max_sheet_mib in the configuration."),
         )
 
     def _check(self, cells_bytes: int) -> None:

@@ -8,7 +8,8 @@ from itertools import islice
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.columns import OUR_WORKSHEETS
+from paygw_batch.language import mark, say
+from paygw_batch.sheet.columns import our_worksheets
 from paygw_batch.sheet.model import SHOWN_CHARACTERS, as_defects
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
@@ -27,9 +28,13 @@ _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 """How much of a worksheet is held as objects before it goes into a frame."""
 _SENTENCES = {
-    Doubt.FORMULA: "{} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet.",
-    Doubt.DIGITS: "{}: a spreadsheet keeps 15 digits of a number, so that this one is wrong. Format the column as text "
-    "and enter it again.",
+    Doubt.FORMULA: mark(
+        "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
+    ),
+    Doubt.DIGITS: mark(
+        "{value}: a spreadsheet keeps 15 digits of a number, so that this one is wrong. Format the column as text "
+        "and enter it again."
+    ),
 }
 
 
@@ -100,21 +105,24 @@ def _chosen(
     """Return the worksheet to read, notes about the others, and whether another one could have been meant."""
     parts = workbook.worksheets()
     if not parts:
-        raise SheetError(f"{file} has no worksheet.")
+        raise SheetError(say("{file} has no worksheet.", file=file))
     fitting = [part for part in parts if _read_header(workbook, part, vocabulary).header is not None]
     if sheet_name is not None:
         named = _named(parts, sheet_name, file)
-        notes = [f"The worksheet {named.name!r} is hidden in the spreadsheet; it is read, as asked."]
+        notes = [say("The worksheet {name!r} is hidden in the spreadsheet; it is read, as asked.", name=named.name)]
         return named, notes if named.hidden else [], len(fitting) > 1
     visible = [part for part in fitting if not part.hidden]
     if len(visible) > 1 or (fitting and not visible):
         names = ", ".join(repr(part.name) for part in visible or fitting)
-        seen = "Several worksheets look" if len(visible) > 1 else "Only hidden worksheets look"
         raise SheetError(
-            f"{file}: {seen} like a sheet of payees: {names}.",
-            hint=f"Name the one that is meant: --sheet {shlex.quote((visible or fitting)[0].name)}.",
+            say("{file}: Several worksheets look like a sheet of payees: {names}.", file=file, names=names)
+            if len(visible) > 1
+            else say("{file}: Only hidden worksheets look like a sheet of payees: {names}.", file=file, names=names),
+            hint=say("Name the one that is meant: --sheet {name}.", name=shlex.quote((visible or fitting)[0].name)),
         )
-    notes = [f"The worksheet {part.name!r} is hidden, and is not read." for part in fitting if part.hidden]
+    notes = [
+        say("The worksheet {name!r} is hidden, and is not read.", name=part.name) for part in fitting if part.hidden
+    ]
     return visible[0] if visible else _nearest(workbook, parts, vocabulary), notes, len(fitting) > 1
 
 
@@ -143,8 +151,12 @@ def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPar
     found = exact or alike
     if len(found) != 1:
         names = ", ".join(repr(part.name) for part in parts)
-        how_many = "several worksheets" if found else "no worksheet"
-        raise SheetError(f"{file} has {how_many} called {name!r}.", hint=f"It has {names}.")
+        raise SheetError(
+            say("{file} has several worksheets called {name!r}.", file=file, name=name)
+            if found
+            else say("{file} has no worksheet called {name!r}.", file=file, name=name),
+            hint=say("It has {names}.", names=names),
+        )
     return found[0]
 
 
@@ -155,7 +167,7 @@ def _cells(row: Row) -> list[str]:
 def _read_header(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
     content = _Content()
     _advance_to_header(workbook.rows(part), content, vocabulary)
-    if content.above and content.above[0].texts.get(1, "").startswith(OUR_WORKSHEETS):
+    if content.above and content.above[0].texts.get(1, "").startswith(our_worksheets()):
         content.header = None
     return content
 
@@ -206,14 +218,14 @@ def _some(rows: Iterator[Row]) -> list[Row]:
 
 def _hidden(rows: Sequence[int]) -> pl.DataFrame:
     """Return a warning for each hidden row: a person who looked through the workbook has not seen it."""
-    sentence = "The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it."
+    sentence = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
     return as_defects((row, "row", None, "row.hidden", sentence) for row in rows)
 
 
 def _defects(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
     named = ((row, headings.names[at - 1], doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
     return as_defects(
-        (row, name, text, f"{name}.{doubt}", _SENTENCES[doubt].format(text))
+        (row, name, text, f"{name}.{doubt}", say(_SENTENCES[doubt], value=text))
         for row, name, doubt, text in named
         if name in vocabulary.columns
     )

@@ -17,6 +17,7 @@ from functools import lru_cache
 from xml.parsers import expat
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.read.workbook_limits import (
     MOST_CELL_CHARACTERS,
     MOST_DEPTH,
@@ -79,7 +80,10 @@ class Workbook:
             raise self._damaged() from error
         self._parts = {info.filename: info for info in self._zip.infolist()}
         if len(self._parts) != len(self._zip.infolist()) or "xl/workbook.xml" not in self._parts:
-            raise SheetError(f"{file} is no workbook (.xlsx).", hint="Save it as .xlsx or .csv from the spreadsheet.")
+            raise SheetError(
+                say("{file} is no workbook (.xlsx).", file=file),
+                hint=say("Save it as .xlsx or .csv from the spreadsheet."),
+            )
         self.budget.check_directory(self._zip, len(data))
         self._strings: list[str] | None = None
         self._dates: frozenset[int] = frozenset()
@@ -190,7 +194,8 @@ class Workbook:
 
     def _damaged(self) -> SheetError:
         return SheetError(
-            f"{self._file} is a damaged or protected workbook.", hint="Open it in the spreadsheet and save it again."
+            say("{file} is a damaged or protected workbook.", file=self._file),
+            hint=say("Open it in the spreadsheet and save it again."),
         )
 
 

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from paygw_batch.errors import OutputError
+from paygw_batch.language import say
 
 _ENDINGS = (".csv", ".parquet", ".xlsx")
 
@@ -12,10 +13,13 @@ def table_ending(path: Path) -> str:
     """Return the ending. Raises `OutputError` for one that names no format that can be written here."""
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
-        raise OutputError(f"{path.name} ends in none of {', '.join(_ENDINGS)}.", hint="The ending says the format.")
+        raise OutputError(
+            say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(_ENDINGS)),
+            hint=say("The ending says the format."),
+        )
     if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
         raise OutputError(
-            f"{path.name}: writing .xlsx needs the extra `excel`.",
-            hint="pip install 'paygw-batch[excel]', or write .csv or .parquet.",
+            say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),
+            hint=say("pip install 'paygw-batch[excel]', or write .csv or .parquet."),
         )
     return ending

@@ -6,8 +6,9 @@ from dataclasses import field as attribute
 from decimal import Decimal
 
 from paygw_batch.countries.form_columns import COUNTRY_COLUMN
-from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS
+from paygw_batch.countries.kinds import CHARACTERS, KINDS, NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.phones import PhoneColumn
 
@@ -16,7 +17,7 @@ _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
 """Fields that the rules and the configuration fill: a person is not asked for them."""
 
 
-GUIDE_HEADINGS = ("Column", "Country", "Needed", "What to write", "Example")
+GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Needed"), mark("What to write"), mark("Example"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,13 @@ class ColumnGuide:
     @property
     def cells(self) -> tuple[str, ...]:
         """The guide as a line of a table under `GUIDE_HEADINGS`."""
-        return (self.column, ", ".join(self.countries), "yes" if self.needed else "no", self.words, self.example)
+        return (
+            self.column,
+            ", ".join(self.countries),
+            say("yes") if self.needed else say("no"),
+            self.words,
+            self.example,
+        )
 
 
 def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
@@ -65,7 +72,7 @@ def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
         COUNTRY_COLUMN,
         (rule.code,),
         needed=True,
-        words=f"{rule.code}, for {rule.name}.",
+        words=say("{code}, for {name}.", code=rule.code, name=say(rule.name)),
         example=rule.code,
         width=KINDS[FieldKind.COUNTRY].width,
     )
@@ -82,7 +89,7 @@ def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
 
 
 def _not_taken(rule: CountryRule, column: str) -> ColumnGuide:
-    return ColumnGuide(column, (rule.code,), needed=False, words="Leave it empty.", example="")
+    return ColumnGuide(column, (rule.code,), needed=False, words=say("Leave it empty."), example="")
 
 
 def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
@@ -93,36 +100,53 @@ def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
         case FieldKind.AMOUNT:
             return _amount(rule)
         case FieldKind.CURRENCY:
-            return f"{rule.currency}, or empty.", rule.currency
+            return say("{currency}, or empty.", currency=rule.currency), rule.currency
         case FieldKind.PURPOSE:
-            return f"{rule.purpose}, or empty.", rule.purpose or ""
+            return say("{purpose}, or empty.", purpose=rule.purpose), rule.purpose or ""
         case _:
             entry = KINDS[field.kind]
-            return entry.words, entry.example
+            return say(entry.words, **CHARACTERS), entry.example
 
 
 def _amount(rule: CountryRule) -> tuple[str, str]:
     units = rule.minor_units
-    decimals = f"with a point before at most {units} decimals" if units else "without decimals"
-    words = f"{rule.currency} above zero, in plain digits {decimals}, nothing between thousands."
+    words = (
+        say(
+            "{currency} above zero, in plain digits with a point before at most {units} decimals, nothing between "
+            "thousands.",
+            currency=rule.currency,
+            units=units,
+        )
+        if units
+        else say(
+            "{currency} above zero, in plain digits without decimals, nothing between thousands.",
+            currency=rule.currency,
+        )
+    )
     example = _EXAMPLE_AMOUNT if units > 1 else _EXAMPLE_AMOUNT.to_integral_value()
     if rule.min_amount is not None:
-        words += f" At least {rule.min_amount:f}."
+        words += " " + say("At least {amount:f}.", amount=rule.min_amount)
         example = max(example, rule.min_amount)
     if rule.max_amount is not None:
-        words += f" At most {rule.max_amount:f}."
+        words += " " + say("At most {amount:f}.", amount=rule.max_amount)
         example = min(example, rule.max_amount)
     return words, f"{example:f}"
 
 
 def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
     numbers = rule.numbers
-    article = "An" if rule.demonym[0] in "AEIOU" else "A"
-    inside = f"{numbers.trunk_prefix}{numbers.example}"
-    words = (
-        f"{article} {rule.demonym} mobile number, as written abroad (+{numbers.dialling_code}{numbers.example}) "
-        f"or inside the country ({inside})."
+    demonym = say(rule.demonym)
+    number = (
+        say("An {demonym} mobile number", demonym=demonym)
+        if rule.demonym[0] in "AEIOU"
+        else say("A {demonym} mobile number", demonym=demonym)
     )
-    if field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None:
-        words = words.removesuffix(".") + ", or a bank account."
+    abroad, inside = f"+{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
+    is_account = field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None
+    template = (
+        mark("{number}, as written abroad ({abroad}) or inside the country ({inside}), or a bank account.")
+        if is_account
+        else mark("{number}, as written abroad ({abroad}) or inside the country ({inside}).")
+    )
+    words = say(template, number=number, abroad=abroad, inside=inside)
     return words, PhoneColumn.of(rule, field.name, field.kind).example

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paygw_batch.files import write_whole
+from paygw_batch.language import say
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.profiles import NOT_OURS, suggested
 
@@ -23,14 +24,19 @@ def write_heading_map(
         near = column or suggested(heading, columns) or NOT_OURS
         meant = NOT_OURS if near in taken or (column is None and near in certain) else near
         taken.add(meant)
-        remark = f"  # {near}, like another one?" if near != meant else ""
+        remark = "  # " + say("{near}, like another one?", near=near) if near != meant else ""
         lines.setdefault(fold(heading), f"{_quoted(heading)} = {_quoted(meant)}{remark}")
     text = "\n".join(
         [
-            f"# The headings of {_one_line(file)}, and the column that each stands for. Look at every line, change",
-            f"# what is wrong, and name this file: --column-profile {_one_line(path.name)}",
-            '# "" is a column that is not used; it comes back in the reconciliation. No column may be there twice.',
-            f"# The columns: {', '.join(columns)}.",
+            say(
+                "# The headings of {file}, and the column that each stands for. Look at every line, change",
+                file=_one_line(file),
+            ),
+            say("# what is wrong, and name this file: --column-profile {name}", name=_one_line(path.name)),
+            say(
+                '# "" is a column that is not used; it comes back in the reconciliation. No column may be there twice.'
+            ),
+            say("# The columns: {columns}.", columns=", ".join(columns)),
             "",
             "[columns]",
             *lines.values(),

@@ -22,6 +22,7 @@ from openpyxl.workbook import Workbook
 from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
+from paygw_batch.language import in_all_languages, say
 from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS, known_columns
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.xlsx import Place
@@ -62,7 +63,7 @@ def marked_table(table: pl.DataFrame, validated: Validated) -> bytes:
     """
     book = Workbook()
     sheet = book.worksheets[0]
-    sheet.title = "Refused rows"
+    sheet.title = say("Refused rows")
     ours = [""] * len(REJECTS_COLUMNS)
     place = Place(sheet.title, (*ours, *(name for name in validated.sheet.frame.columns if name != "row")))
     bold, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
@@ -113,7 +114,7 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
         Problem(
             row,
             columns.get(name, columns["country"]),
-            headings.get(name, name) if name in columns else "(whole row)",
+            headings.get(name, name) if name in columns else say("(whole row)"),
             value or "",
             kind,
             message,
@@ -129,7 +130,7 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
     """Remove the marks of an earlier copy."""
     for other in list(book.worksheets):
-        if str(other["A1"].value).startswith(PROBLEMS_TITLE) and other is not sheet:
+        if str(other["A1"].value).startswith(in_all_languages(PROBLEMS_TITLE)) and other is not sheet:
             book.remove(other)
     for cell in _cells(sheet).values():
         if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):

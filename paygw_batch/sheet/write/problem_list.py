@@ -13,15 +13,24 @@ from openpyxl.worksheet.hyperlink import Hyperlink
 from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.columns import PROBLEMS_TITLE
 from paygw_batch.sheet.write.table import row_points
 
-PROBLEM, WARNING = "problem", "warning"
+PROBLEM, WARNING = mark("problem"), mark("warning")
 COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
 """Of the cells that are marked. By these very shades, marks are known again in a workbook that comes back."""
 MOST_LISTED = 50_000
 """A worksheet can hold 65,530 links."""
-_HEADINGS = (("Row", 8), ("Cell", 9), ("Column", 22), ("Value", 26), ("Kind", 10), ("What is wrong", 96), ("Code", 26))
+_HEADINGS = (
+    (mark("Row"), 8),
+    (mark("Cell"), 9),
+    (mark("Column"), 22),
+    (mark("Value"), 26),
+    (mark("Kind"), 10),
+    (mark("What is wrong"), 96),
+    (mark("Code"), 26),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) 
     for row, finding in enumerate(findings[:MOST_LISTED], start=top + 1):
         place = f"{get_column_letter(finding.column)}{finding.row}"
         problems.cell(row, 1, finding.sheet_row or finding.row)
-        texts = (place, finding.heading, finding.value, finding.kind, finding.message, finding.code)
+        texts = (place, finding.heading, finding.value, say(finding.kind), finding.message, finding.code)
         for column, text in enumerate(texts, start=2):
             write_text(problems, row, column, text)
         for column in range(1, len(_HEADINGS) + 1):
@@ -74,22 +83,30 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) 
 def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) -> int:
     """Write how the worksheet is used, and its headings; return their row."""
     sentences = [
-        PROBLEMS_TITLE,
-        f"Mend the red cells of {title!r} (the links in the column Cell lead there), save, and submit this workbook.",
-        "This list is never read.",
+        say(PROBLEMS_TITLE),
+        say(
+            "Mend the red cells of {title!r} (the links in the column Cell lead there), save, and submit "
+            "this workbook.",
+            title=title,
+        ),
+        say("This list is never read."),
     ]
     if any(finding.kind == WARNING for finding in findings):
-        sentences.append("Yellow cells are worth a look; they refuse nothing.")
+        sentences.append(say("Yellow cells are worth a look; they refuse nothing."))
     if len(findings) > MOST_LISTED:
         sentences.append(
-            f"The first {MOST_LISTED:,} of {len(findings):,} are listed; the others are coloured all the same."
+            say(
+                "The first {most:,} of {count:,} are listed; the others are coloured all the same.",
+                most=MOST_LISTED,
+                count=len(findings),
+            )
         )
     for row, sentence in enumerate(sentences, start=1):
         write_text(problems, row, 1, sentence)
     problems["A1"].font = Font(name="Calibri", bold=True, size=14)
     top = len(sentences) + 2
     for column, (heading, width) in enumerate(_HEADINGS, start=1):
-        problems.cell(top, column, heading).font = Font(name="Calibri", bold=True)
+        problems.cell(top, column, say(heading)).font = Font(name="Calibri", bold=True)
         problems.column_dimensions[get_column_letter(column)].width = width
     problems.freeze_panes = f"A{top + 1}"
     problems.page_setup.orientation = "landscape"
@@ -100,8 +117,9 @@ def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) ->
 
 def _free_name(names: Sequence[str]) -> str:
     taken = {name.casefold() for name in names}
-    candidates = ("Problems", *(f"Problems {number}" for number in range(2, len(names) + 3)))
-    return next(name for name in candidates if name.casefold() not in taken)
+    name = say("Problems")
+    candidates = (name, *(f"{name} {number}" for number in range(2, len(names) + 3)))
+    return next(candidate for candidate in candidates if candidate.casefold() not in taken)
 
 
 def _show_first(book: Workbook, problems: Worksheet) -> None:

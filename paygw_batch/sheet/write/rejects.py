@@ -10,6 +10,7 @@ import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
 from paygw_batch.files import Kept, check_writable, write_whole
+from paygw_batch.language import say
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
@@ -52,14 +53,21 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     """
     table_ending(path)
     check_writable(path)
-    if Kept("the sheet", source).is_hit_by(path):
-        raise OutputError(f"{path} is the sheet itself.", hint="Name another file: the sheet is never overwritten.")
+    if Kept(say("the sheet"), source).is_hit_by(path):
+        raise OutputError(
+            say("{path} is the sheet itself.", path=path),
+            hint=say("Name another file: the sheet is never overwritten."),
+        )
     if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
         return Written(is_workbook=False, notes=_write_table(validated, path))
     copy = _annotated_copy(source, validated, options)
     if isinstance(copy, _NoCopy):
         write_rejects(validated, path)
-        note = f"{path.name} is a table of the refused rows and no annotated copy of the workbook: {copy.why}."
+        note = say(
+            "{name} is a table of the refused rows and no annotated copy of the workbook: {why}.",
+            name=path.name,
+            why=copy.why,
+        )
         return Written(is_workbook=False, notes=(note,))
     write_whole(path, copy.data)
     return Written(is_workbook=True, notes=copy.notes)
@@ -73,7 +81,13 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
         return ()
     if table.height * table.width > MOST_MARKED_CELLS:
         write_frame(table, path)
-        return (f"{path.name} has no marks: it has more than {MOST_MARKED_CELLS:,} cells.",)
+        return (
+            say(
+                "{name} has no marks: it has more than {most:,} cells.",
+                name=path.name,
+                most=MOST_MARKED_CELLS,
+            ),
+        )
     from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
 
     write_whole(path, marked_table(table, validated))
@@ -82,7 +96,7 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
 
 def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) -> _Copy | _NoCopy:
     if importlib.util.find_spec("openpyxl") is None:
-        return _NoCopy("that needs the extra `excel`: pip install 'paygw-batch[excel]'")
+        return _NoCopy(say("that needs the extra `excel`: pip install 'paygw-batch[excel]'"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
     from paygw_batch.sheet.write.marked_workbook import annotated  # noqa: PLC0415 (as above)
 
@@ -97,17 +111,20 @@ def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) ->
     try:
         marked, cells = annotated(data, place, validated)
     except Exception as error:  # noqa: BLE001 (the library's own, about whatever workbook: there is still the table)
-        return _NoCopy(f"the workbook cannot be copied ({type(error).__name__})")
+        return _NoCopy(say("the workbook cannot be copied ({kind})", kind=type(error).__name__))
     if not _reads_alike(marked, _by_column(cells, place), validated.sheet, options):
-        return _NoCopy("it would not read like the workbook")
+        return _NoCopy(say("it would not read like the workbook"))
     notes = []
     if cells:
         notes.append(
-            f"Cells with formulas: {len(cells):,}. They have no values in the copy: open it in a spreadsheet and "
-            "save it there before it is submitted."
+            say(
+                "Cells with formulas: {cells:,}. They have no values in the copy: open it in a spreadsheet and "
+                "save it there before it is submitted.",
+                cells=len(cells),
+            )
         )
     if lost := workbook_copy.lost_parts(data, marked):
-        notes.append(f"The copy lacks the workbook's {', '.join(lost)}.")
+        notes.append(say("The copy lacks the workbook's {lost}.", lost=", ".join(say(part) for part in lost)))
     return _Copy(marked, tuple(notes))
 
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, cannot_write
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
 from paygw_batch.sheet.formulas import guarded_columns, guarded_names
 from paygw_batch.sheet.model import Validated
@@ -30,7 +31,8 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
     ending = table_ending(path)
     if ending == ".xlsx" and frame.height > _WORKBOOK_ROWS:
         raise OutputError(
-            f"{path.name}: a workbook holds at most {_WORKBOOK_ROWS} rows.", hint="Write .csv or .parquet."
+            say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=_WORKBOOK_ROWS),
+            hint=say("Write .csv or .parquet."),
         )
     with appearing(path) as file:
         try:

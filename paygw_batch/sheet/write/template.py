@@ -14,6 +14,7 @@ from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_whole
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.columns import HELP_TITLE
 from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, ColumnGuide, columns_of, guides
@@ -21,10 +22,10 @@ from paygw_batch.sheet.write.table import row_points, workbook_options
 
 _LAST_ROW = 1_048_576
 _STEPS = (
-    "Write one payment a row on the sheet Payees, below its headings. Cells there are text: leading zeros stay.",
-    "Columns of your own may be added: they come back in the reconciliation. The order of columns is free.",
-    "Then check it: paygw-batch validate, and the name of this file. What is wrong is told row by row.",
-    "This sheet is never read as payments, and its examples pay nobody.",
+    mark("Write one payment a row on the sheet Payees, below its headings. Cells there are text: leading zeros stay."),
+    mark("Columns of your own may be added: they come back in the reconciliation. The order of columns is free."),
+    mark("Then check it: paygw-batch validate, and the name of this file. What is wrong is told row by row."),
+    mark("This sheet is never read as payments, and its examples pay nobody."),
 )
 _LISTED = tuple(name for name, kind in OF_EVERY_SHEET.items() if KINDS[kind].is_filled)
 """Columns with few values: a cell offers them as a list."""
@@ -40,9 +41,14 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
     table_ending(path)
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
-        raise OutputError(f"{path.name}: a template is a .xlsx or a .csv file.", hint="Give it one of these endings.")
+        raise OutputError(
+            say("{name}: a template is a .xlsx or a .csv file.", name=path.name),
+            hint=say("Give it one of these endings."),
+        )
     if path.exists():
-        raise OutputError(f"{path} exists already.", hint="Name a new file: this one may have been filled in.")
+        raise OutputError(
+            say("{path} exists already.", path=path), hint=say("Name a new file: this one may have been filled in.")
+        )
     every = guides(rules)
     if path.suffix.lower() == ".csv":
         write_whole(path, f"{','.join(columns_of(every))}\n".encode())
@@ -56,7 +62,7 @@ def _workbook(rules: Sequence[CountryRule], every: Sequence[ColumnGuide]) -> byt
 
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
-        payees, helping = workbook.add_worksheet("Payees"), workbook.add_worksheet("Help")
+        payees, helping = workbook.add_worksheet(say("Payees")), workbook.add_worksheet(say("Help"))
         _add_payees(workbook, payees, every)
         _add_help(workbook, helping, rules, every)
         _add_lists(workbook, payees, every)
@@ -80,14 +86,14 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
     bold = workbook.add_format({"bold": True, "font_size": 14})
     head = workbook.add_format({"bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     wrapped = workbook.add_format({"text_wrap": True, "valign": "top", "num_format": "@"})
-    sheet.write_string(0, 0, HELP_TITLE, bold)
-    notes = [f"{rule.code}: {note}" for rule in rules for note in (*rule.notes, *rule.confused_codes.values())]
-    for row, sentence in enumerate((*_STEPS, *notes), start=1):
+    sheet.write_string(0, 0, say(HELP_TITLE), bold)
+    notes = [f"{rule.code}: {say(note)}" for rule in rules for note in (*rule.notes, *rule.confused_codes.values())]
+    for row, sentence in enumerate((*map(say, _STEPS), *notes), start=1):
         sheet.write_string(row, 0, sentence)
     top = len(_STEPS) + len(notes) + 2
     for at, (heading, width) in enumerate(zip(GUIDE_HEADINGS, _HELP_WIDTHS, strict=True)):
         sheet.set_column(at, at, width)
-        sheet.write_string(top, at, heading, head)
+        sheet.write_string(top, at, say(heading), head)
     for row, guide in enumerate(every, start=top + 1):
         sheet.set_row(row, row_points(guide.cells, _HELP_WIDTHS))
         for at, cell in enumerate(guide.cells):
@@ -113,6 +119,6 @@ def _add_lists(workbook: Any, payees: Any, every: Sequence[ColumnGuide]) -> None
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
             "error_title": column,
-            "error_message": "Choose one from the list; the sheet Help says more.",
+            "error_message": say("Choose one from the list; the sheet Help says more."),
         }
         payees.data_validation(1, at, _LAST_ROW - 1, at, rule)

@@ -15,6 +15,7 @@ from openpyxl.workbook import Workbook
 from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.writer.excel import ExcelWriter
 
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.read.workbook_limits import MOST_DEPTH
 
 MOST_UNPACKED_BYTES = 32 * 1024 * 1024
@@ -23,15 +24,15 @@ _MOST_RANGED_CELLS = 200_000
 """The most cells that merged cells and links may span: the library makes an object of each."""
 _RANGES = frozenset({"mergeCell", "hyperlink"})
 _LOST = {
-    "xl/media/": "pictures",
-    "xl/charts/": "charts",
-    "xl/pivotTables/": "pivot tables",
-    "xl/slicers/": "slicers",
-    "xl/ctrlProps/": "form controls",
-    "xl/embeddings/": "embedded objects",
-    "xl/threadedComments/": "threads of comments",
-    "xl/queryTables/": "queries",
-    "xl/vbaProject.bin": "macros",
+    "xl/media/": mark("pictures"),
+    "xl/charts/": mark("charts"),
+    "xl/pivotTables/": mark("pivot tables"),
+    "xl/slicers/": mark("slicers"),
+    "xl/ctrlProps/": mark("form controls"),
+    "xl/embeddings/": mark("embedded objects"),
+    "xl/threadedComments/": mark("threads of comments"),
+    "xl/queryTables/": mark("queries"),
+    "xl/vbaProject.bin": mark("macros"),
 }
 
 
@@ -71,7 +72,11 @@ def why_not_copied(data: bytes) -> str:
         with zipfile.ZipFile(io.BytesIO(data)) as parts:
             unpacked = sum(info.file_size for info in parts.infolist())
             if unpacked > MOST_UNPACKED_BYTES:
-                return f"the workbook has {unpacked >> 20} MiB unpacked, more than {MOST_UNPACKED_BYTES >> 20}"
+                return say(
+                    "the workbook has {unpacked} MiB unpacked, more than {most}",
+                    unpacked=unpacked >> 20,
+                    most=MOST_UNPACKED_BYTES >> 20,
+                )
             for info in parts.infolist():
                 if info.filename.endswith((".xml", ".rels")):
                     parser = expat.ParserCreate(namespace_separator=" ")
@@ -80,11 +85,11 @@ def why_not_copied(data: bytes) -> str:
                     parser.EndElementHandler = seen.end
                     parser.Parse(parts.read(info), True)
     except (expat.ExpatError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError):
-        return "a part of the workbook is damaged"
+        return say("a part of the workbook is damaged")
     if seen.has_doctype:
-        return "a part of the workbook has a document type"
+        return say("a part of the workbook has a document type")
     if seen.ranged_cells > _MOST_RANGED_CELLS:
-        return "merged cells or links of the workbook span too many cells"
+        return say("merged cells or links of the workbook span too many cells")
     return ""
 
 

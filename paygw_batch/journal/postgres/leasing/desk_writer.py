@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import psycopg
 from psycopg import Connection
@@ -81,7 +80,7 @@ class DeskWriter:
     def not_before(self, at: str) -> None:
         """Let no fact of the desk be earlier than `at`."""
         desk = self._desk()
-        desk.end = replace(desk.end, at=max(desk.end.at, at))
+        desk.end = desk.end._replace(at=max(desk.end.at, at))
 
     def _desk(self) -> Lease:
         if self._held.desk is None:

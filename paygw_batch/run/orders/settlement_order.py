@@ -10,11 +10,21 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from paygw_batch.clock import timestamp
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import state_words
 from paygw_batch.errors import ApprovalError, InternalError
 from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
+from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.orders.ordered_batch import (
+    OrderedBatch,
+    batch_of_order,
+    decided,
+    kept_order,
+    refuse_rows_twice,
+)
 from paygw_batch.run.resolve import Settlement, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart, require_signatures
 from paygw_batch.statement.read import Statement
@@ -43,17 +53,12 @@ class OrderedRow(SignedPart):
     basis: Basis
 
 
-class OrderContent(SignedPart):
+class OrderContent(OrderedBatch):
     """The rows that would be settled, and the journal and batch they are in.
 
     `statement` and `statement_sha256` name the file that it was read from and are empty where a person said it.
     """
 
-    endpoint: str
-    journal: str
-    operation: str
-    batch: str
-    sheet: str
     statement: str
     statement_sha256: str
     rows: list[OrderedRow]
@@ -62,10 +67,10 @@ class OrderContent(SignedPart):
 class SettlementOrder(SignedDocument):
     """An order as it is in its file."""
 
-    noun: ClassVar[str] = "settlement order"
+    noun: ClassVar[str] = mark("settlement order")
     placeholder: ClassVar[str] = "ORDER"
-    nothing_done: ClassVar[str] = "Nothing was settled."
-    make_another: ClassVar[str] = (
+    nothing_done: ClassVar[str] = mark("Nothing was settled.")
+    make_another: ClassVar[str] = mark(
         "Make a new order: `paygw-batch resolve BATCH --row N --as WORD --evidence TEXT --out ORDER --key KEY`."
     )
 
@@ -82,6 +87,7 @@ class InForce:
     decided: str
     statement: str
     statement_sha256: str
+    kept: SignedOrder
 
     def carried_out(self, by: str) -> CarriedOut | None:
         """Return the statement that the order carries out, None where it was not read from one."""
@@ -153,11 +159,10 @@ def order_in_force(
     Whether rows may be settled so at all is checked as for any settlement, by `check_settlements`.
     """
     content = order.content
-    batch = _batch_of(content, journal, endpoint)
+    batch = batch_of_order(order, journal, endpoint)
     found = require_signatures(order, policy, now)
     settlements = [Settlement(one.row, one.resolution, one.evidence, one.basis) for one in content.rows]
-    if len({one.row for one in settlements}) != len(settlements):
-        raise ApprovalError("The settlement order names a row twice.", hint="Nothing was settled.")
+    refuse_rows_twice(order, [one.row for one in settlements])
     known = standings_of(journal, batch, {one.row for one in settlements})
     actual = order_content(
         journal,
@@ -169,31 +174,14 @@ def order_in_force(
     actual = actual.model_copy(update={"statement": content.statement, "statement_sha256": content.statement_sha256})
     if actual != content:
         raise ApprovalError(
-            f"The settlement order no longer holds: {_what_changed(content, actual)}.",
-            hint="Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
-            "order.",
+            say("The settlement order no longer holds: {actual}.", actual=_what_changed(content, actual)),
+            hint=say(
+                "Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
+                "order."
+            ),
         )
-    approvers = " and ".join(person.name for person in found.valid)
-    decided = f"order {order.digest()}, prepared by {found.maker.name}, approved by {approvers}"
-    return InForce(batch, settlements, decided, content.statement, content.statement_sha256)
-
-
-def _batch_of(content: OrderContent, journal: JournalReader, endpoint: str) -> BatchRecord:
-    if content.endpoint != endpoint:
-        raise ApprovalError(
-            f"The settlement order is for {content.endpoint}, and this is {endpoint}.", hint="Nothing was settled."
-        )
-    if content.journal != journal.head().journal_id:
-        raise ApprovalError(
-            f"The settlement order is for the journal {content.journal[:8]}, and this is the journal "
-            f"{journal.head().journal_id[:8]}.",
-            hint="Nothing was settled.",
-        )
-    named = (content.operation, content.batch)
-    batch = next((record for record in journal.batches() if (record.operation, record.batch) == named), None)
-    if batch is None:
-        raise ApprovalError(f"The journal has no batch {content.batch}.", hint="Nothing was settled.")
-    return batch
+    who = decided(order, found)
+    return InForce(batch, settlements, who, content.statement, content.statement_sha256, kept_order(order, found))
 
 
 def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
@@ -202,19 +190,29 @@ def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
     for one in ordered.rows:
         is_now = now.get(one.row)
         if is_now is None:
-            changes.append(f"row {one.row} is not in the batch")
+            changes.append(say("row {row} is not in the batch", row=one.row))
         elif (is_now.attempt, is_now.state) != (one.attempt, one.state):
             changes.append(
-                f"row {one.row} was {_words(one.state)} after attempt {one.attempt}, and is {_words(is_now.state)} "
-                f"after attempt {is_now.attempt}"
+                say(
+                    "row {row} was {state} after attempt {attempt}, and is {now} after attempt {now_attempt}",
+                    row=one.row,
+                    state=_words(one.state),
+                    attempt=one.attempt,
+                    now=_words(is_now.state),
+                    now_attempt=is_now.attempt,
+                )
             )
         elif is_now.hold != one.hold:
-            changes.append(f"what holds row {one.row} is not what held it when the order was made")
+            changes.append(say("what holds row {row} is not what held it when the order was made", row=one.row))
         elif is_now != one:
-            changes.append(f"row {one.row} is not the payment that the order names")
-    more = [f"and {len(changes) - _SHOWN_CHANGES:,} more rows"] if len(changes) > _SHOWN_CHANGES else []
-    return "; ".join([*changes[:_SHOWN_CHANGES], *more]) or "the batch is not the one that the order names"
+            changes.append(say("row {row} is not the payment that the order names", row=one.row))
+    more = (
+        [say("and {changes:,} more rows", changes=len(changes) - _SHOWN_CHANGES)]
+        if len(changes) > _SHOWN_CHANGES
+        else []
+    )
+    return "; ".join([*changes[:_SHOWN_CHANGES], *more]) or say("the batch is not the one that the order names")
 
 
 def _words(state: State) -> str:
-    return state.value.replace("_", " ")
+    return state_words(state.value)

@@ -1,0 +1,110 @@
+"""Says sentences in the language of the person who reads them.
+
+The code has the English sentences; they are the keys of the catalogues `languages/*.po` (gettext). `say` and
+`say_count` translate where a sentence is made, and `mark` notes a constant that is translated where it is shown.
+docs/translating.md says how a sentence or a language is added.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from gettext import GNUTranslations, NullTranslations
+from pathlib import Path
+
+ENGLISH = "en"
+_FOLDER = Path(__file__).parent / "languages"
+_of_context: ContextVar[str] = ContextVar("language")
+
+
+class _OfProcess:
+    """Holds the language of this process: that of every context that has not chosen another."""
+
+    name = ENGLISH
+
+
+def languages() -> tuple[str, ...]:
+    """Return the codes of all languages, English first."""
+    return (ENGLISH, *sorted(file.stem for file in _FOLDER.glob("*.mo")))
+
+
+def language() -> str:
+    """Return the code of the language that sentences are said in now."""
+    return _of_context.get(_OfProcess.name)
+
+
+def use(name: str) -> None:
+    """Choose the language of this process, all its threads included: a command's. `name` is one of `languages`."""
+    _catalogue(name)
+    _OfProcess.name = name
+
+
+@contextmanager
+def speaking(name: str) -> Iterator[None]:
+    """Choose the language of this context alone: one call or one request of a program that serves several people."""
+    _catalogue(name)
+    token = _of_context.set(name)
+    try:
+        yield
+    finally:
+        _of_context.reset(token)
+
+
+def say(template: str, /, **values: object) -> str:
+    """Return a sentence in the chosen language. `values` fill its `{name}`, as `str.format` does.
+
+    The template must be a literal, or one that went through `mark`: the catalogue is made from the source.
+    """
+    text = gettext(template)
+    return text.format(**values) if values else text
+
+
+def say_count(count: int, one: str, many: str | None = None, /, **values: object) -> str:
+    """Return the sentence for so many things: `{count}` is their number, and `values` fill the rest.
+
+    Without `many`, English says the same for one and for many; another language may not.
+    """
+    return ngettext(one, many or one, count).format(count=count, **values)
+
+
+def say_all(*templates: str) -> tuple[str, ...]:
+    """Return several words, such as the headings of a table, in the chosen language."""
+    return tuple(say(template) for template in templates)
+
+
+def mark(template: str) -> str:
+    """Return a template as it is, for the catalogue: it is a constant, and `say` translates it where it is shown."""
+    return template
+
+
+def in_all_languages(message: str) -> tuple[str, ...]:
+    """Return a message in every language, as a file may have it that another person's run wrote."""
+    return tuple(dict.fromkeys(_catalogue(name).gettext(message) for name in languages()))
+
+
+def mark_count(template: str) -> str:
+    """Return a template of `say_count` as it is, for the catalogue (as `mark`)."""
+    return template
+
+
+def mark_all(*templates: str) -> tuple[str, ...]:
+    """Return several templates as they are, for the catalogue (as `mark`)."""
+    return templates
+
+
+def gettext(message: str) -> str:
+    """Return the translation of a message with its placeholders (the function that Jinja's i18n extension wants)."""
+    return _catalogue(language()).gettext(message) if message else message
+
+
+def ngettext(one: str, many: str, count: int) -> str:
+    """Return the translation for so many things, with its placeholders (as `gettext`)."""
+    return _catalogue(language()).ngettext(one, many, count)
+
+
+@cache
+def _catalogue(name: str) -> NullTranslations:
+    if name == ENGLISH:
+        return NullTranslations()
+    with (_FOLDER / f"{name}.mo").open("rb") as file:
+        return GNUTranslations(file)

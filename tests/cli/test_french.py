@@ -1,0 +1,170 @@
+"""A finance office works in French: what people read is French, and what programs read stays as it is."""
+
+import html
+import re
+from collections.abc import Iterator
+from gettext import GNUTranslations
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import openpyxl
+import pytest
+
+from paygw_batch.compose.outputs import OutputKind, _is_ours
+from paygw_batch.language import ENGLISH, language, say, say_count, speaking, use
+from tests.cli.approving import plan_of, policy
+from tests.cli.program import ROOT, SAMPLES, Program, kenyan_rows, sandbox_toml
+
+CATALOGUE = ROOT / "paygw_batch/languages/fr.mo"
+ENGLISH_WORDS = re.compile(r"(?i)\b(?:the|is|are|was|were|rows?|and|this|nothing|with|sheets?|batch|of)\b")
+NOT_SENTENCES = re.compile(r"`[^`]*`|\S*/\S*|\w+(?:[._/]\w+)+|--[\w-]+|paygw-batch\b.*|\b[A-Z]{3,}\b")
+"""Commands, codes and file names, options, placeholders of options."""
+OF_GATEWAY = "Declined by the sandbox."
+ROWS = [
+    *kenyan_rows(2),
+    *kenyan_rows(1, amount="9001", prefix="NO"),
+    *kenyan_rows(1, amount="9007", prefix="LOST"),
+]
+
+
+def english_in(text: str) -> list[str]:
+    """Return English that a text still has: pieces of sentences of the catalogue, and words that French has not."""
+    with CATALOGUE.open("rb") as file:
+        translations = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+    pieces = set()
+    for message, said in translations.items():
+        template = message[0] if isinstance(message, tuple) else message
+        piece = max((part for part, *_ in Formatter().parse(template)), key=len, default="").strip()
+        if len(piece.split()) > 2 and piece not in said:
+            pieces.add(piece)
+    plain = NOT_SENTENCES.sub(" ", text.replace(OF_GATEWAY, ""))
+    return [piece for piece in pieces if piece in text] + [
+        line for line in plain.splitlines() if ENGLISH_WORDS.search(line)
+    ]
+
+
+def text_of_page(page: str) -> str:
+    page = re.sub(r"(?s)<style>.*?</style>|<code>.*?</code>", " ", page)
+    return html.unescape(re.sub(r"<[^>]+>", "\n", page))
+
+
+def text_of_workbook(path: Path, *names: str) -> str:
+    book = openpyxl.load_workbook(path)
+    return "\n".join(str(cell) for name in names for line in book[name].values for cell in line if cell is not None)
+
+
+@pytest.fixture(autouse=True)
+def english_again() -> Iterator[None]:
+    """Leave this process in English: a command chooses the language of its whole process."""
+    yield
+    use(ENGLISH)
+
+
+@pytest.fixture
+def office(program: Program) -> Program:
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    return program
+
+
+def test_a_day_in_french_shows_no_english(office: Program) -> None:
+    told = []
+
+    def french(*arguments: str | Path, exit_code: int = 0) -> None:
+        result = office.run("--lang", "fr", *arguments)
+        assert result.exit_code == exit_code, result.output
+        told.append(result.output)
+
+    sheet, plan, home = office.sheet(ROWS), plan_of(office), office.home
+    page, plan_page, advice, book = home / "lot.html", home / "plan.html", home / "avis.html", home / "lot.xlsx"
+    french("plan", sheet, "--out", plan, "--key", home / "ada.pem", "--report", plan_page)
+    french("approve", plan, "--key", home / "ben.pem")
+    french("submit", sheet, exit_code=5)
+    french("status", exit_code=5)
+    french("status", sheet, "--history", exit_code=5)
+    french("resolve", sheet, "--row", "5", "--as", "paid", "--evidence", "ticket 7", exit_code=4)
+    french("reconcile", sheet, "--out", book, "--report", page, exit_code=4)
+    french("find", "254712345001", "--advice", advice)
+    screens = "\n".join(told)
+    for expected in ("2 lignes attendent une décision", "1 incertaine, 2 payées, 1 rejetée", "Préparé par ada le"):
+        assert expected in screens
+    assert english_in(screens) == []
+    for path in (page, plan_page, advice):
+        text = path.read_text()
+        assert '<html lang="fr">' in text
+        assert english_in(text_of_page(text)) == []
+    assert english_in(text_of_workbook(book, "Paiements", "Totaux")) == []
+    assert "Réglée comme payée par" in text_of_workbook(book, "Paiements")
+    csv = next(home.glob("payroll.reconciliation.csv")).read_text().splitlines()
+    assert csv[0].startswith("row,client_orderid,country,currency,amount,account_name")
+    assert ",in_doubt," in csv[4]
+    kinds = (OutputKind.REPORT, page), (OutputKind.PLAN_PAGE, plan_page), (OutputKind.REMITTANCE, advice)
+    assert all(_is_ours(kind, path) for kind, path in kinds)  # in whichever language, the next run may replace it
+
+
+def test_defects_and_the_workbook_to_mend_are_in_french(program: Program) -> None:
+    mended = program.home / "mended.xlsx"
+    result = program.run("validate", SAMPLES / "to-mend.xlsx", "--rejects", mended, PAYGW_LANG="fr")
+    assert result.exit_code == 3
+    assert english_in(result.output) == []
+    assert english_in(text_of_workbook(mended, openpyxl.load_workbook(mended).sheetnames[-1])) == []
+    again = program.json("validate", mended)  # the list of problems is known again by a run in English
+    assert again["sheet"] == "mended.xlsx"
+    assert again["exit_code"] == 3
+
+
+def test_json_differs_in_sentences_alone(program: Program) -> None:
+    def without_sentences(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_sentences(one) for key, one in value.items() if key not in {"message", "seconds"}}
+        return [without_sentences(one) for one in value] if isinstance(value, list) else value
+
+    sheet = SAMPLES / "every-defect.csv"
+    english, french = program.json("validate", sheet), program.json("--lang", "fr", "validate", sheet)
+    assert without_sentences(french) == without_sentences(english)
+    sentences = [(one["message"], two["message"]) for one, two in zip(
+        english["defect_list"], french["defect_list"], strict=True)]  # fmt: skip
+    assert sentences
+    assert [pair for pair in sentences if pair[0] == pair[1]] == []
+    assert english_in("\n".join(message for _, message in sentences)) == []
+
+
+def test_an_unknown_language_is_a_mistake_that_lists_the_known_ones(program: Program) -> None:
+    result = program.run("--lang", "xx", "status")
+    assert result.exit_code == 2
+    assert "'en'" in result.stderr
+    assert "'fr'" in result.stderr
+
+
+def test_the_language_of_the_system_changes_nothing_and_the_flag_wins(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    assert "1 rows, no defect." in program.run("validate", sheet, LANG="fr_FR.UTF-8", LC_ALL="fr_FR.UTF-8").stdout
+    assert "1 rows, no defect." in program.run("--lang", "en", "validate", sheet, PAYGW_LANG="fr").stdout
+
+
+def test_errors_of_a_sheet_are_in_french(program: Program) -> None:
+    result = program.run("--lang", "fr", "validate", program.home / "absent.csv")
+    first, second = result.stderr.splitlines()
+    assert (
+        first == f"Erreur\u00a0: {program.home}/absent.csv ne peut pas être lu\u00a0: Fichier ou dossier introuvable."
+    )
+    assert second == "Vérifiez le chemin."
+
+
+def test_a_template_is_in_french(program: Program) -> None:
+    out = program.home / "modele.xlsx"
+    assert program.run("--lang", "fr", "template", "KE", "TZ", "--out", out).exit_code == 0
+    assert english_in(text_of_workbook(out, "Aide")) == []
+    assert openpyxl.load_workbook(out).sheetnames[:2] == ["Bénéficiaires", "Aide"]
+
+
+def test_a_program_may_speak_to_one_person_in_french_and_to_all_others_in_english() -> None:
+    with speaking("fr"):
+        assert say("Nothing was sent.") == "Rien n'a été envoyé."
+        assert say_count(0, "{count:,} row", "{count:,} rows") == "0 ligne"
+        assert say_count(2_000, "{count:,} row", "{count:,} rows") == "2,000 lignes"
+    assert language() == "en"
+    assert say_count(0, "{count:,} row", "{count:,} rows") == "0 rows"
+    assert say("{braces} are filled, {{these}} are not.", braces="{x}") == "{x} are filled, {these} are not."
+    with pytest.raises(FileNotFoundError), speaking("xx"):
+        pass

@@ -1,0 +1,278 @@
+"""Orders of two people stay in the journal with their signatures, and `verify` holds them against the facts."""
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.release_rows import draft_release
+from paygw_batch.compose.approvals import required_policy
+from paygw_batch.compose.journal import find_batch, journal_to_read
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal import JournalReader, Messages
+from paygw_batch.run.orders.kept_orders import check_kept_orders
+from paygw_batch.run.orders.release_order import ReleaseOrder
+from paygw_batch.run.signed_document import (
+    Approval,
+    approval_text,
+    approve_by_passkey,
+    made_by_passkey,
+    write_document,
+)
+from paygw_batch.settings.configuration import Settings, load_settings
+from tests.cli.approving import policy
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.run.test_passkey import CONSOLE, passkey
+
+ADA, CLEO = passkey("p-ada"), passkey("r-cleo")
+EVIDENCE = "Ticket 4711: the account was closed, and is open again"
+
+
+@pytest.fixture
+def rejected(program: Program) -> Program:
+    """A batch of which rows 2 and 3 are rejected, row 4 is in doubt, and 5 is paid; too small to need a plan."""
+    people = policy(program.home).replace('KES = "1000"', 'KES = "1000000"')
+    for name, key in (("ada", ADA), ("cleo", CLEO)):
+        own = next(line for line in people.splitlines() if line.startswith(f"{name} = "))
+        people = people.replace(own, f'{own.replace("= ", "= [")}, "{key.public.text}"]')
+    text = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
+    program.config.write_text(f'{text}\n[console]\norigin = "{CONSOLE.origin}"\n{people}')
+    rows = [
+        *kenyan_rows(2, amount="9001", prefix="NO"),
+        *kenyan_rows(1, amount="9008", prefix="LOST"),
+        *kenyan_rows(1, prefix="GOOD"),
+    ]
+    assert program.json("submit", program.sheet(rows))["states"] == {"in_doubt": 1, "paid": 1, "rejected": 2}
+    return program
+
+
+def sheet_of(program: Program) -> Path:
+    return program.home / "payroll.csv"
+
+
+def order_of(program: Program) -> Path:
+    return program.home / "order.json"
+
+
+def settings_in(program: Program) -> Settings:
+    return load_settings(program.config, environ=program.environ)
+
+
+def ordered(program: Program, *approvers: str, rows: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Write ada's order to send rejected rows again, and have it approved."""
+    named = [text for row in rows for text in ("--row", str(row))]
+    written = ("--order-out", order_of(program), "--key", program.home / "ada.pem", "--evidence", EVIDENCE)
+    made = program.json("retry", sheet_of(program), *named, *written)
+    for name in approvers:
+        assert program.json("approve", order_of(program), "--key", program.home / f"{name}.pem")["exit_code"] == 0
+    return made
+
+
+def carry_out(program: Program) -> dict[str, Any]:
+    return program.json("retry", sheet_of(program), "--order", order_of(program))
+
+
+def sent(program: Program) -> list[str]:
+    return [line["client_orderid"] for line in program.record()]
+
+
+# Releases
+
+
+def test_an_order_releases_its_rows_once_and_the_journal_names_both_people(rejected: Program) -> None:
+    made = ordered(rejected, "cleo", rows=(2,))
+    assert (made["exit_code"], made["document"], [one["row"] for one in made["releases"]]) == (0, "release order", [2])
+    before = len(sent(rejected))
+    done = carry_out(rejected)
+    assert (done["released"], len(sent(rejected)) - before) == (1, 1)
+    history = rejected.json("status", sheet_of(rejected), "--history")["history"]
+    (deed,) = [one for one in history if one["what"] == "released"]
+    assert deed["by"].endswith(f", order {made['order_sha256']}, prepared by ada, approved by cleo")
+    assert carry_out(rejected)["exit_code"] == 8
+    assert len(sent(rejected)) - before == 1
+
+
+def test_an_order_names_all_rejected_rows_where_none_is_named(rejected: Program) -> None:
+    assert [one["row"] for one in ordered(rejected)["releases"]] == [2, 3]
+
+
+@pytest.mark.parametrize("approvers", [(), ("ada",)])
+def test_without_another_person_nothing_is_sent_again(rejected: Program, approvers: tuple[str, ...]) -> None:
+    ordered(rejected)
+    for name in approvers:
+        refused = rejected.json("approve", order_of(rejected), "--key", rejected.home / f"{name}.pem")
+        assert refused["exit_code"] == 8
+    before = sent(rejected)
+    assert carry_out(rejected)["exit_code"] == 8
+    assert sent(rejected) == before
+
+
+def test_an_order_holds_only_while_its_rows_are_rejected_after_that_attempt(rejected: Program) -> None:
+    ordered(rejected, "cleo")
+    assert rejected.json("retry", sheet_of(rejected), "--row", "3")["released"] == 1
+    before = sent(rejected)
+    told = carry_out(rejected)
+    assert (told["exit_code"], "row 3 has changed since" in told["message"]) == (8, True)
+    assert sent(rejected) == before
+
+
+def test_a_row_in_doubt_is_in_no_order_to_release(rejected: Program) -> None:
+    made = rejected.json(
+        *("retry", sheet_of(rejected), "--row", "4", "--evidence", EVIDENCE),
+        *("--order-out", order_of(rejected), "--key", rejected.home / "ada.pem"),
+    )
+    assert (made["exit_code"], order_of(rejected).exists()) == (2, False)
+
+
+def test_an_approver_sees_the_rows_and_why(rejected: Program) -> None:
+    ordered(rejected, rows=(2,))
+    shown = " ".join(rejected.run("approve", order_of(rejected)).stdout.split())
+    for part in ("An order to send 1 rejected row of batch", "NO-1", "9001.00", EVIDENCE, "Prepared by ada"):
+        assert part in shown
+
+
+def test_a_settlement_order_releases_nothing(rejected: Program) -> None:
+    settlement = ("--row", "4", "--as", "not-received", "--evidence", "Ticket 1")
+    written = ("--out", order_of(rejected), "--key", rejected.home / "ada.pem")
+    rejected.json("resolve", sheet_of(rejected), *settlement, *written)
+    assert carry_out(rejected)["exit_code"] == 8
+
+
+def test_an_order_to_release_signed_by_passkeys_is_carried_out(rejected: Program) -> None:
+    settings = settings_in(rejected)
+    rules = required_policy(settings)
+    with journal_to_read(settings) as journal:
+        record = find_batch(journal, str(sheet_of(rejected)))
+        draft = draft_release(settings, journal, record, [3], EVIDENCE, ADA.public)
+    made = made_by_passkey(draft, ADA.sign(draft.signed_text()), rules)
+    asked = approval_text(made, CLEO.public, rules, utc_now())
+    assert asked.text.startswith(b"paygw-batch release order 1 approval\n")
+    approval = Approval(key=CLEO.public.text, approved_at=asked.approved_at, signature=CLEO.sign(asked.text))
+    write_document(approve_by_passkey(made, approval, rules, utc_now()), order_of(rejected))
+    assert carry_out(rejected)["released"] == 1
+    assert rejected.json("verify")["checked"]["signed_orders"] == 1
+
+
+# What the journal keeps
+
+
+class ChangedJournal:
+    """A journal that keeps other orders than the one it is made of: what a hostile hand would write."""
+
+    def __init__(self, journal: JournalReader, orders: list[str]) -> None:
+        self._journal = journal
+        self._orders = orders
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def messages(self, batch: int) -> Messages:
+        return replace(self._journal.messages(batch), orders=self._orders)
+
+
+def kept_in(program: Program) -> ReleaseOrder:
+    """Return the one signed order that the journal keeps."""
+    with journal_to_read(settings_in(program)) as journal:
+        (text,) = journal.messages(1).orders
+    return ReleaseOrder.model_validate_json(text)
+
+
+def check(program: Program, *orders: ReleaseOrder) -> int:
+    with journal_to_read(settings_in(program)) as journal:
+        changed = ChangedJournal(journal, [one.model_dump_json() for one in orders])
+        return check_kept_orders(cast("JournalReader", changed))
+
+
+def test_verify_counts_the_orders_that_the_journal_keeps(rejected: Program) -> None:
+    assert "signed_orders" not in rejected.json("verify")["checked"]
+    settlement = ("--row", "4", "--as", "not-received", "--evidence", "Ticket 1")
+    key = ("--key", rejected.home / "ada.pem")
+    rejected.json("resolve", sheet_of(rejected), *settlement, "--out", order_of(rejected), *key)
+    rejected.json("approve", order_of(rejected), "--key", rejected.home / "cleo.pem")
+    assert rejected.json("resolve", "--order", order_of(rejected))["resolved"] == 1
+    order_of(rejected).unlink()
+    ordered(rejected, "cleo")
+    carry_out(rejected)
+    told = rejected.json("verify")
+    assert (told["exit_code"], told["checked"]["signed_orders"]) == (0, 2)
+
+
+def test_what_did_not_count_is_not_kept(rejected: Program) -> None:
+    ordered(rejected, "cleo", "ben")
+    rejected.config.write_text(
+        "\n".join(line for line in rejected.config.read_text().splitlines() if not line.startswith("ben = "))
+    )
+    assert carry_out(rejected)["released"] == 2
+    assert len(kept_in(rejected).approvals) == 1
+    assert rejected.json("verify")["exit_code"] == 0
+
+
+def test_a_person_who_left_does_not_make_an_order_of_then_untrue(rejected: Program) -> None:
+    ordered(rejected, "cleo")
+    carry_out(rejected)
+    text = rejected.config.read_text()
+    for name in ("ada", "cleo"):
+        new = f'{name} = "{passkey(f"p-new-{name}").public.text}"'
+        text = "\n".join(new if line.startswith(f"{name} = ") else line for line in text.splitlines())
+    rejected.config.write_text(text)
+    assert rejected.json("verify")["checked"]["signed_orders"] == 1
+
+
+def changed(order: ReleaseOrder) -> Mapping[str, tuple[ReleaseOrder, str]]:
+    """Return the order with one thing changed, and the complaint about each."""
+    content, (row, *others) = order.content, order.content.rows
+    (approval,) = order.approvals
+    unsigned = "is not signed by the keys"
+
+    def with_content(**update: object) -> ReleaseOrder:
+        return order.model_copy(update={"content": content.model_copy(update=update)})
+
+    return {
+        "the reason": (with_content(evidence="Ticket 4712"), unsigned),
+        "the batch": (with_content(batch="f" * 16), unsigned),
+        "a row": (with_content(rows=[row.model_copy(update={"row": 5}), *others]), unsigned),
+        "an attempt": (with_content(rows=[row.model_copy(update={"attempt": 2}), *others]), unsigned),
+        "the maker": (order.model_copy(update={"maker": approval.key}), unsigned),
+        "the time": (order.model_copy(update={"made_at": "2026-11-22T08:00:00.000Z"}), unsigned),
+        "no approval": (order.model_copy(update={"approvals": []}), unsigned),
+        "an approval twice": (order.model_copy(update={"approvals": [approval, approval]}), unsigned),
+        "another's approval": (
+            order.model_copy(update={"approvals": [approval.model_copy(update={"key": ADA.public.text})]}),
+            unsigned,
+        ),
+    }
+
+
+def test_a_changed_order_in_the_journal_is_found(rejected: Program) -> None:
+    ordered(rejected, "cleo")
+    carry_out(rejected)
+    kept = kept_in(rejected)
+    assert check(rejected, kept) == 1
+    for other, complaint in changed(kept).values():
+        with pytest.raises(JournalCorrupt, match=complaint):
+            check(rejected, other)
+
+
+def test_an_order_that_nobody_carried_out_is_found(rejected: Program) -> None:
+    """Two people signed it truly, and no fact came of it."""
+    ordered(rejected, "cleo", rows=(2,))
+    signed = ReleaseOrder.model_validate_json(order_of(rejected).read_text())
+    with pytest.raises(JournalCorrupt, match="0 of 1 rows"):
+        check(rejected, signed)
+
+
+def test_a_kept_order_that_was_changed_in_the_file_is_found(rejected: Program) -> None:
+    ordered(rejected, "cleo")
+    carry_out(rejected)
+    with closing(sqlite3.connect(rejected.journal)) as database:
+        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'evidence'"
+        for (name,) in database.execute(triggers).fetchall():
+            database.execute(f"DROP TRIGGER {name}")
+        database.execute("UPDATE evidence SET content = replace(content, '4711', '4712') WHERE finding = 'order'")
+        database.commit()
+    assert rejected.json("verify")["exit_code"] == 7

@@ -1,0 +1,86 @@
+"""What the journal keeps is English, and is known again: each of its sentences is shown in the chosen language."""
+
+import pytest
+
+from paygw_batch.core.lifecycle import (
+    Concluded,
+    Fact,
+    IllegalMove,
+    Intended,
+    Interrupted,
+    Released,
+    Replaced,
+    Resolution,
+    Resolved,
+    Returned,
+)
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.recorded_words import recorded
+from paygw_batch.journal.facts.progress import RowProgress, advance
+from paygw_batch.language import language, speaking
+
+AT = "2026-11-22T08:00:00.000Z"
+UNKNOWN, NOT_SENT, PAID = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.PAID
+SENTENCES: dict[str, list[Fact]] = {
+    "Personne ne sait ce qu'est devenue la demande (read.timeout)\u00a0: elle a peut-être été payée.": [
+        Concluded(Outcome(UNKNOWN, cause="read.timeout"))
+    ],
+    "Personne ne sait ce qu'est devenue la demande\u00a0: elle a peut-être été payée.": [Concluded(Outcome(UNKNOWN))],
+    "Rien n'est parti (connect.refused).": [Concluded(Outcome(NOT_SENT, cause="connect.refused"))],
+    "Rien n'est parti.": [Concluded(Outcome(NOT_SENT))],
+    "L'exécution s'est terminée avant d'enregistrer une réponse\u00a0; une demande est peut-être partie.": [
+        Interrupted()
+    ],
+    "Réglée comme payée par Ada (login ada)\u00a0: ticket 7": [
+        Concluded(Outcome(UNKNOWN)),
+        Resolved(Resolution.PAID, "ticket 7", "Ada (login ada)"),
+    ],
+    "Réglée comme rejetée par ada\u00a0: ticket\n7": [
+        Concluded(Outcome(UNKNOWN)),
+        Resolved(Resolution.REJECTED, "ticket\n7", "ada"),
+    ],
+    "Réglée comme non reçue par ada\u00a0: ticket 7": [
+        Concluded(Outcome(UNKNOWN)),
+        Resolved(Resolution.NOT_RECEIVED, "ticket 7", "ada"),
+    ],
+    "Libérée pour une nouvelle tentative par ada.": [
+        Concluded(Outcome(OutcomeKind.REJECTED)),
+        Released("PAY-1-r2", "ada"),
+    ],
+    "L'argent est revenu\u00a0: note 12": [Concluded(Outcome(PAID)), Returned("note 12")],
+    "Remplacée par la ligne 7 du lot 0123456789abcdef.": [
+        Concluded(Outcome(OutcomeKind.REJECTED)),
+        Replaced("0123456789abcdef", 7),
+    ],
+    "The wallet is unknown.": [Concluded(Outcome(OutcomeKind.REJECTED, message="The wallet is unknown."))],
+}
+
+
+@pytest.mark.parametrize("shown", SENTENCES)
+def test_a_sentence_that_the_journal_writes_is_shown_in_french(shown: str) -> None:
+    with speaking("fr"):
+        progress = RowProgress("PAY-1")
+        for fact in (Intended("PAY-1", "nonce", 0, "digest", None), *SENTENCES[shown]):
+            moved = advance(progress, fact, 1, AT)
+            assert not isinstance(moved, IllegalMove)
+            progress = moved
+        assert progress.message is not None
+        assert recorded(progress.message) == shown
+        assert recorded(f"{progress.message} [possible duplicate of attempt 1]") == (
+            f"{shown} [doublon possible de la tentative 1]"
+        )
+    assert recorded(progress.message) == progress.message
+
+
+def test_what_is_written_down_does_not_depend_on_the_language() -> None:
+    def message() -> str | None:
+        moved = advance(RowProgress("PAY-1"), Intended("PAY-1", "nonce", 0, "digest", None), 1, AT)
+        assert not isinstance(moved, IllegalMove)
+        moved = advance(moved, Interrupted(), 1, AT)
+        assert not isinstance(moved, IllegalMove)
+        return moved.message
+
+    english = message()
+    with speaking("fr"):
+        assert message() == english
+    assert language() == "en"

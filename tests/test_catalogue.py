@@ -1,0 +1,58 @@
+"""The catalogues are whole: each sentence of the source has a translation, and what is compiled is what is written."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paygw_batch.language import ENGLISH, languages
+
+TOOL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tooling/catalogue.py"))
+FOLDER: Path = TOOL["LANGUAGES"]
+
+
+@pytest.fixture(scope="module", params=[name for name in languages() if name != ENGLISH])
+def catalogue(request: pytest.FixtureRequest) -> tuple[str, Any]:
+    return request.param, TOOL["fresh"](request.param)
+
+
+def test_each_sentence_is_translated_with_the_same_placeholders_and_none_is_doubtful(
+    catalogue: tuple[str, Any],
+) -> None:
+    assert TOOL["problems"](catalogue[1]) == [], "`python tooling/catalogue.py` adds new sentences to the .po file"
+
+
+def test_the_files_are_what_the_source_asks_for(catalogue: tuple[str, Any]) -> None:
+    name, fresh = catalogue
+    assert (FOLDER / f"{name}.po").read_bytes() == TOOL["as_po"](fresh), "run `python tooling/catalogue.py`"
+    assert (FOLDER / f"{name}.mo").read_bytes() == TOOL["as_mo"](fresh), "run `python tooling/catalogue.py`"
+
+
+def test_a_sentence_without_a_translation_is_found(catalogue: tuple[str, Any]) -> None:
+    _, fresh = catalogue
+    fresh.add("A sentence that nobody has translated.", "")
+    fresh.add("{count:,} rows", "{count} lignes")
+    fresh.add("A doubtful one.", "Une phrase douteuse.", flags=["fuzzy"])
+    found = TOOL["problems"](fresh)
+    for message in ("A sentence that nobody has translated.", "{count:,} rows", "A doubtful one."):
+        fresh.delete(message)
+    assert found == [
+        "not translated: A sentence that nobody has translated.",
+        "other placeholders: {count:,} rows",
+        "not translated: A doubtful one.",
+    ]
+
+
+def test_the_sentences_of_the_source_are_found_by_all_ways_of_marking_them() -> None:
+    found = {message for message, _ in TOOL["messages"]()}
+    assert "{column} is missing." in found  # worded
+    assert ("{count:,} row", "{count:,} rows") in found  # say_count
+    assert ("{count:,} in doubt", "{count:,} in doubt") in found  # mark_count
+    assert "Gateway reference" in found  # mark
+    assert "what is known" in found  # say_all
+    assert "in flight" in found  # mark_all
+    assert "unknown country" in found  # the meaning of a code
+    assert "The journal is damaged." in found  # the docstring of an error
+    assert "Wait until it has ended, then run again." in found  # its hint
+    assert "Kenya" in found  # the data of countries

@@ -1,0 +1,173 @@
+"""Write the catalogues of translations, paygw_batch/languages/*.po and *.mo, from the source.
+
+python tooling/catalogue.py            # new sentences go into each .po without a translation, and each .mo is compiled
+python tooling/catalogue.py --check    # exit 1 where something is missing, not translated, or not compiled
+"""
+
+import ast
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+from babel.messages import Catalog
+from babel.messages.extract import extract_from_file
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+from paygw_batch.countries.load import load_rules, operation_names
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "paygw_batch"
+LANGUAGES = PACKAGE / "languages"
+ONE = {"say", "mark", "worded"}
+ALL = {"say_all", "mark_all", "CodeMeaning"}
+"""Functions whose texts are all sentences; the meanings of codes are a table of constants."""
+COUNTED = {"say_count": 1, "mark_count": 0}
+"""Function -> the place of its first template. Without a second one, English says the same for one and for many."""
+TEMPLATE_KEYWORDS = {"say": None, "say_count": (2, 3), "gettext": None, "ngettext": (1, 2), "_": None}
+"""The same in the templates of the console, for Babel."""
+
+HEAD = "# Translations. tooling/catalogue.py adds new sentences and compiles this file: docs/translating.md."
+Message = str | tuple[str, str]
+
+
+def messages() -> Iterator[tuple[Message, str]]:
+    """Yield each sentence of the package that people are shown, with the file that has it."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = str(path.relative_to(ROOT))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for message in _of_source(tree):
+            yield message, place
+        if path == PACKAGE / "errors.py":
+            for message in _of_errors(tree):
+                yield message, place
+    for path in sorted(PACKAGE.rglob("*.html")):
+        for _, found, _, _ in extract_from_file("jinja2.ext:babel_extract", path, keywords=TEMPLATE_KEYWORDS):
+            yield (found if isinstance(found, str) else (found[0], found[1])), str(path.relative_to(ROOT))
+    for message in _of_countries():
+        yield message, "config/countries"
+
+
+def _of_source(tree: ast.Module) -> Iterator[Message]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        texts = [_text(argument) for argument in node.args]
+        name = node.func.id
+        if name in COUNTED:
+            templates = [text for text in texts[COUNTED[name] :] if text]
+            if templates:
+                yield templates[0], templates[-1]
+        elif name in ONE and texts and texts[0]:
+            yield texts[0]
+        elif name in ALL:
+            yield from (text for text in texts if text)
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _of_errors(tree: ast.Module) -> Iterator[Message]:
+    """Yield the general messages of exceptions, which are their docstrings, and their hints."""
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef) or node.name == "HolderKind":
+            continue
+        yield (ast.get_docstring(node) or "").splitlines()[0]
+        for part in node.body:
+            target = part.targets[0] if isinstance(part, ast.Assign) else getattr(part, "target", None)
+            value = getattr(part, "value", None)
+            if isinstance(target, ast.Name) and target.id == "default_hint" and value and (hint := _text(value)):
+                yield hint
+
+
+def _of_countries() -> Iterator[Message]:
+    for operation in operation_names():
+        for rule in load_rules(operation, {}).values():
+            yield from (rule.name, rule.demonym, *rule.notes, *rule.confused_codes.values())
+            yield from [rule.unusable] if rule.unusable else []
+
+
+def fresh(language: str) -> Catalog:
+    """Return the catalogue of a language as it is to be: its translations, and each sentence of the source."""
+    with (LANGUAGES / f"{language}.po").open("rb") as file:
+        old = read_po(file, locale=language)
+    new = Catalog(
+        locale=language, project="paygw-batch", header_comment=HEAD, fuzzy=False,
+        creation_date=old.creation_date, revision_date=old.revision_date,
+        last_translator=old.last_translator, language_team=old.language_team,
+    )  # fmt: skip
+    places: dict[Message, dict[str, None]] = {}
+    for message, place in messages():
+        places.setdefault(message, {})[place] = None
+    for message, found in places.items():
+        known = old.get(message if isinstance(message, str) else message[0])
+        string = "" if known is None or known.pluralizable is isinstance(message, str) else known.string
+        flags = ["fuzzy"] if known is not None and known.fuzzy else []
+        new.add(message, string or "", locations=[(place, 0) for place in found], flags=flags)
+    return new
+
+
+def as_po(catalog: Catalog) -> bytes:
+    """Return the text of a .po file, sorted, with the files of each sentence and no line numbers."""
+    file = io.BytesIO()
+    write_po(file, catalog, width=120, sort_output=True, include_lineno=False)
+    return file.getvalue()
+
+
+def as_mo(catalog: Catalog) -> bytes:
+    """Return the compiled catalogue."""
+    file = io.BytesIO()
+    write_mo(file, catalog)
+    return file.getvalue()
+
+
+def problems(catalog: Catalog) -> list[str]:
+    """Return a sentence for each message that is not translated, is doubtful, or has other placeholders."""
+    found = []
+    for message in catalog:
+        if not message.id:
+            continue
+        ids = [message.id] if isinstance(message.id, str) else [*message.id]
+        strings = [message.string or ""] if isinstance(message.string, str | None) else [*message.string]
+        if message.fuzzy or len(strings) != (catalog.num_plurals if message.pluralizable else 1) or not all(strings):
+            found.append(f"not translated: {ids[0]}")
+        elif any(placeholders(string) != placeholders(ids[-1]) for string in strings):
+            found.append(f"other placeholders: {ids[0]}")
+        elif any(_edges(string) != _edges(ids[0]) for string in strings):
+            found.append(f"other blanks at an end: {ids[0]}")
+    return found
+
+
+def placeholders(template: str) -> set[tuple[str, str, str]]:
+    """Return the names in braces, each with its format and conversion, and those of templates of HTML."""
+    of_pages = {(name, "s", "%") for name in re.findall(r"%\((\w+)\)s", template)}
+    return of_pages | {
+        (name, spec or "", kind or "") for _, name, spec, kind in Formatter().parse(template) if name is not None
+    }
+
+
+def _edges(text: str) -> tuple[str, str]:
+    return text[: len(text) - len(text.lstrip(" "))], text[len(text.rstrip(" ")) :]
+
+
+def main() -> int:
+    """Write the catalogues, or compare them."""
+    is_check, wrong = "--check" in sys.argv[1:], []
+    for path in sorted(LANGUAGES.glob("*.po")):
+        catalog = fresh(path.stem)
+        for target, content in ((path, as_po(catalog)), (path.with_suffix(".mo"), as_mo(catalog))):
+            if is_check and (not target.exists() or target.read_bytes() != content):
+                wrong.append(f"{target.name} is not what would be written")
+            elif not is_check:
+                target.write_bytes(content)
+        wrong += [f"{path.name}: {problem}" for problem in problems(catalog)]
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
