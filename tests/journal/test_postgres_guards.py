@@ -1,5 +1,6 @@
 """What only the journal in PostgreSQL must withstand: other processes, lost answers, older copies, changed tables."""
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ import psycopg
 import pytest
 
 from paygw_batch.core.evidence import Claim, Finding, Proof
-from paygw_batch.core.lifecycle import State
-from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.lifecycle import Concluded, State
+from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.open_postgres import PostgresPlace
@@ -97,16 +98,65 @@ def test_the_rows_of_a_process_that_lives_are_its_own(at_database: PostgresPlace
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         journal.append([intent(all_due(journal, 1)[0])])
-        # The desk is given up alone, as by a worker that never had it: another process may have that, and not the row.
-        desk = "UPDATE segment SET worker = (SELECT max(number) FROM worker) WHERE chain = 0 AND sealed_at IS NULL"
-        new_worker = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, ended_at)
-            VALUES ('h', 'b', 1, 'c', 'run', 1, now())"""
-        by_hand(at_database.server.url, new_worker)
-        by_hand(at_database.server.url, desk)
+        desk_alone_is_free(at_database.server.url)
         with closing(open_postgres(at_database)) as other:
             assert other.conclude_dead(AT) == 0
             assert states(other) == [State.IN_FLIGHT]
             assert [*other.append([outcome_of(1, 1, OutcomeKind.PAID)])] == [MoveResult.MOVED]
+
+
+def desk_alone_is_free(url: str) -> None:
+    """Let another process have the desk, as if the one that lives had chunks alone."""
+    new_worker = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, ended_at)
+        VALUES ('h', 'b', 1, 'c', 'run', 1, now())"""
+    by_hand(url, new_worker)
+    by_hand(url, "UPDATE segment SET worker = (SELECT max(number) FROM worker) WHERE chain = 0 AND sealed_at IS NULL")
+
+
+def test_an_engine_passes_over_the_chunks_of_another_process_that_lives(at_database: PostgresPlace) -> None:
+    async def given(journal: LeasingPostgres) -> list[int]:
+        with journal.for_engine() as engine:
+            return [due.row for due in await engine.due(1, limit=100)]
+
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=8)
+        journal.append([intent(all_due(journal, 1)[4])])
+        desk_alone_is_free(at_database.server.url)
+        with closing(open_postgres(at_database)) as other:
+            assert asyncio.run(given(other)) == [2, 3, 4, 8, 9]
+        freeze(at_database.server.url)
+        with closing(open_postgres(at_database)) as other:
+            assert asyncio.run(given(other)) == [2, 3, 4, 5, 7, 8, 9]
+            assert states(other)[4] == State.IN_DOUBT
+
+
+def sent_over_a_takeover(at: PostgresPlace) -> Counter[str]:
+    """Send a batch by a run that is frozen in its middle and by the one that takes over; return what the gateway got."""
+    record: Counter[str] = Counter()
+    frozen = open_postgres(at)
+    open_sheet(frozen, new=6)
+    under_way = all_due(frozen, 1)[:3]
+    assert set(frozen.append([intent(due) for due in under_way])) == {MoveResult.MOVED}
+    record.update(due.instruction.client_orderid for due in under_way)
+    freeze(at.server.url)
+    with closing(open_postgres(at)) as taker:
+        taker.conclude_dead(AT)
+        record.update(due.instruction.client_orderid for due in send(taker, 1, OutcomeKind.PAID))
+    frozen.close()
+    return record
+
+
+def test_what_was_in_flight_is_not_sent_again_by_the_one_that_takes_over(at_database: PostgresPlace) -> None:
+    assert sent_over_a_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
+
+
+def test_the_bug_that_puts_rows_in_flight_back_would_be_seen(
+    at_database: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: whoever takes over believes that nothing left of what was in flight."""
+    put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
+    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.lease_writer.Interrupted", lambda: put_back)
+    assert max(sent_over_a_takeover(at_database).values()) == 2
 
 
 # An answer that does not come.

@@ -19,31 +19,38 @@ _AT_ONCE = 10_000
 _TALLIES = """SELECT i.country, i.currency, coalesce(s.state, 'ready') AS state, count(*), sum(i.minor)
     FROM {rows} JOIN instruction i ON i.number = c.instruction LEFT JOIN standing s ON s.instruction = c.instruction
     WHERE c.batch = %s {condition} GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
-_ROWS = f"""SELECT c.row, p.number, p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
-    FROM covered c JOIN progress p ON p.number = c.instruction
+_PAGE = """page AS MATERIALIZED (
+        (SELECT row, number AS instruction FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT %s)
+        UNION ALL
+        (SELECT row, instruction FROM known WHERE batch = %s AND row > %s ORDER BY row LIMIT %s)
+        ORDER BY row LIMIT %s
+    )"""
+"""The next rows of a batch, found before all else: a page costs the same at any place of the batch."""
+_SHOWN = f"c.row, p.number, p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}"
+_WALKED = f"""WITH {_PAGE} SELECT {_SHOWN}
+    FROM page c JOIN progress p ON p.number = c.instruction ORDER BY c.row"""  # noqa: S608 - constants of ours
+_CHOSEN = f"""SELECT {_SHOWN} FROM covered c JOIN progress p ON p.number = c.instruction
     WHERE c.batch = %s AND c.row > %s {{condition}} ORDER BY c.row LIMIT %s"""  # noqa: S608 - constants of ours
-_LINES = """SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0), s.sent_orderid,
-        s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
+_LINES = f"""WITH {_PAGE} SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0),
+        s.sent_orderid, s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
         CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
             ELSE coalesce(s.message || ' [', '') || 'possible duplicate of attempt ' || s.possible_duplicate_of
                 || CASE WHEN s.message IS NULL THEN '' ELSE ']' END END,
         coalesce(s.first_sent_at, CASE WHEN s.state = 'in_flight' THEN s.intended_at END), s.updated_at, i.minor
-    FROM covered c JOIN instruction i ON i.number = c.instruction LEFT JOIN standing s ON s.instruction = c.instruction
-    WHERE c.batch = %s AND c.row > %s ORDER BY c.row LIMIT %s"""
+    FROM page c JOIN instruction i ON i.number = c.instruction LEFT JOIN standing s ON s.instruction = c.instruction
+    ORDER BY c.row"""  # noqa: S608 - constants of ours
 """`LINE_COLUMNS` as `row_standing` has them."""
 
-_DUE = """SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
-        p.attempt, p.generation, p.possible_duplicate_of
-    FROM covered c JOIN progress p ON p.number = c.instruction
-    WHERE c.batch = %s AND c.row > %s AND p.state = 'ready'
-        AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
-    ORDER BY c.row LIMIT %s"""
+_DUE = f"""WITH {_PAGE} SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields,
+        p.order_id, p.attempt, p.generation, p.possible_duplicate_of,
+        p.state = 'ready' AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
+    FROM page c JOIN progress p ON p.number = c.instruction ORDER BY c.row"""  # noqa: S608 - constants of ours
 
 
 def lines_of_batch(connection: Connection[Row], batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
     """Yield all rows of a batch as plain lines (see the port)."""
     row = -1
-    while lines := fetch(connection, _LINES, (batch, row, _AT_ONCE)):
+    while lines := fetch(connection, _LINES, _page(batch, row, _AT_ONCE)):
         for word in {line[1] for line in lines}:
             STATE_OF[word]  # raises for one that there is not
         row = lines[-1][0]
@@ -93,11 +100,13 @@ def find_rows(
     """
     if states is not None and numbers is None and State.READY in states and len(set(states)) > 1:
         raise InternalError("rows that are ready are asked for alone")
-    condition, values = _condition(states, numbers, accepted_until)
-    pages = _pages(connection, batch, condition, values, after, limit)
-    if states is not None:
-        pages = iter(list(pages))
-    for row, number, client_orderid, country, currency, minor, *columns in islice(pages, limit):
+    found: Iterator[Row]
+    if states is None and numbers is None:
+        found = islice(_walked(connection, batch, after, limit), limit)
+    else:
+        condition, values = _condition(states, numbers, accepted_until)
+        found = iter(fetch(connection, _CHOSEN.format(condition=condition), (batch, after, *values, limit)))
+    for row, number, client_orderid, country, currency, minor, *columns in found:
         yield row_standing(row, number, client_orderid, country, currency, minor, progress_from(columns))
 
 
@@ -118,21 +127,28 @@ def _condition(
     return " ".join(conditions), values
 
 
-def _pages(
-    connection: Connection[Row], batch: int, condition: str, values: Sequence[Any], after: int, limit: int | None
-) -> Iterator[Row]:
+def _walked(connection: Connection[Row], batch: int, after: int, limit: int | None) -> Iterator[Row]:
     at_once = _AT_ONCE if limit is None else min(limit, _AT_ONCE)
-    query = _ROWS.format(condition=condition)
-    while lines := fetch(connection, query, (batch, after, *values, at_once)):
+    while lines := fetch(connection, _WALKED, _page(batch, after, at_once)):
         yield from lines
         after = lines[-1][0]
-        if len(lines) < at_once:
-            return
+
+
+def _page(batch: int, after: int, limit: int) -> tuple[int, ...]:
+    """Return the values of `_PAGE`."""
+    return (batch, after, limit, batch, after, limit, limit)
 
 
 def due_rows(connection: Connection[Row], batch: int, after_row: int, limit: int) -> list[Due]:
     """Return up to `limit` READY instructions of a batch with a row above `after_row`; none that evidence holds."""
-    return [_due(line) for line in fetch(connection, _DUE, (batch, after_row, limit))]
+    found: list[Due] = []
+    while len(found) < limit:
+        lines = fetch(connection, _DUE, _page(batch, after_row, min(limit, _AT_ONCE)))
+        if not lines:
+            break
+        found += [_due(columns) for *columns, is_due in lines if is_due]
+        after_row = lines[-1][1]
+    return found[:limit]
 
 
 def chunks_of(connection: Connection[Row], numbers: Sequence[int]) -> dict[int, int]:
@@ -141,7 +157,7 @@ def chunks_of(connection: Connection[Row], numbers: Sequence[int]) -> dict[int, 
     return dict(fetch(connection, query, (list(numbers),)))
 
 
-def _due(line: Row) -> Due:
+def _due(line: Sequence[Any]) -> Due:
     number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line
     instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
     return Due(number, row, instruction, Standing(State.READY, *standing), order_id)

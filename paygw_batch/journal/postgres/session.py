@@ -138,6 +138,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
     connection.execute(f"SET search_path = {SCHEMA}, pg_temp")
     connection.execute("SET client_min_messages = warning")
     connection.execute("SET jit = off")
+    connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
     if write:
         connection.execute("SET synchronous_commit = on")
         connection.execute("SET idle_in_transaction_session_timeout = '60s'")
