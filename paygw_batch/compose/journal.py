@@ -14,9 +14,11 @@ from paygw_batch.journal import (
     BatchRecord,
     Identity,
     JournalReader,
+    LockHolder,
     SqliteJournal,
     SqliteReader,
     in_memory_journal,
+    journal_holder,
     new_journal,
     open_journal,
     read_journal,
@@ -63,6 +65,15 @@ def _opener(settings: Settings, command: str, kind: HolderKind) -> "Callable[[],
         holder=command,
         kind=kind,
     )
+
+
+def holder_now(settings: Settings) -> LockHolder | None:
+    """Return the process that holds the journal, or None: nobody does. Nothing is taken or touched."""
+    if (place := _database(settings)) is not None:
+        from paygw_batch.journal import postgres_holder  # noqa: PLC0415 (psycopg)
+
+        return postgres_holder(place)
+    return journal_holder(settings.journal_path())
 
 
 def is_there(settings: Settings) -> bool:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         new_postgres_journal,
         open_postgres_journal,
         place_of_database,
+        postgres_holder,
         read_postgres_journal,
     )
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
@@ -118,6 +119,7 @@ __all__ = [
     "open_journal",
     "open_postgres_journal",
     "place_of_database",
+    "postgres_holder",
     "read_journal",
     "read_postgres_journal",
     "verify_audit_trail",
@@ -143,6 +145,7 @@ _ON_DEMAND = {
     "new_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "open_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "place_of_database": "paygw_batch.journal.opening.open_postgres",
+    "postgres_holder": "paygw_batch.journal.opening.open_postgres",
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",

@@ -11,6 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.compose.actions.follow_payout import running_now
+from paygw_batch.settings.configuration import load_settings
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
 from tests.cli.test_crashes import paid, wait_for_record
 from tests.journal.postgres_server import PostgresServer, own_server
@@ -232,11 +234,15 @@ def test_without_its_extra_the_program_says_what_to_install(
 
 
 def test_a_second_command_is_refused_and_told_who_holds_the_journal(cluster: ClusterProgram) -> None:
-    slow(cluster)
-    sheet = cluster.sheet(kenyan_rows(ROWS))
+    sheet = cluster.sheet(kenyan_rows(1, amount="9005"))
     process = cluster.start("submit", sheet)
     wait_for_record(cluster, 1, process)
     held = cluster.run("submit", sheet)
     assert (held.exit_code, str(process.pid) in held.stderr) == (7, True), held.stderr
     assert cluster.run("status").exit_code != 7  # to look is always possible
+    settings = load_settings(cluster.config, environ=cluster.environ)
+    holder = running_now(settings)
+    assert holder is not None
+    assert holder.pid == process.pid
     kill(process)
+    assert running_now(settings) is None

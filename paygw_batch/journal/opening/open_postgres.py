@@ -9,6 +9,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
+from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
@@ -145,6 +146,13 @@ def read_postgres_journal(place: PostgresPlace) -> PostgresReader:
         session.close()
         raise
     return PostgresReader(session, identity, InboxReader(place.inbox))
+
+
+def postgres_holder(place: PostgresPlace) -> LockHolder | None:
+    """Return the living process that has the desk of the journal; None: nobody has."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        check_version(session.connection, place.server)
+        return leases.holder_of(session.connection, DESK, living=True)
 
 
 def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:

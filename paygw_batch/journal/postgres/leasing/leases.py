@@ -18,6 +18,7 @@ from psycopg import Connection
 
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.facts.chain import Link
+from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.postgres.session import Row, Server, connect, fetch
 
 DESK = 0
@@ -105,19 +106,29 @@ def _is_running(pid: int) -> bool:
     return stat.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
 
 
-def held_by(connection: Connection[Row], chain: int) -> JournalHeld:
-    """Return the error that names the process which has the lease of a chain."""
+def holder_of(connection: Connection[Row], chain: int, *, living: bool = False) -> LockHolder | None:
+    """Return the process that has the lease of a chain; None where no process has it, or, if `living`, a dead one."""
     found = fetch(
         connection,
-        """SELECT w.pid, w.host, to_char(w.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), w.command, w.kind
+        """SELECT w.number, w.pid, w.host, to_char(w.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), w.command,
+            w.kind, is_alive(w.number)
         FROM segment g JOIN worker w ON w.number = g.worker WHERE g.chain = %s AND g.sealed_at IS NULL""",
         (chain,),
     )
-    if not found:
+    if not found or (living and (not found[0][6] or found[0][0] in _dead(connection))):
+        return None
+    ((_, pid, host, since, command, kind, _),) = found
+    return LockHolder(pid, host, since, command, HolderKind(kind))
+
+
+def held_by(connection: Connection[Row], chain: int) -> JournalHeld:
+    """Return the error that names the process which has the lease of a chain."""
+    holder = holder_of(connection, chain)
+    if holder is None:
         return JournalHeld()
-    ((pid, host, since, command, kind),) = found
-    refusal = JournalHeld(f"Another run holds this journal: process {pid} on {host}, since {since}: {command}.")
-    refusal.holder = HolderKind(kind)
+    told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
+    refusal = JournalHeld(f"Another run holds this journal: {told}.")
+    refusal.holder = holder.kind
     return refusal
 
 
