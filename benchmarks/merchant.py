@@ -18,6 +18,7 @@ from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import load_private_key
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 from paygw_batch.settings.configuration import Settings, load_settings
@@ -70,8 +71,7 @@ def open_batch(journal: Journal, rows: int) -> BatchRecord:
     """Open a batch of `rows` such orders in `journal`."""
     return journal.open_batch(
         NewBatch("be" * 16, "payout", "benchmark.csv", "00" * 32, rows=rows, defects=0),
-        pages=[b"rows"],
-        instructions=_new_instructions(rows),
+        parts=[BatchPart([b"rows"], InstructionRows(_new_instructions(rows)))],
         known=[],
         amendments=[],
         at=timestamp(datetime.now(UTC)),

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
@@ -68,6 +69,7 @@ __all__ = [
     "AuditNote",
     "AuditResult",
     "AuditTrail",
+    "BatchPart",
     "BatchRecord",
     "CarriedOut",
     "Clash",
@@ -83,6 +85,7 @@ __all__ = [
     "Inbox",
     "InboxEnd",
     "InboxReader",
+    "InstructionRows",
     "Journal",
     "JournalReader",
     "KeptReply",

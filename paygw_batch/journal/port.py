@@ -15,6 +15,7 @@ from typing import Protocol
 from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.payment_port import PaymentReader
 from paygw_batch.journal.values import (
     Amendment,
@@ -32,7 +33,6 @@ from paygw_batch.journal.values import (
     Messages,
     MoveResult,
     NewBatch,
-    NewInstruction,
     RepeatedBatch,
     RowStanding,
     StateTally,
@@ -185,17 +185,17 @@ class Journal(JournalReader, Protocol):
         self,
         batch: NewBatch,
         *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
+        parts: Iterable[BatchPart],
         known: Iterable[Known],
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it.
 
-        `instructions` are the rows that are new, `known` those that another batch already has (the batch then also
-        covers them), `amendments` say which of the new ones replace an old instruction. Raises `InternalError` when an
-        order id is already taken and not amended: `compare` comes first; and when the plan has opened a batch before.
+        `parts` are its pages and the rows that are new, in the sheet's order, `known` those that another batch already
+        has (the batch then also covers them), `amendments` say which of the new ones replace an old instruction. Raises
+        `InternalError` when an order id is already taken and not amended: `compare` comes first; and when the plan has
+        opened a batch before.
         """
         ...
 

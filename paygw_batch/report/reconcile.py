@@ -41,14 +41,24 @@ def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapp
     `minor_units` says how many decimals each currency has. Raises `InternalError` when rows or amounts do not tie with
     the journal's own: such a file is not written.
     """
+    return pl.concat(reconciled(journal, batch, minor_units))
+
+
+def reconciled(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield the reconciliation piece by piece. Raises `InternalError` before its end when it does not tie."""
     holds = journal.messages(batch.number).holds
     columns = RECONCILED_OF[batch.operation]
-    frame = _with_holds(pl.concat(_pieces(journal, batch, minor_units)), holds)
-    _check_rows(batch, frame)
-    if CUSTOMER_URL in columns:
-        frame = frame.join(_customer_urls(journal, batch), on="row", how="left", maintain_order="left")
-    unknown = [name for name in frame.columns if name not in (*columns, "valid")]
-    return frame.select(*columns, *unknown)
+    urls = _customer_urls(journal, batch) if CUSTOMER_URL in columns else None
+    rows, newest = 0, -1
+    for piece in _pieces(journal, batch, minor_units):
+        frame = _with_holds(piece, holds)
+        rows, newest = rows + frame.height, _checked_order(batch, newest, frame["row"])
+        if urls is not None:
+            frame = frame.join(urls, on="row", how="left", maintain_order="left")
+        unknown = [name for name in frame.columns if name not in (*columns, "valid")]
+        yield frame.select(*columns, *unknown)
+    if rows != batch.rows:
+        raise InternalError(f"the reconciliation of batch {batch.batch} has {rows} rows, not {batch.rows}")
 
 
 def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
@@ -122,10 +132,15 @@ def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
     return shown.drop("\0held")
 
 
-def _check_rows(batch: BatchRecord, joined: pl.DataFrame) -> None:
-    """Check the invariant that every row of the sheet is there exactly once."""
-    if joined.height != batch.rows or joined["row"].n_unique() != batch.rows:
-        raise InternalError(f"the reconciliation of batch {batch.batch} has {joined.height} rows, not {batch.rows}")
+def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
+    """Return the last of some row numbers. Raises `InternalError` unless each is above the one before it.
+
+    With the count of all rows this is the invariant that every row of the sheet is there exactly once.
+    """
+    above = pl.Series([newest]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
+    if not (above > 0).all():
+        raise InternalError(f"the reconciliation of batch {batch.batch} has a row twice, or out of order")
+    return int(rows[-1]) if rows.len() else newest
 
 
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:

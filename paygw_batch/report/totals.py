@@ -1,6 +1,7 @@
 """Counts and sums the rows of a sheet exactly, by country, currency and state."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -56,16 +57,35 @@ def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
     ]
 
 
-def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
-    """Count and sum a frame with the columns `country, currency, amount, state`, exactly.
+class RunningTotals:
+    """Counts and sums rows that go by, exactly."""
 
-    Every row is counted; an amount that is no plain amount (of an invalid row) adds nothing to a sum.
-    """
-    parts = (
-        piece.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
-        for piece in frame.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
-    )
-    return _books(pl.concat(parts), minor_units)
+    def __init__(self, minor_units: Mapping[str, int]) -> None:
+        self._minor_units = minor_units
+        self._parts: list[pl.DataFrame] = []
+
+    def counting(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """Yield frames with the columns `country, currency, amount, state`, and count their rows.
+
+        An amount that is no plain amount (of an invalid row) adds nothing to a sum.
+        """
+        for piece in pieces:
+            self._parts += (
+                some.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+                for some in piece.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
+            )
+            yield piece
+
+    def books(self) -> BatchTotals:
+        """Return the totals of all rows so far."""
+        return _books(pl.concat(self._parts), self._minor_units)
+
+
+def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
+    """Count and sum a frame as `RunningTotals` does."""
+    counter = RunningTotals(minor_units)
+    deque(counter.counting([frame]), maxlen=0)
+    return counter.books()
 
 
 def totals_of_sheet(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:

@@ -107,7 +107,7 @@ def content_of(
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.height,
-        invalid=validated.height - validated.instructions.height,
+        invalid=validated.height - validated.payable,
         amended=len(plan.amendments),
         instructions_sha256=_digest_of(validated.instructions),
         totals=_totals_of(validated.instructions, minor_units),
@@ -142,6 +142,14 @@ def unsigned_plan(
         approvals=[],
         repeats_meant=repeats_meant,
     )
+
+
+def payout_code(content: Content) -> str:
+    """Return the 16 hex digits that two people compare: where one account or amount differs, so do they.
+
+    They are the same before and after the plan is signed.
+    """
+    return hashlib.sha256(f"{Content.__name__}\n{content.model_dump_json()}".encode()).hexdigest()[:16]
 
 
 def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:

@@ -1,7 +1,7 @@
 """Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, ReferenceLookAlike
 from paygw_batch.journal import (
     Amendment,
+    BatchPart,
     BatchRecord,
     Clash,
     Journal,
@@ -24,16 +25,16 @@ from paygw_batch.journal import (
     Known,
     LookAlike,
     NewBatch,
-    NewInstruction,
-    UsedSpelling,
 )
 from paygw_batch.language import say
+from paygw_batch.run.compare_sheet import SheetComparison, compare_sheet, with_rows, without_rows
 from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
 from paygw_batch.run.repeated_sheet import SheetRepeat, at_least_two, not_summed_up, once_a_batch, repeated_by
-from paygw_batch.sheet.check.contract import hold_to_contract
-from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE, in_one_spelling
+from paygw_batch.sheet.check.contract import ContractGate, good_rows
+from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
-from paygw_batch.sheet.instructions.pages import to_pages
+from paygw_batch.sheet.instructions.instruction_columns import InstructionColumns
+from paygw_batch.sheet.instructions.pages import Pager
 from paygw_batch.sheet.model import Validated, as_defects
 
 
@@ -74,7 +75,7 @@ class Plan:
     @property
     def known_rows(self) -> int:
         """How many rows the journal has already."""
-        return self.validated.instructions.height if self.existing else len(self.known)
+        return self.validated.payable if self.existing else len(self.known)
 
 
 def plan_submission(
@@ -104,38 +105,38 @@ def plan_submission(
         validated = warnings_as_defects(validated)
     if existing := _batch(journal, operation, validated.batch):
         return Plan(validated, existing, (), ())
-    instructions = validated.instructions
     _refuse_respelled_reference(validated, journal, operation)
-    known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
     quarantine = quarantine_in_force(journal, quarantine_h, now())
     until = quarantine.left_until(now())
-    amended = [clash for clash in clashes if amend and clash.amendable and _is_over(clash, until)]
-    if amended:
+    found = compare_sheet(
+        validated,
+        journal,
+        operation,
+        lambda clash: amend and clash.amendable and _is_over(clash, until),
+        _days_ago(now, max(look_alike_days, repeat_days)),
+    )
+    if found.amended:
         require_sound_clock(journal, now())
-    amendments = [Amendment(clash.row, clash.instruction, until) for clash in amended]
-    amended_rows = {clash.row for clash in amended}
-    conflicts = [clash for clash in clashes if clash.row not in amended_rows]
-    spelled = _spelled_otherwise(instructions, journal, operation)
-    if conflicts or spelled.height:
-        found = pl.concat([_conflict_defects(conflicts, until, quarantine), spelled])
-        validated = with_defects(validated, found)
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended]
+    if found.conflicts or found.spelled:
+        conflicts = _conflict_defects(found.conflicts, until, quarantine)
+        validated = with_defects(validated, pl.concat([conflicts, _spelled_otherwise(found)]))
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
-    new = _without_rows(validated.instructions, (row.row for row in known))
-    paid_before = _paid_before(new, journal, operation, since=_days_ago(now, max(look_alike_days, repeat_days)))
-    lately = [found for found in paid_before if found.opened_at > _days_ago(now, look_alike_days)]
+    paid_before: Sequence[LookAlike] = found.paid_before
+    lately = [one for one in paid_before if one.opened_at > _days_ago(now, look_alike_days)]
     if strict and lately:
-        validated = with_defects(validated, _look_alike_warnings(lately, new))
+        validated = with_defects(validated, _look_alike_warnings(lately, found.own_ids))
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
-        left_out = {found.row for found in lately}
-        paid_before, lately = [found for found in paid_before if found.row not in left_out], []
-    repeat = _repeat(validated, new, paid_before, journal, since=_days_ago(now, repeat_days)) if repeat_days else None
+        left_out = {one.row for one in lately}
+        paid_before, lately = [one for one in paid_before if one.row not in left_out], []
+    repeat = _repeat(validated, paid_before, journal, since=_days_ago(now, repeat_days)) if repeat_days else None
     left = not_summed_up(lately, repeat)
     together = at_least_two(left)
-    if single := [found for found in left if found not in together]:
-        validated = with_warnings(validated, _look_alike_warnings(single, new))
-    return Plan(validated, None, known, amendments, repeat, together)
+    if single := [one for one in left if one not in together]:
+        validated = with_warnings(validated, _look_alike_warnings(single, found.own_ids))
+    return Plan(validated, None, found.known, amendments, repeat, together)
 
 
 def open_planned_batch(
@@ -167,49 +168,52 @@ def open_planned_batch(
     validated = plan.validated
     if operation != validated.sheet.operation or any(rule.operation != operation for rule in rules.values()):
         raise InternalError(f"a sheet that was read for {validated.sheet.operation} was about to be opened otherwise")
-    sheet, rows = validated.sheet, validated.rows
-    new = _without_rows(validated.instructions, (row.row for row in plan.known))
+    sheet = validated.sheet
+    batch = NewBatch(
+        batch=validated.batch,
+        operation=operation,
+        sheet_name=sheet.name,
+        sheet_sha256=sheet.sha256,
+        sheet_path=str(sheet_path.absolute()),
+        rows=validated.height,
+        defects=validated.defects["row"].n_unique(),
+        by=by,
+        approvals=tuple(approvals),
+        plan_sha256=plan_sha256,
+    )
     with ThreadPoolExecutor(1) as beside:
-        contract = beside.submit(hold_to_contract, validated, rules)
-        return journal.open_batch(
-            NewBatch(
-                batch=validated.batch,
-                operation=operation,
-                sheet_name=sheet.name,
-                sheet_sha256=sheet.sha256,
-                sheet_path=str(sheet_path.absolute()),
-                rows=validated.height,
-                defects=validated.defects["row"].n_unique(),
-                by=by,
-                approvals=tuple(approvals),
-                plan_sha256=plan_sha256,
-            ),
-            pages=to_pages(rows),
-            instructions=_held(map(NewInstruction._make, new.iter_rows()), contract),
-            known=plan.known,
-            amendments=plan.amendments,
-            at=timestamp(now()),
-        )
+        parts = _one_ahead(_parts(plan, ContractGate(rules, operation)), beside)
+        return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
 
 
-def _held(instructions: Iterable[NewInstruction], contract: Future[None]) -> Iterator[NewInstruction]:
-    """Yield instructions; before the end, check that all of them pass the contract.
+def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
+    """Yield the parts of a batch, when they have passed the contract.
 
-    It is asked beside the journal's work, which takes as long. What it raises, it raises inside the journal's
-    transaction, and nothing of the batch is kept.
+    What that raises, and a sheet that was changed, is raised inside the journal's transaction: nothing of the batch is
+    kept.
     """
-    yield from instructions
-    contract.result()
+    pager = Pager()
+    known = [row.row for row in plan.known]
+    for part in plan.validated.parts():
+        gate.hold(good_rows(part))
+        pages = pager.take(part.rows)
+        new = InstructionColumns(without_rows(part.instructions, known))
+        del part  # while the next one is made, there is room for its instructions alone
+        yield BatchPart(pages, new)
+    yield BatchPart(pager.last())
+
+
+def _one_ahead(parts: Iterator[BatchPart], beside: Executor) -> Iterator[BatchPart]:
+    """Yield the parts; the next one is made while the journal stores one."""
+    coming = beside.submit(next, parts, None)
+    while (part := coming.result()) is not None:
+        coming = beside.submit(next, parts, None)
+        yield part
 
 
 def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | None:
     same = (record for record in journal.batches() if (record.operation, record.batch) == (operation, batch))
     return next(same, None)
-
-
-def _without_rows(instructions: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
-    left_out = pl.Series(list(rows), dtype=pl.UInt32)
-    return instructions.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else instructions
 
 
 def _days_ago(now: Now, days: int) -> str:
@@ -221,12 +225,11 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
 
     The ids of a sheet are derived all of them, or none is: the first row tells.
     """
-    rows = validated.instructions
-    reference = reference_of(rows["client_orderid"][0], rows["content"][0]) if rows.height else None
+    opened = [one for one in journal.batches() if one.operation == operation and one.reference]
+    reference = _reference(validated) if opened else None
     if reference is None:
         return
     spelled = spelled_alike(reference)
-    opened = (one for one in journal.batches() if one.operation == operation and one.reference)
     used = [one for one in opened if spelled_alike(one.reference) == spelled]
     if not used or any(one.reference == reference for one in used):
         return
@@ -248,69 +251,60 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
     )
 
 
-def _spelled_otherwise(instructions: pl.DataFrame, journal: JournalReader, operation: str) -> pl.DataFrame:
+def _reference(validated: Validated) -> str | None:
+    """Return the reference that a sheet's order ids were derived from; None where they are its own."""
+    for part in validated.parts():
+        for order_id, content in part.instructions.head(1).select("client_orderid", "content").iter_rows():
+            return reference_of(order_id, content)
+    return None
+
+
+def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
     """Return a defect for every row whose order id the journal does not know, but knows in another spelling."""
-    order_ids = instructions["client_orderid"]
-    used = journal.used_spellings(
-        operation, zip(instructions["row"], order_ids, in_one_spelling(order_ids), strict=True)
-    )
-    own_ids = _own_ids(instructions, used)
     lines = []
-    for found in used:
-        own_id = own_ids[found.row]
+    for one in found.spelled:
+        own_id = found.own_ids[one.row]
         sentence = say(
             "{own_id} differs only in its spelling from {order_id}, which was used on {opened_at} (batch "
             "{batch}): write {order_id} if it is the same payment; if not, give this one an id that differs "
             "in more than case, width or hyphens.",
             own_id=own_id,
-            order_id=found.order_id,
-            opened_at=found.opened_at[:10],
-            batch=found.batch,
+            order_id=one.order_id,
+            opened_at=one.opened_at[:10],
+            batch=one.batch,
         )
-        lines.append((found.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
+        lines.append((one.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
     return as_defects(lines)
 
 
-def _paid_before(new: pl.DataFrame, journal: JournalReader, operation: str, *, since: str) -> Sequence[LookAlike]:
-    rows = new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows()
-    return journal.look_alikes(operation, rows, since=since)
-
-
 def _repeat(
-    validated: Validated, new: pl.DataFrame, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
+    validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
 ) -> SheetRepeat | None:
     """Return the batch opened after `since` that more than half of the rows to pay repeat."""
-    payable = validated.instructions.height
-    if len(paid_before) * 2 <= payable:
+    if len(paid_before) * 2 <= validated.payable:
         return None
-    rows = new.filter(pl.col("row").is_in([found.row for found in paid_before]))
-    paid = rows.select("client_orderid", "payee", "currency", "minor").iter_rows()
-    return repeated_by(journal.repeated_batches(validated.sheet.operation, paid, since=since), payable)
+    columns = ("client_orderid", "payee", "currency", "minor")
+    numbers = [one.row for one in paid_before]
+    paid = (
+        row for part in validated.parts() for row in with_rows(part.instructions, numbers).select(columns).iter_rows()
+    )
+    batches = journal.repeated_batches(validated.sheet.operation, paid, since=since)
+    return repeated_by(batches, validated.payable)
 
 
-def _own_ids(instructions: pl.DataFrame, found: Iterable[LookAlike | UsedSpelling]) -> dict[int, str]:
-    """Return the sheet's own order ids of some rows."""
-    rows = [one.row for one in found]
-    if not rows:
-        return {}
-    wanted = pl.col("row").is_in(rows)
-    return dict(instructions.filter(wanted).select("row", "client_orderid").iter_rows())
-
-
-def _look_alike_warnings(look_alikes: Sequence[LookAlike], new: pl.DataFrame) -> pl.DataFrame:
-    own_ids = _own_ids(new, look_alikes)
+def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:
     lines = []
-    for found in look_alikes:
-        own_id = own_ids[found.row]
+    for one in look_alikes:
+        own_id = own_ids[one.row]
         sentence = say(
             "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}): "
             "make sure that both are meant.",
             own_id=own_id,
-            client_orderid=found.client_orderid,
-            batch=found.batch,
-            opened_at=found.opened_at[:10],
+            client_orderid=one.client_orderid,
+            batch=one.batch,
+            opened_at=one.opened_at[:10],
         )
-        lines.append((found.row, "client_orderid", own_id, "row.look_alike", sentence))
+        lines.append((one.row, "client_orderid", own_id, "row.look_alike", sentence))
     return as_defects(lines)
 
 

@@ -1,6 +1,6 @@
 """Holds the results of reading and validating a sheet as frames: no Python object per row."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
@@ -150,9 +150,14 @@ class Deferred:
         """The frame itself."""
         return self._make()
 
-    def without(self, rows: pl.Series) -> "Deferred":
-        """Return all other rows."""
-        return Deferred(lambda: self.frame.filter(~pl.col("row").is_in(rows.implode())))
+
+@dataclass(frozen=True, slots=True)
+class ValidatedPart:
+    """Some rows of a sheet: `raw` as received (`Sheet.frame`), `rows` and `instructions` as in `Validated`."""
+
+    raw: pl.DataFrame
+    rows: pl.DataFrame
+    instructions: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +174,11 @@ class Validated:
     - `defects` and `warnings`: `row` (UInt32), then as String `column, value, code, message`; ordered by row.
     - `totals`: every row, and per currency the sum of every readable amount, valid or not.
     - `counts`: `COUNT_KEYS` and, as of all rows that share them, `count` and `sum` (Decimal) of every readable amount.
+    - `held`: the columns of the sheet in which any row has a value.
 
-    `rows` and `instructions` are made when they are first asked for, and `height` without them.
+    `rows` and `instructions` are made when they are first asked for, and `height` without them. `parts` goes through
+    both together: of a sheet of several pieces (`streamed`) that reads and judges each piece once more, and no more
+    than a few of them are in memory.
     """
 
     sheet: Sheet
@@ -181,6 +189,22 @@ class Validated:
     warnings: pl.DataFrame
     totals: ControlTotals
     counts: pl.DataFrame
+    held: frozenset[str] = frozenset()
+    streamed: Callable[[], Iterator[ValidatedPart]] | None = None
+
+    def parts(self) -> Iterator[ValidatedPart]:
+        """Yield all rows of the sheet, in its order, part by part.
+
+        Raises `SheetError` where the file was changed since the sheet was validated.
+        """
+        if self.streamed is not None:
+            return self.streamed()
+        return iter((ValidatedPart(self.sheet.frame, self.rows, self.instructions),))
+
+    @property
+    def payable(self) -> int:
+        """How many rows have an instruction."""
+        return int(self.counts.filter("valid")["count"].sum())
 
     @property
     def height(self) -> int:

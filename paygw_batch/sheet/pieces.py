@@ -10,6 +10,8 @@ from typing import Protocol, TypeVar
 
 import polars as pl
 
+from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.model import Headed, Sheet
 
 ROWS_AT_ONCE = 250_000
@@ -30,6 +32,11 @@ class Piece:
 
 class NotPlain(Exception):
     """A file cannot be gone through piece by piece: it has to be read as a whole."""
+
+
+def changed_since_read(name: str) -> SheetError:
+    """Return the error for a sheet whose file has other bytes than those that were read first."""
+    return SheetError(say("{name} was changed since it was read.", name=name), hint=say("Run the command again."))
 
 
 class SheetSource(Headed, Protocol):

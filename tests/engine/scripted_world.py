@@ -13,6 +13,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, Tr
 from paygw_batch.engine.engine import Engine, Pace, RunEnd
 from paygw_batch.engine.ports import World
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -131,8 +132,7 @@ def open_batch(journal: Journal, rows: Iterable[int], batch: str = "0123456789ab
     rows = list(rows)
     return journal.open_batch(
         NewBatch(batch, "payout", "sheet.csv", "00" * 32, rows=len(rows), defects=0),
-        pages=[b"page"],
-        instructions=[new_instruction(row) for row in rows],
+        parts=[BatchPart([b"page"], InstructionRows(map(new_instruction, rows)))],
         known=[],
         amendments=[],
         at=AT,

@@ -31,6 +31,7 @@ from paygw_batch.engine.ports import World
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction, RowStanding
@@ -171,7 +172,11 @@ def a_batch(journal: SqliteJournal) -> int:
         for row in range(2, 2 + ROWS)
     ]
     opened = journal.open_batch(
-        NewBatch("b", "payout", "s.csv", "", ROWS, 0), pages=[], instructions=new, known=[], amendments=[], at=""
+        NewBatch("b", "payout", "s.csv", "", ROWS, 0),
+        parts=[BatchPart(instructions=InstructionRows(new))],
+        known=[],
+        amendments=[],
+        at="",
     )
     return opened.number
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.adopt import Adoption
 from paygw_batch.journal.opening.create import new_journal
 from paygw_batch.journal.opening.in_memory import in_memory_journal
@@ -70,8 +71,7 @@ def open_sheet(
     rows = len(instructions) + len(known)
     return journal.open_batch(
         NewBatch(batch, operation, sheet_name, f"sha-{batch}", rows, 0),
-        pages=pages,
-        instructions=instructions,
+        parts=[BatchPart(pages, InstructionRows(instructions))],
         known=known,
         amendments=amendments,
         at=opened_at,

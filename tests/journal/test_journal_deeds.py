@@ -8,6 +8,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import Concluded, FactKind, Intended, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, Entry, Known, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send
 from tests.journal.tested_journal import Journal
@@ -18,8 +19,7 @@ def opened(journal: Journal) -> BatchRecord:
         NewBatch(
             "b1", OPERATION, "payroll.csv", "sha", 3, 0, by="ada", approvals=("prepared by ada", "approved by ben")
         ),
-        pages=[b"page"],
-        instructions=[new_instruction(row) for row in (2, 3, 4)],
+        parts=[BatchPart([b"page"], InstructionRows(new_instruction(row) for row in (2, 3, 4)))],
         known=[],
         amendments=[],
         at=AT,
@@ -58,8 +58,7 @@ def test_deeds_of_another_batch_are_not_told(journal: Journal) -> None:
     opened(journal)
     other = journal.open_batch(
         replace(NewBatch("b2", OPERATION, "other.csv", "sha2", 1, 0), by="eve"),
-        pages=[b"page"],
-        instructions=[new_instruction(2, "OTHER-2")],
+        parts=[BatchPart([b"page"], InstructionRows([new_instruction(2, "OTHER-2")]))],
         known=[],
         amendments=[],
         at=at(6),

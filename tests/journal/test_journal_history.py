@@ -15,6 +15,7 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.values import LINE_COLUMNS, Amendment, Entry, MoveResult, NewBatch, TallyKind
 from tests.journal.journal_rows import (
     AT,
@@ -95,8 +96,7 @@ class Pair:
         brought = [new for new in news if new.row not in out]
         self.disk.open_batch(
             NewBatch(batch, OPERATION, "s.csv", batch, len(rows), 0),
-            pages=[batch.encode()],
-            instructions=brought,
+            parts=[BatchPart([batch.encode()], InstructionRows(brought))],
             known=known,
             amendments=amendments,
             at=when,

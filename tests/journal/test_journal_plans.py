@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.facts.codec import decode_batch, encode_batch
 from paygw_batch.journal.values import BatchRecord, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
@@ -26,8 +27,7 @@ def opened(journal: Journal, batch: str, plan_sha256: str) -> BatchRecord:
     row = {"b1": 2, "b2": 3, "b3": 4}[batch]
     return journal.open_batch(
         replace(NewBatch(batch, OPERATION, "payroll.csv", f"sha-{batch}", 1, 0), plan_sha256=plan_sha256),
-        pages=[b"page"],
-        instructions=[new_instruction(row)],
+        parts=[BatchPart([b"page"], InstructionRows([new_instruction(row)]))],
         known=[],
         amendments=[],
         at=AT,

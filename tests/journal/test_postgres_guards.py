@@ -131,7 +131,7 @@ def test_an_engine_passes_over_the_chunks_of_another_process_that_lives(at_datab
 
 
 def sent_over_a_takeover(at: PostgresPlace) -> Counter[str]:
-    """Send a batch by a run that is frozen in its middle and by the one that takes over; return what the gateway has."""
+    """Send a batch by a run that is frozen in its middle and by the one that takes over; return its record."""
     record: Counter[str] = Counter()
     frozen = open_postgres(at)
     open_sheet(frozen, new=6)

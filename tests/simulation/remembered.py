@@ -13,9 +13,10 @@ from typing import Any, Self, TypeVar
 import polars as pl
 
 from paygw_batch.report import reconcile
-from paygw_batch.run import approval, submit
+from paygw_batch.run import approval, compare_sheet, submit
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.check.validate import with_defects
+from paygw_batch.sheet.instructions import pages
 from paygw_batch.sheet.instructions.pages import from_pages, to_pages
 from paygw_batch.sheet.model import Validated
 
@@ -91,8 +92,8 @@ class AtOnce:
 
 REMEMBERED: tuple[tuple[ModuleType, str, object], ...] = (
     (submit, "ThreadPoolExecutor", AtOnce),
-    (submit, "to_pages", _pages),
-    (submit, "in_one_spelling", _once(in_one_spelling)),
+    (pages, "to_pages", _pages),
+    (compare_sheet, "in_one_spelling", _once(in_one_spelling)),
     (submit, "with_defects", _once(with_defects)),
     (reconcile, "from_pages", _once(from_pages)),
     (approval, "_digest_of", _once(approval._digest_of)),

@@ -4,15 +4,18 @@ What a sheet is read as depends on its bytes alone, so a process that plays many
 once. Everything that depends on the journal is done anew in every world.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+import polars as pl
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sheet.check.contract import hold_to_contract
+from paygw_batch.sheet.check.contract import ContractGate
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
@@ -74,16 +77,17 @@ def validated(operation: str, sheet: str, count: int) -> Validated:
         return validate(read_sheet(path, ReadOptions(operation=operation)), RULES[operation])
 
 
-def remembered(check: Callable[[Validated, Rules], None]) -> Callable[[Validated, Rules], None]:
-    """Return the contract's check, made once of each batch: what it says depends on the rows alone."""
-    held: set[str] = set()
+class GateOnce(ContractGate):
+    """The contract's gate, asked once about the same rows: its answer depends on them alone."""
 
-    def hold(found: Validated, rules: Rules) -> None:
-        if found.batch not in held:
-            check(found, rules)
-            held.add(found.batch)
+    held: ClassVar[set[tuple[str, Hashable]]] = set()
 
-    return hold
+    def __init__(self, rules: Rules, operation: str) -> None:
+        super().__init__(rules, operation)
+        self._operation = operation
 
-
-HOLD_ONCE = remembered(hold_to_contract)
+    def hold(self, good: pl.DataFrame) -> None:
+        asked = (self._operation, tuple(good.rows()))
+        if asked not in self.held:
+            super().hold(good)
+            self.held.add(asked)

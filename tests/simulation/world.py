@@ -39,7 +39,7 @@ from tests.simulation.loop import Clock
 from tests.simulation.people import StatementFile
 from tests.simulation.process import Process, SlowAway, prepare
 from tests.simulation.remembered import REMEMBERED
-from tests.simulation.sheets import HOLD_ONCE, RULES, validated, wanted
+from tests.simulation.sheets import RULES, GateOnce, validated, wanted
 from tests.simulation.words import WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
@@ -64,7 +64,7 @@ class SimWorld:
         self.undo.callback(self.disk.close)
         self.row_count = rng.randrange(1, 9)
         self._directory: Path | None = None
-        self.patch(submit, "hold_to_contract", HOLD_ONCE)
+        self.patch(submit, "ContractGate", GateOnce)
         for owner, name, value in REMEMBERED:
             self.patch(owner, name, value)
         self.pace = Pace(
@@ -178,7 +178,7 @@ class SimWorld:
         lines = stand.frame.to_dicts()
         if self.rng.random() < CHANCE_OF_A_FILE:
             file = io.BytesIO()
-            table._write_csv(stand.frame, file)
+            table._write_csv([stand.frame], file)
             lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
         return Shown(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
 

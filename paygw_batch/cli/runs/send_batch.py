@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-import polars as pl
-
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of
 from paygw_batch.cli.runs.run_report import Report, reported
@@ -20,7 +18,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.compose.actions.continue_batch import continued_batch, unfinished_batch
-from paygw_batch.compose.actions.send import Task, send, standings
+from paygw_batch.compose.actions.send import Task, send, summary_after
 from paygw_batch.compose.journal import find_batch
 from paygw_batch.compose.operations import minor_units_of, require_gateway
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
@@ -31,12 +29,13 @@ from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say
 from paygw_batch.report.html import report_html
+from paygw_batch.report.reconcile import reconciled, reconciliation
 from paygw_batch.report.summary import ExitCode, Summary, worst
-from paygw_batch.report.totals import BatchTotals
+from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.file_ending import table_ending
-from paygw_batch.sheet.write.table import write_frame
+from paygw_batch.sheet.write.table import write_frame, write_pieces
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -149,14 +148,32 @@ def _leave() -> NoReturn:
 
 
 def write_results(
-    frame: pl.DataFrame, counted: BatchTotals, batch: BatchRecord, minor_units: Mapping[str, int], out: Path
-) -> None:
-    """Write the reconciliation file: a workbook for people where it ends in .xlsx."""
-    if out.suffix.lower() == ".xlsx":
-        table_ending(out)
+    journal: JournalReader,
+    batch: BatchRecord,
+    minor_units: Mapping[str, int],
+    out: Path,
+    report: Path | None,
+    quarantine_h: float,
+) -> BatchTotals:
+    """Write the reconciliation file of a batch (a workbook for people where it ends in .xlsx), and the `report`.
+
+    Returns the totals. A table alone is written piece by piece, and a large batch is never in memory as a whole.
+    """
+    is_workbook = table_ending(out) == ".xlsx"
+    if not is_workbook and report is None:
+        counter = RunningTotals(minor_units)
+        write_pieces(counter.counting(reconciled(journal, batch, minor_units)), out)
+        return counter.books()
+    frame = reconciliation(journal, batch, minor_units)
+    counted = books(frame, minor_units)
+    if is_workbook:
         write_whole(out, workbook_of(frame, counted, batch, minor_units))
     else:
         write_frame(frame, out)
+    if report is not None:
+        text = report_html(journal, batch, frame, counted, minor_units, quarantine_h=quarantine_h)
+        write_whole(report, text.encode())
+    return counted
 
 
 def reconcile(
@@ -172,11 +189,8 @@ def reconcile(
     quarantine_h: float,
 ) -> Summary:
     """Write the reconciliation file of a batch, show its totals, and return its summary after a run's `end`."""
-    stand, minor_units = standings(journal, batch, rules, end, known=known), minor_units_of(rules)
-    write_results(stand.frame, stand.books, batch, minor_units, out)
-    if report is not None:
-        text = report_html(journal, batch, stand.frame, stand.books, minor_units, quarantine_h=quarantine_h)
-        write_whole(report, text.encode())
-    show_totals(screen, stand.books)
-    told = f"{stand.summary.message} {say('The reconciliation is in {out}.', out=out)}"
-    return replace(stand.summary, message=told, reconciliation=out)
+    counted = write_results(journal, batch, minor_units_of(rules), out, report, quarantine_h)
+    show_totals(screen, counted)
+    summary = summary_after(journal, batch, counted, end, known=known)
+    told = f"{summary.message} {say('The reconciliation is in {out}.', out=out)}"
+    return replace(summary, message=told, reconciliation=out)

@@ -205,9 +205,16 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
+    return Standings(frame, counted, summary_after(journal, batch, counted, end, known=known))
+
+
+def summary_after(
+    journal: JournalReader, batch: BatchRecord, counted: BatchTotals, end: RunEnd, *, known: int = 0
+) -> Summary:
+    """Return the summary of a batch after a run's `end`, by the totals of its reconciliation."""
     messages = journal.messages(batch.number)
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
-    summary = Summary(
+    return Summary(
         of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
         end_sentence(
             batch, counted.states, contradictions, waiting, stop_reason=end.stop_reason, interrupted=end.interrupted
@@ -221,4 +228,3 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
         known=known,
         sent_this_run=end.sent,
     )
-    return Standings(frame, counted, summary)

@@ -1,8 +1,10 @@
 """Digests of the rows that a batch brings, by which a later change to any of them is found."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 
 from paygw_batch.errors import InternalError
+from paygw_batch.journal.batch_part import VALUES_OF_TEXT, NewInstructions, canonical_text
 from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.values import Known, NewBatch, NewInstruction
 
@@ -31,6 +33,17 @@ class RowDigest:
         self._waiting.append(row)
         if len(self._waiting) == _ROWS_AT_ONCE:
             self._hash()
+
+    def add_canonical(self, texts: Iterable[bytes], rows: int) -> None:
+        """Take in `rows` rows at once, as bytes. Raises `InternalError` when a value holds NUL."""
+        self._hash()
+        values = 0
+        for text in texts:
+            values += text.count(b"\0")
+            self._sha256.update(text)
+        if values != rows * self._values:
+            raise InternalError("a validated value holds a NUL character")
+        self.count += rows
 
     def hexdigest(self) -> str:
         """Return the digest of all rows so far. Raises `InternalError` when a value holds NUL."""
@@ -70,7 +83,7 @@ class OpeningDigests:
         self._batch = batch
         self.first_instruction = first_instruction
         self._pages = PageDigest()
-        self._instructions = RowDigest(values=12)
+        self._instructions = RowDigest(values=VALUES_OF_TEXT)
         self._known = RowDigest(values=2)
         self._totals: dict[str, tuple[int, int]] = {}
 
@@ -79,19 +92,29 @@ class OpeningDigests:
         """How many pages were taken in so far."""
         return self._pages.count
 
+    @property
+    def next_instruction(self) -> int:
+        """The number of the next instruction."""
+        return self.first_instruction + self._instructions.count
+
     def page(self, page: bytes) -> None:
         """Take in the next page of the sheet."""
         self._pages.add(page)
 
     def instruction(self, number: int, new: NewInstruction, replaces: int | None) -> None:
         """Take in the next new instruction."""
-        row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
-        self._instructions.add(
-            f"{number}\0{row}\0{client_orderid}\0{country}\0{currency}\0{minor}\0{replaces}\0{amount}\0{form}\0{fields}\0"
-            f"{payee}\0{content}"
-        )
-        count, total = self._totals.get(currency, (0, 0))
-        self._totals[currency] = (count + 1, total + minor)
+        self._instructions.add(canonical_text(number, new, replaces))
+        self._add_totals({new.currency: (1, new.minor)})
+
+    def instructions(self, some: NewInstructions, replaced: Mapping[int, int]) -> None:
+        """Take in the next new instructions, numbered on from those before."""
+        self._instructions.add_canonical(some.canonical(self.next_instruction, replaced), len(some))
+        self._add_totals(some.totals())
+
+    def _add_totals(self, totals: Mapping[str, tuple[int, int]]) -> None:
+        for currency, (count, minor) in totals.items():
+            rows, total = self._totals.get(currency, (0, 0))
+            self._totals[currency] = (rows + count, total + minor)
 
     def known(self, known: Known) -> None:
         """Take in the next row that another batch already has."""

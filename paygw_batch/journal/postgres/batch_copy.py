@@ -1,7 +1,7 @@
 """Writes a new batch into the tables of PostgreSQL by COPY, inside the open transaction."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from psycopg import Connection
@@ -9,6 +9,7 @@ from psycopg import Connection
 from paygw_batch.core.reference import reference_of
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import words_of
@@ -25,23 +26,23 @@ def copy_batch(
     record: BatchRecord,
     plan_sha256: str,
     digests: OpeningDigests,
-    pages: Iterable[bytes],
-    instructions: Iterable[NewInstruction],
+    parts: Iterable[BatchPart],
     known: Iterable[Known],
     replaced: Mapping[int, int],
     chunk_rows: int,
 ) -> str:
     """Write a batch with all that belongs to it; return the reference that its order ids were derived from, or none."""
     number = record.number
-    with connection.cursor() as cursor, cursor.copy("COPY page FROM STDIN WITH (FORMAT binary)") as copy:
-        copy.set_types(["int8", "int8", "bytea"])
-        for place, content in enumerate(pages):
-            digests.page(content)
-            copy.write_row((number, place, content))
     first = digests.first_instruction
-    with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-        for line in instruction_values(number, instructions, replaced, digests):
-            copy.write_row(line)
+    for part in parts:
+        for page in part.pages:
+            fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
+            digests.page(page)
+        start = digests.next_instruction
+        digests.instructions(part.instructions, replaced)
+        with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
+            for place, new in enumerate(part.instructions, start=start):
+                copy.write_row(_line_of(place, number, new, replaced.get(new.row)))
     last = first
     reference = ""
     query = (
@@ -63,15 +64,10 @@ def copy_batch(
     return reference
 
 
-def instruction_values(
-    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], digests: OpeningDigests
-) -> Iterator[Row]:
-    """Yield the new instructions of a batch as they are stored, counted in `digests`."""
-    for number, new in enumerate(instructions, start=digests.first_instruction):
-        row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
-        old = replaced.get(row)
-        digests.instruction(number, new, old)
-        yield number, batch, row, client_orderid, country, currency, minor, old, amount, form, fields, payee, content
+def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None) -> Row:
+    """Return a new instruction as it is stored."""
+    row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
+    return number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content
 
 
 def payee_words_of(fields: str) -> list[str]:

@@ -18,6 +18,7 @@ from paygw_batch.core.lifecycle import Released, Replaced, State, is_in_quaranti
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.chain import Identity, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import amendable, next_order_id, storable, succeed
@@ -46,7 +47,6 @@ from paygw_batch.journal.values import (
     Known,
     MoveResult,
     NewBatch,
-    NewInstruction,
 )
 
 _AT_ONCE = 10_000
@@ -76,8 +76,7 @@ class PostgresJournal(PostgresReader):
         self,
         batch: NewBatch,
         *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
+        parts: Iterable[BatchPart],
         known: Iterable[Known],
         amendments: Iterable[Amendment],
         at: str,
@@ -109,8 +108,7 @@ class PostgresJournal(PostgresReader):
                     record,
                     batch.plan_sha256,
                     digests,
-                    pages,
-                    instructions,
+                    parts,
                     known,
                     replaced,
                     self._chunk_rows,

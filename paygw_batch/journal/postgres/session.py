@@ -141,7 +141,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
     connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
     if write:
         connection.execute("SET synchronous_commit = on")
-        connection.execute("SET idle_in_transaction_session_timeout = '60s'")
+        connection.execute("SET idle_in_transaction_session_timeout = '5min'")
     before_s = datetime.now(UTC).timestamp()
     (found,) = fetch(connection, _ABOUT)
     middle_s = (before_s + datetime.now(UTC).timestamp()) / 2

@@ -3,6 +3,7 @@
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import chain
@@ -13,10 +14,11 @@ import apsw
 
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.batch_part import BatchPart, NewInstructions
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.values import BatchRecord, Known, NewInstruction
+from paygw_batch.journal.values import BatchRecord, Known, NewBatch
 
 
 class _States(dict[str, State]):
@@ -49,43 +51,26 @@ SAVE_PROGRESS = """
 """Compare-and-set: a line is written where there is none, or where state and attempt are still those that were read."""
 
 
+_BY_PAYEE = "instruction_by_payee"
+_FEWEST_SORTED, _MOST_SORTED = 10_000, 1_000_000
+"""How many rows SQLite sorts at a time: it does so in memory, because payees' data must not reach a temporary file."""
 _WITH_FIELDS = "\x1f"
-CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
-"""An instruction's content, in SQL: see `_stored_content`."""
+"""A control character, which no content has: it marks one that is stored without the fields that it ends with."""
+_MARK = f"char({ord(_WITH_FIELDS)})"
+_ADD_INSTRUCTION = f"""INSERT INTO instruction VALUES (
+    NULL, {{batch}}, ?1, ?2, ?3, ?4, ?6, {{replaces}}, ?5, ?7, ?8, ?9,
+    CASE WHEN substr(?10, 1, 1) = {_MARK} THEN NULL
+        WHEN substr(?10, -length(?8)) = ?8 THEN {_MARK} || substr(?10, 1, length(?10) - length(?8))
+        ELSE ?10 END)"""  # noqa: S608 - constants of ours
+"""The values of a `NewInstruction` as they are stored; numbers go on from the highest. Most contents end with the
+fields, which have a column too, and are kept once; one that starts with the mark of that is refused, as no text."""
+CONTENT = f"iif(substr(content, 1, 1) = {_MARK}, substr(content, 2) || fields, content)"
+"""An instruction's content, in SQL."""
 
 
 def progress_of(columns: Sequence[Any]) -> RowProgress:
     """Return the progress that the columns `PROGRESS` hold."""
     return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
-
-
-def page_lines(batch: int, pages: Iterable[bytes], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
-    """Yield the pages of a batch as they are stored, counted in `digests`."""
-    for number, content in enumerate(pages):
-        digests.page(content)
-        yield batch, number, content
-
-
-def instruction_lines(
-    batch: int, instructions: Iterable[NewInstruction], replaced: Mapping[int, int], digests: OpeningDigests
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the new instructions of a batch as they are stored, counted in `digests`."""
-    for number, new in enumerate(instructions, start=digests.first_instruction):
-        row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
-        old = replaced.get(row)
-        digests.instruction(number, new, old)
-        stored = _stored_content(content, fields)
-        yield number, batch, row, client_orderid, country, currency, minor, old, amount, form, fields, payee, stored
-
-
-def _stored_content(content: str, fields: str) -> str:
-    """Return a content as it is stored: most end with the fields, which have a column too, and those are kept once.
-
-    A control character in front, which no content has, tells the two apart.
-    """
-    if content.startswith(_WITH_FIELDS):
-        raise InternalError("a content starts with a control character")
-    return f"{_WITH_FIELDS}{content.removesuffix(fields)}" if content.endswith(fields) else content
 
 
 def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
@@ -130,33 +115,74 @@ class Moving:
     progress: Mapping[int, RowProgress]
 
 
+def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
+    """Return the record of a new batch."""
+    sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, opened_at, batch.sheet_path)
+    return BatchRecord(number, batch.batch, batch.operation, *sheet)
+
+
 def store_batch(
     connection: apsw.Connection,
     record: BatchRecord,
     digests: OpeningDigests,
-    pages: Iterable[bytes],
-    instructions: Iterable[NewInstruction],
+    parts: Iterable[BatchPart],
     known: Iterable[Known],
     replaced: Mapping[int, int],
 ) -> None:
     """Write a batch with its pages, instructions, known rows and order ids, inside the open transaction."""
     number = record.number
     connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
-    connection.executemany("INSERT INTO page VALUES (?, ?, ?)", page_lines(number, pages, digests))
-    connection.executemany(
-        "INSERT INTO instruction VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        instruction_lines(number, instructions, replaced, digests),
-    )
+    with _payees_sorted(connection, before=digests.first_instruction - 1, rows=record.rows):
+        for part in parts:
+            for page in part.pages:
+                connection.execute("INSERT INTO page VALUES (?, ?, ?)", (number, digests.pages, page))
+                digests.page(page)
+            digests.instructions(part.instructions, replaced)
+            _add_instructions(connection, number, part.instructions, replaced)
+    ((highest,),) = fetch(connection, "SELECT max(number) FROM instruction")
+    if (highest or 0) != digests.next_instruction - 1:
+        raise InternalError("the instructions of a batch have other numbers than they were digested with")
     connection.executemany("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, digests))
-    # Sorted, because inserting a million ids in no order would touch every page of the tree again and again.
-    connection.execute(
-        """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
-        WHERE batch = ? AND replaces IS NULL ORDER BY client_orderid""",
-        (record.operation, number),
-    )
+    _add_order_ids(connection, record, digests)
     twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")
+
+
+def _add_instructions(
+    connection: apsw.Connection, batch: int, instructions: NewInstructions, replaced: Mapping[int, int]
+) -> None:
+    if not replaced:
+        connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="NULL"), instructions)
+        return
+    lines = ((*new, replaced.get(new[0])) for new in instructions)
+    connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="?11"), lines)
+
+
+@contextmanager
+def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> Iterator[None]:
+    """Make the index of payees anew behind the block, where most of its entries are added there.
+
+    All within the open transaction: nobody ever sees the table without it. A million payees in no order, one by one,
+    would touch every page of the index again and again.
+    """
+    if not _FEWEST_SORTED <= rows <= _MOST_SORTED or before > rows:
+        yield
+        return
+    ((statement,),) = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (_BY_PAYEE,))
+    connection.execute(f"DROP INDEX {_BY_PAYEE}")
+    yield
+    connection.execute(statement)
+
+
+def _add_order_ids(connection: apsw.Connection, record: BatchRecord, digests: OpeningDigests) -> None:
+    """Write the order ids of a batch, sorted for the same reason."""
+    for start in range(digests.first_instruction, digests.next_instruction, _MOST_SORTED):
+        connection.execute(
+            """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
+            WHERE number >= ? AND number < ? AND replaces IS NULL ORDER BY client_orderid""",
+            (record.operation, start, min(start + _MOST_SORTED, digests.next_instruction)),
+        )
 
 
 def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:

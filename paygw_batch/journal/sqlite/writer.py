@@ -20,6 +20,7 @@ from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
+from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
@@ -27,7 +28,7 @@ from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
-from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
+from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
@@ -38,6 +39,7 @@ from paygw_batch.journal.sqlite.rows import (
     load,
     progress_line,
     progress_of,
+    record_of,
     store_batch,
     write_lines,
 )
@@ -51,9 +53,7 @@ from paygw_batch.journal.values import (
     Known,
     MoveResult,
     NewBatch,
-    NewInstruction,
 )
-from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
@@ -103,8 +103,7 @@ class SqliteJournal(SqliteReader):
         self,
         batch: NewBatch,
         *,
-        pages: Iterable[bytes],
-        instructions: Iterable[NewInstruction],
+        parts: Iterable[BatchPart],
         known: Iterable[Known],
         amendments: Iterable[Amendment],
         at: str,
@@ -119,19 +118,9 @@ class SqliteJournal(SqliteReader):
             at = max(at, self._end.at)
             number = self._next_number("batch")
             digests = OpeningDigests(batch, self._next_number("instruction"))
-            record = BatchRecord(
-                number,
-                batch.batch,
-                batch.operation,
-                batch.sheet_name,
-                batch.sheet_sha256,
-                batch.rows,
-                batch.defects,
-                at,
-                batch.sheet_path,
-            )
+            record = record_of(batch, number, at)
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
-                store_batch(self._connection, record, digests, pages, instructions, known, replaced)
+                store_batch(self._connection, record, digests, parts, known, replaced)
                 spellings.add_batch(self._connection, record.operation, number)
                 search.add_batch(self._connection, number)
             opened = digests.opened()
@@ -388,11 +377,7 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            self._failure = say(
-                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
-                path=self.path,
-                reason=reason,
-            )
+            self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 

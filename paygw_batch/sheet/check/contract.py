@@ -6,24 +6,23 @@ be paid. A property test holds the two to the same rows (docs/decisions/0124-one
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 import pandera.polars as pa
 import polars as pl
 from pandera.api.polars.types import PolarsData
 from pandera.config import ValidationDepth, config_context
-from pandera.errors import SchemaErrors
+from pandera.errors import SchemaError, SchemaErrors
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck, checks_of, checks_without_country
 from paygw_batch.sheet.clean import prepared
 from paygw_batch.sheet.columns import columns_of_operation
-from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.model import ValidatedPart
 
 NO_COUNTRY = ""
-ROWS_AT_ONCE = 100_000
-"""How many rows pass the gate at a time, so that memory stays bounded."""
 BREACH_SCHEMA = {"row": pl.UInt32, "column": pl.String}
 
 
@@ -46,33 +45,71 @@ def checks_in(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
     return tuple(check.statistics["check"] for column in schema.columns.values() for check in column.checks)
 
 
+def fused(schema: pa.DataFrameSchema) -> pa.DataFrameSchema:
+    """Return a schema with the same columns that asks all their checks in one: a row passes where all of them do.
+
+    pandera's machinery costs the same for each check, and more than the check. Which one failed, only `schema` says.
+    """
+    columns = {name: pa.Column(pl.String, nullable=True, coerce=False) for name in schema.columns}
+    passes = [check.passes for check in checks_in(schema)]
+    return pa.DataFrameSchema(columns, checks=pa.Check(_all_pass, ignore_na=False, passes=passes))
+
+
+def _all_pass(data: PolarsData, *, passes: Sequence[pl.Expr]) -> pl.LazyFrame:
+    return data.lazyframe.select(pl.col("row").is_not_null() & pl.all_horizontal(passes).fill_null(value=False))
+
+
 def _passes(data: PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
     # A check that answers once for the whole frame would be one failure for all rows: spread it over them.
     return data.lazyframe.select(pl.col("row").is_not_null() & check.passes)
 
 
-def hold_to_contract(validated: Validated, rules: Rules) -> None:
-    """Pass every row that is about to become an instruction through its country's schema, by pandera's own `validate`.
+class ContractGate:
+    """Passes rows that are about to become instructions through their country's schema, by pandera's own `validate`.
 
-    Validation has found these rows right. Before money may move, pandera must agree: raises `InternalError` when it
-    does not. No variable of the environment turns this off.
+    Validation has found these rows right. Before money may move, pandera must agree. No variable of the environment
+    turns this off.
     """
+
+    def __init__(self, rules: Rules, operation: str) -> None:
+        self._rules = rules
+        self._columns = columns_of_operation(operation)
+        self._schemas: dict[str, pa.DataFrameSchema] = {}
+
+    def hold(self, good: pl.DataFrame) -> None:
+        """Raise `InternalError` unless all rows pass: rows of a sheet's frame, with the order ids that are used."""
+        with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+            for country, part in _by_country(prepared(good, self._columns), self._rules):
+                try:
+                    self._schema(country).validate(part)
+                except (SchemaError, SchemaErrors):  # it holds payees' data, and is not passed on
+                    refused = True
+                else:
+                    refused = False
+                if refused:
+                    self._refuse(good)
+
+    def _schema(self, country: str) -> pa.DataFrameSchema:
+        if country not in self._schemas:
+            self._schemas[country] = fused(contract(country, self._rules))
+        return self._schemas[country]
+
+    def _refuse(self, good: pl.DataFrame) -> NoReturn:
+        for row, column in breaches(good, self._rules, self._columns).iter_rows():
+            raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
+        raise InternalError("pandera refused rows, and then did not")
+
+
+def good_rows(part: ValidatedPart) -> pl.DataFrame:
+    """Return the rows that are about to become instructions, as received, with the order ids that are used."""
     # A sheet may have no order ids of its own: then the derived ones are held to the contract.
-    frame = validated.sheet.frame.with_columns(validated.rows["client_orderid"])
-    good = frame.filter(validated.rows["valid"])
-    columns = columns_of_operation(validated.sheet.operation)
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-        for piece in good.iter_slices(ROWS_AT_ONCE):
-            for row, column in breaches(piece, rules, columns).iter_rows():
-                raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
+    return part.raw.with_columns(part.rows["client_orderid"]).filter(part.rows["valid"])
 
 
 def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """Return every (row, column) at which pandera finds that a sheet's frame breaks its countries' schemas."""
-    rows = prepared(frame, columns)
-    code = pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
     found = [pl.DataFrame(schema=BREACH_SCHEMA)]
-    for (country,), part in rows.with_columns(code=code).partition_by("code", as_dict=True, include_key=False).items():
+    for country, part in _by_country(prepared(frame, columns), rules):
         try:
             contract(country, rules).validate(part, lazy=True)
         except SchemaErrors as errors:
@@ -80,3 +117,9 @@ def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = 
             cases = errors.failure_cases.select("index", "column").cast({"index": pl.UInt32})
             found.append(cases.join(at, on="index").select(list(BREACH_SCHEMA)))
     return pl.concat(found)
+
+
+def _by_country(rows: pl.DataFrame, rules: Rules) -> Iterator[tuple[str, pl.DataFrame]]:
+    code = pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
+    parts = rows.with_columns(code=code).partition_by("code", as_dict=True, include_key=False)
+    return ((str(country), part) for (country,), part in parts.items())

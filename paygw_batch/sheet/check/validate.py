@@ -18,19 +18,31 @@ from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet import pieces
 from paygw_batch.sheet.check.judge import Judge, Judged
+from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.check.same_spelling import ids_spelled_alike
 from paygw_batch.sheet.check.tally import SheetTally, counted, tallied
 from paygw_batch.sheet.columns import known_columns, reconciled_columns
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.instructions.order_ids import content_digests, derived_ids
-from paygw_batch.sheet.model import DEFECT_SCHEMA, LINE_COLUMNS, Deferred, Sheet, Validated, no_defects
-from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, each
+from paygw_batch.sheet.model import (
+    COUNT_KEYS,
+    DEFECT_SCHEMA,
+    LINE_COLUMNS,
+    Deferred,
+    Sheet,
+    Validated,
+    ValidatedPart,
+    no_defects,
+)
+from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, changed_since_read, each
 from paygw_batch.sheet.read.frame import rows_of
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
+
+REASON_COLUMNS = ("error_code", "message")
+"""The columns of `Validated.rows` that say why a row is not valid."""
 
 
 def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
@@ -67,12 +79,18 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Valid
     if derive:
         passing = replace(passing, ids=_derived(source, passing, reference or ""))
     elif (suspects := tally.same_ids).len():
-        ids = passing.lines_of(source, suspects).select("row", "client_orderid")
+        ids = passing.lines_of(source, suspects).select("row", "client_orderid").join(_left_out(source), "row", "anti")
         repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids)])
         passing = replace(passing, refused=repeated["row"])
     if derive or repeated.height or tally.batch is None:
         tally = tallied(source, passing.judged, tally.held)
     return _validated(source, rules, passing, tally, repeated)
+
+
+def _left_out(source: SheetSource) -> pl.DataFrame:
+    """Return the rows that a person left out of a mended sheet: they repeat no other row."""
+    defects = source.whole_sheet.defects if isinstance(source, InMemory) else no_defects()
+    return defects.filter(pl.col("code") == LEFT_OUT).select("row")
 
 
 def _validated(
@@ -86,21 +104,26 @@ def _validated(
     of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
     suspects = tally.same_payees
     payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
-
-    def shown() -> pl.DataFrame:
-        lines = tally.lines if tally.lines is not None else passing.lines_of(InMemory(sheet))
-        return _rows(lines, defects, sheet)
-
-    lines = Deferred(shown)
+    only_piece, reasons = tally.lines, _reasons(defects)
+    if only_piece is None:
+        streamed = partial(_parts, source, sheet, passing, reasons)
+        lines = Deferred(lambda: pl.concat(part.rows for part in streamed()))
+        made = Deferred(lambda: pl.concat(part.instructions for part in streamed()))
+    else:
+        streamed = None
+        lines = Deferred(lambda: _shown(only_piece, reasons, _own_columns(sheet.frame, sheet)))
+        made = Deferred(lambda: passing.judge.instructions(sheet.frame, only_piece))
     return Validated(
         sheet=sheet,
         batch=tally.batch,
         lines=lines,
-        made=Deferred(partial(_instructions, sheet, passing, lines)),
+        made=made,
         defects=defects,
         warnings=_ordered(pl.concat([of_file, tally.warnings(), payees])),
         totals=_totals(tally.counts, rules),
         counts=tally.counts,
+        held=tally.held,
+        streamed=streamed,
     )
 
 
@@ -143,14 +166,20 @@ def _derived(source: SheetSource, passing: _Passing, reference: str) -> pl.DataF
     return found.select("row").with_columns(client_orderid=derived_ids(found["digest"], reference))
 
 
-def _instructions(sheet: Sheet, passing: _Passing, rows: Deferred) -> pl.DataFrame:
-    lines = rows.frame.select(LINE_COLUMNS)
+def _parts(source: SheetSource, sheet: Sheet, passing: _Passing, reasons: pl.DataFrame) -> Iterator[ValidatedPart]:
+    """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
-    def instructions(piece: Piece) -> pl.DataFrame:
-        start = lines["row"].search_sorted(piece.frame["row"][0])
-        return passing.judge.instructions(piece.frame, lines.slice(start, piece.frame.height))
+    def part(piece: Piece) -> ValidatedPart:
+        lines = passing.judged(piece).lines
+        rows = _shown(lines, reasons, _own_columns(piece.frame, sheet))
+        return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
 
-    return pl.concat(each(InMemory(sheet), instructions))
+    try:
+        # One at a time: whoever stores what is yielded has no room for pieces that wait.
+        for make in source.pieces():
+            yield part(make())
+    except NotPlain:  # it was plain when it was validated
+        raise changed_since_read(sheet.name) from None
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
@@ -160,22 +189,34 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     """
     sheet = validated.sheet
     every = _ordered(pl.concat([validated.defects, defects.match_to_schema(DEFECT_SCHEMA)]))
-    refused = defects["row"].unique()
-    is_refused = pl.col("row").is_in(refused.implode())
-    lines = validated.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
-    held = {column.name for column in sheet.frame if column.null_count() < sheet.frame.height}
-    digest = BatchDigest(sheet.operation, sheet.unknown, held)
-    for piece, raw in zip(_slices(lines), _slices(sheet.frame), strict=True):
-        digest.add(piece, raw)
-    rows = _rows(lines, every, sheet)
+    is_refused = pl.col("row").is_in(defects["row"].unique().implode())
+    reasons = _reasons(every)
+
+    def refused(part: ValidatedPart) -> ValidatedPart:
+        lines = part.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
+        rows = _shown(lines, reasons, part.rows.drop(*lines.columns[1:], *REASON_COLUMNS))
+        return ValidatedPart(part.raw, rows, part.instructions.filter(~is_refused))
+
+    def parts() -> Iterator[ValidatedPart]:
+        return map(refused, validated.parts())
+
+    digest = BatchDigest(sheet.operation, sheet.unknown, validated.held)
+    counts = []
+    for part in parts():
+        digest.add(part.rows, part.raw)
+        counts.append(counted(part.rows))
+    summed = pl.concat(counts).group_by(COUNT_KEYS).sum()
+    if summed.filter(~pl.col("valid"))["count"].sum() != reasons.height:
+        raise InternalError("the rows with a defect are not the rows that are not valid")
     return replace(
         validated,
         batch=digest.batch,
-        lines=Deferred(lambda: rows),
-        made=validated.made.without(refused),
+        lines=Deferred(lambda: pl.concat(part.rows for part in parts())),
+        made=Deferred(lambda: pl.concat(part.instructions for part in parts())),
         defects=every,
         warnings=validated.warnings.filter(~is_refused),
-        counts=counted(lines),
+        counts=summed,
+        streamed=parts if validated.streamed is not None else None,
     )
 
 
@@ -235,30 +276,28 @@ def _ordered(defects: pl.DataFrame) -> pl.DataFrame:
     return defects.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
-def _rows(lines: pl.DataFrame, defects: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
-    """Return `Validated.rows`: `lines`, why a row is not valid, and the further columns of a person's own."""
-    reasons = defects.group_by("row", maintain_order=True).agg(
+def _reasons(defects: pl.DataFrame) -> pl.DataFrame:
+    """Return why each row is not valid: `row` and `REASON_COLUMNS`."""
+    return defects.group_by("row", maintain_order=True).agg(
         error_code=pl.col("code").first(), message=pl.col("message").str.join(" ")
     )
-    nothing = pl.DataFrame(schema=dict.fromkeys(["error_code", "message"], pl.String)).clear(pieces.ROWS_AT_ONCE)
+
+
+def _own_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
+    """Return `row`, and the further columns of rows as received that the reconciliation shows."""
     further = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
-    given = sheet.frame.select("row", *further, *sheet.unknown)
-    found = []
-    # In the same pieces as everything else: columns cut in different places would be copied to fit.
-    for piece, raw in zip(_slices(lines), _slices(given), strict=True):
-        why = nothing.head(piece.height)  # one empty column serves all pieces without a defect
-        if not piece["valid"].all():
-            why = piece.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
-        if not raw["row"].equals(piece["row"]) or (piece["valid"] == why["error_code"].is_not_null()).any():
-            raise InternalError("a row is valid with a defect, or not valid without one, or lost")
-        found.append(pl.concat([piece, why, raw.drop("row")], how="horizontal"))
-    if reasons.height != (~lines["valid"]).sum():
-        raise InternalError("the rows with a defect are not the rows that are not valid")
-    return pl.concat(found)
+    return raw.select("row", *further, *sheet.unknown)
 
 
-def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    return frame.iter_slices(pieces.ROWS_AT_ONCE)
+def _shown(lines: pl.DataFrame, reasons: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+    """Return rows as in `Validated.rows`: `lines`, why a row is not valid, and the person's own columns."""
+    if lines["valid"].all():
+        why = pl.DataFrame(schema=dict.fromkeys(REASON_COLUMNS, pl.String)).clear(lines.height)
+    else:
+        why = lines.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
+    if not own["row"].equals(lines["row"]) or (lines["valid"] == why["error_code"].is_not_null()).any():
+        raise InternalError("a row is valid with a defect, or not valid without one, or lost")
+    return pl.concat([lines, why, own.drop("row")], how="horizontal")
 
 
 def _totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:

@@ -14,7 +14,7 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.pieces import InMemory, NotPlain, SheetSource
+from paygw_batch.sheet.pieces import InMemory, NotPlain, SheetSource, changed_since_read
 from paygw_batch.sheet.read import text_stream
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
@@ -57,6 +57,8 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
     file = path.name
+    if path.is_dir():
+        raise SheetError(say("{file} is a folder.", file=file), hint=say("Name the sheet's file itself."))
     kind = kind_of(file)
     data = _bytes_of(path, options.max_sheet_bytes)
     check_first_bytes(data, kind, file)
@@ -124,9 +126,7 @@ def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
     """Return the very bytes that `sheet` was read from. Raises `SheetError` when the file has others by now."""
     data = _bytes_of(path, options.max_sheet_bytes)
     if hashlib.sha256(data).hexdigest() != sheet.sha256:
-        raise SheetError(
-            say("{name} was changed since it was read.", name=path.name), hint=say("Run the command again.")
-        )
+        raise changed_since_read(path.name)
     return data
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.language import say
 from paygw_batch.sheet.model import Deferred, Sheet
-from paygw_batch.sheet.pieces import NotPlain, Piece, held_in
+from paygw_batch.sheet.pieces import NotPlain, Piece, changed_since_read, held_in
 from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, read_rows
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
 from paygw_batch.sheet.read.frame import Table, found_in, notes_of, rows_said
 from paygw_batch.sheet.read.headings import Vocabulary
+from paygw_batch.sheet.read.other_digits import has_other_digits
 from paygw_batch.sheet.read.text import UTF8_MARK, is_plain_utf8
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -45,6 +45,7 @@ class TextStream:
         self._max_rows = max_rows
         self._whole = whole
         self._sha256: str | None = None
+        self._file: tuple[int, int, int] | None = None
         self._defects: dict[int, pl.DataFrame] = {}
         self.operation = vocabulary.operation
         self.name = path.name
@@ -63,6 +64,10 @@ class TextStream:
         lines_before = 0
         with self._opened() as file:
             before = os.fstat(file.fileno())
+            found = (before.st_dev, before.st_ino, before.st_size)
+            if self._file not in {None, found}:
+                raise changed_since_read(self.name)
+            self._file = found
             begin = self._start.offset
             for block, end in _blocks(file):
                 digest.update(memoryview(block)[:end])
@@ -77,9 +82,7 @@ class TextStream:
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not lines_before:
             raise NotPlain
         if self._sha256 not in {None, digest.hexdigest()}:
-            raise SheetError(
-                say("{name} was changed since it was read.", name=self.name), hint=say("Run the command again.")
-            )
+            raise changed_since_read(self.name)
         self._sha256 = digest.hexdigest()
 
     def probably_held(self) -> Collection[str]:
@@ -113,15 +116,13 @@ class TextStream:
     def _frame(self) -> pl.DataFrame:
         sheet = self._whole()
         if sheet.sha256 != self._sha256:
-            raise SheetError(
-                say("{name} was changed since it was read.", name=self.name), hint=say("Run the command again.")
-            )
+            raise changed_since_read(self.name)
         return sheet.frame
 
     def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
         table = self._table(text, lines, lines_before)
         frame = rows_said(table).rechunk()
-        if not frame.height:
+        if not frame.height or has_other_digits(frame):
             raise NotPlain
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])

@@ -1,11 +1,13 @@
 """Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
+from polars.io.plugins import register_io_source
 
 from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, cannot_write
@@ -28,20 +30,35 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
     The file appears whole, with mode 0600, or not at all, and is on stable storage on return; an older file of that
     name stays until then. CSV is UTF-8 with formulas guarded; in .xlsx text is typed as text. Raises `OutputError`.
     """
-    ending = table_ending(path)
-    if ending == ".xlsx" and frame.height > _WORKBOOK_ROWS:
+    if table_ending(path) != ".xlsx":
+        write_pieces([frame], path)
+        return
+    if frame.height > _WORKBOOK_ROWS:
         raise OutputError(
             say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=_WORKBOOK_ROWS),
             hint=say("Write .csv or .parquet."),
         )
+    with _written(path) as file:
+        _write_workbook(frame, file)
+
+
+def write_pieces(pieces: Iterable[pl.DataFrame], path: Path) -> None:
+    """Write a frame that comes piece by piece to a .csv or .parquet file, as `write_frame` does.
+
+    What the pieces raise is passed on: then there is no file.
+    """
+    with _written(path) as file:
+        if table_ending(path) == ".parquet":
+            _write_parquet(pieces, file)
+        else:
+            _write_csv(pieces, file)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[bytes]]:
     with appearing(path) as file:
         try:
-            if ending == ".csv":
-                _write_csv(frame, file)
-            elif ending == ".parquet":
-                frame.write_parquet(file)
-            else:
-                _write_workbook(frame, file)
+            yield file
         except pl.exceptions.PolarsError as error:
             raise cannot_write(path, error) from error
 
@@ -76,10 +93,34 @@ def row_points(texts: Iterable[str], widths: Iterable[int]) -> int:
     return _LINE_POINTS * max(1, *lines)
 
 
-def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:
-    safe = guarded_columns(frame)
-    safe.columns = guarded_names(frame.columns)
-    safe.write_csv(file)
+def _write_csv(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
+    for place, piece in enumerate(pieces):
+        safe = guarded_columns(piece)
+        safe.columns = guarded_names(piece.columns)
+        safe.write_csv(file, include_header=place == 0)
+
+
+def _write_parquet(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
+    """Write a row group for some pieces at a time."""
+    remaining = iter(pieces)
+    if (first := next(remaining, None)) is None:
+        return
+    raised: list[BaseException] = []
+
+    def given(*_: object) -> Iterator[pl.DataFrame]:
+        try:
+            yield first
+            yield from remaining
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    try:
+        register_io_source(given, schema=first.schema).sink_parquet(file)
+    except pl.exceptions.PolarsError:
+        if raised:  # polars tells it as an error of its own
+            raise raised[0] from None
+        raise
 
 
 def _write_workbook(frame: pl.DataFrame, file: IO[bytes]) -> None:
