@@ -34,6 +34,7 @@ class Console:
     """Everything that the pages work with. `program` is the command line by which another command is started."""
 
     settings: Settings
+    config: Path
     rules: Rules
     members: tuple[Member, ...]
     sessions: WebSessions
@@ -149,6 +150,8 @@ class WebRoute:
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
                 return visit.page("error.html", status=500, heading="Something went wrong", message="", hint="")
+            finally:
+                await request.close()
 
         return answer
 

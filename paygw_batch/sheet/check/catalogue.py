@@ -135,6 +135,11 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The row has more or fewer fields than the header.",
             "Put values that hold a separator into quotation marks.",
         ),
+        "row.left_out": CodeMeaning(
+            "row left out",
+            "A person left the row out when the sheet was checked.",
+            "Nothing: it is not paid with this sheet. Take it back where the sheet is mended.",
+        ),
         "row.total": CodeMeaning(
             "row of totals", "The row looks like a sum of the rows above it, and not like a payment.", "Delete the row."
         ),
