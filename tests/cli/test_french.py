@@ -141,8 +141,8 @@ def test_an_unknown_language_is_a_mistake_that_lists_the_known_ones(program: Pro
 
 def test_the_language_of_the_system_changes_nothing_and_the_flag_wins(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
-    assert "1 rows, no defect." in program.run("validate", sheet, LANG="fr_FR.UTF-8", LC_ALL="fr_FR.UTF-8").stdout
-    assert "1 rows, no defect." in program.run("--lang", "en", "validate", sheet, PAYGW_LANG="fr").stdout
+    assert "1 row, no defect." in program.run("validate", sheet, LANG="fr_FR.UTF-8", LC_ALL="fr_FR.UTF-8").stdout
+    assert "1 row, no defect." in program.run("--lang", "en", "validate", sheet, PAYGW_LANG="fr").stdout
 
 
 def test_errors_of_a_sheet_are_in_french(program: Program) -> None:

@@ -81,14 +81,18 @@ def command(
             release_rejected(run.task, rows, who) if document is None else release_by_order(run.task, document, who)
         )
         said = (
-            say_count(released.rows, "{count:,} rejected rows are released.")
+            say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
             if released.rows
             else say("There is no rejected row to retry.")
         )
         screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
         summary = send_and_reconcile(run.task, run.out, screen)
         waiting = len(released.waiting)
-        why = say_count(waiting, "{count:,} rejected rows have to wait") if waiting else say("no row is rejected")
+        why = (
+            say_count(waiting, "{count:,} rejected row has to wait", "{count:,} rejected rows have to wait")
+            if waiting
+            else say("no row is rejected")
+        )
         message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=why)} {summary.message}"
         further = {"released": released.rows, "waiting": waiting}
         run.report.summary = replace(summary, message=message, further=further)
