@@ -11,19 +11,32 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.mending import Mending, mended_sheet
 from paygw_batch.sheet.check.validate import validate_opened
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.pieces import InMemory, SheetSource
 from paygw_batch.sheet.read.misdirected import refuse_misdirected
 from paygw_batch.sheet.read.profiles import every_profile, known_headings
-from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, sheet_of
+from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet, sheet_of
 
 
 def validated_sheet(
-    settings: Settings, rules: Rules, path: Path, *, reference: str | None, worksheet: str | None = None
+    settings: Settings,
+    rules: Rules,
+    path: Path,
+    *,
+    reference: str | None,
+    worksheet: str | None = None,
+    mending: Mending | None = None,
 ) -> Validated:
-    """Read and validate a sheet by the rules of its operation; `worksheet` names one of a workbook's."""
-    return _validated(open_sheet(path, read_options(settings, operation_of(rules).name, worksheet)), rules, reference)
+    """Read and validate a sheet by the rules of its operation; `worksheet` names one of a workbook's.
+
+    `mending` are the corrections that a person made to it: the file itself stays as it is.
+    """
+    options = read_options(settings, operation_of(rules).name, worksheet)
+    if mending is None:
+        return _validated(open_sheet(path, options), rules, reference)
+    return _validated(InMemory(mended_sheet(read_sheet(path, options), mending)), rules, reference)
 
 
 def validated_frame(

@@ -18,13 +18,22 @@ from paygw_batch.compose.actions.audit import open_trail
 from paygw_batch.compose.operations import rules_of
 from paygw_batch.console.access.passkey_access import passkey_access
 from paygw_batch.console.members import members_of
-from paygw_batch.console.pages import invitation_page, overview_page, payout_page, signing_in
+from paygw_batch.console.pages import (
+    approval_page,
+    check_page,
+    invitation_page,
+    new_payout_page,
+    overview_page,
+    payout_page,
+    signing_in,
+)
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC, page_templates
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
 from paygw_batch.console.web_guard import MOST_FORM_BYTES, AsgiApp, WebGuard
 from paygw_batch.console.web_sessions import WebSessions
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import Settings
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -36,8 +45,23 @@ ROUTES = (
     WebRoute("/invitation/{token}", invitation_page.take_invitation, None, "POST"),
     WebRoute("/sign-out", signing_in.sign_out, Act.LOOK_AFTER, "POST"),
     WebRoute("/", overview_page.overview, Act.LOOK),
+    WebRoute("/new", new_payout_page.new_payout, Act.PREPARE),
+    WebRoute("/new", new_payout_page.upload, Act.PREPARE, "POST"),
+    WebRoute("/sheets/{sheet}", check_page.check_sheet, Act.SEE_SHEET),
+    WebRoute("/sheets/{sheet}/mend", check_page.mend, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/mend-kind", check_page.mend_kind, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/leave-out", check_page.leave_out, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/repeats-meant", check_page.repeats_meant, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/remove", check_page.remove_sheet, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/plan", approval_page.payout_plan, Act.LOOK),
+    WebRoute("/sheets/{sheet}/sign", approval_page.sign, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/approve", approval_page.approve_payout, Act.APPROVE, "POST"),
+    WebRoute("/sheets/{sheet}/send-back", approval_page.send_back, Act.APPROVE, "POST"),
+    WebRoute("/sheets/{sheet}/start", approval_page.start, Act.START, "POST"),
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
+    WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "POST"),
+    WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),
 )
 """Every page and every act. No other path exists."""
@@ -50,12 +74,15 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
     Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
     """
     section, public, members = settings.console, settings.console.origin, members_of(settings)
-    given = [] if config is None else ["--config", str(config.absolute())]
+    if config is None:
+        raise ConfigurationError("The pages need a configuration file.", hint="Name it with --config.")
+    given = ["--config", str(config.absolute())]
     is_secure = public is not None and public.startswith("https:")
     own = set() if is_secure else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
     origins = own if public is None else {public, *own}
     return Console(
         settings=settings,
+        config=config.absolute(),
         rules=rules_of(settings, PAYOUT),
         members=members,
         access=passkey_access(settings, members),

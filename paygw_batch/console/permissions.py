@@ -13,6 +13,8 @@ class Act(StrEnum):
 
     LOOK = "look"
     """Look at payouts, rows and sheets in preparation."""
+    SEE_SHEET = "see_sheet"
+    """See a sheet in preparation with its payees' accounts."""
     PREPARE = "prepare"
     """Upload a sheet."""
     MEND = "mend"
@@ -39,6 +41,7 @@ class Thing:
 _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
     {
         Act.LOOK: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR}),
+        Act.SEE_SHEET: frozenset({Role.MAKER, Role.APPROVER}),
         Act.PREPARE: frozenset({Role.MAKER}),
         Act.MEND: frozenset({Role.MAKER}),
         Act.APPROVE: frozenset({Role.APPROVER}),

@@ -36,6 +36,7 @@ class Console:
     """Everything that the pages work with. `program` is the command line by which another command is started."""
 
     settings: Settings
+    config: Path
     rules: Rules
     members: tuple[Member, ...]
     access: PasskeyAccess
@@ -83,6 +84,11 @@ class Visit:
         if self.session is None:
             raise ActRefused("Sign in first.")
         return self.session.member
+
+    @property
+    def passkey(self) -> SignedInKey | None:
+        """The passkey by which the person signed in, and signs; None in the sandbox, where a name was chosen."""
+        return None if self.session is None else self.session.passkey
 
     def may(self, act: Act, maker: str | None = None) -> bool:
         """Whether the person may do something, with a payout that `maker` prepares where one is named."""
@@ -167,6 +173,8 @@ class WebRoute:
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
                 return visit.page("error.html", status=500, heading="Something went wrong", message="", hint="")
+            finally:
+                await request.close()
 
         return answer
 

@@ -144,6 +144,14 @@ def unsigned_plan(
     )
 
 
+def payout_code(content: Content) -> str:
+    """Return the 16 hex digits that two people compare: where one account or amount differs, so do they.
+
+    They are the same before and after the plan is signed.
+    """
+    return hashlib.sha256(f"{Content.__name__}\n{content.model_dump_json()}".encode()).hexdigest()[:16]
+
+
 def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:
     """Whether a batch is large enough, in any of its currencies, to need approval."""
     return any(

@@ -20,11 +20,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paygw_batch.clock import timestamp
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.files import write_whole
-from paygw_batch.language import say, say_count
+from paygw_batch.language import mark, say, say_count
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
 from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
 from paygw_batch.run.people import People, Person
 
+_APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
+_UNKNOWN_MAKER = mark("The {noun} was made with a key that [approval.makers] of the configuration does not list.")
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
 """How far ahead of this machine's clock an approver's may be."""
@@ -239,11 +241,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
                 count=count,
                 reasons=reasons,
             ),
-            hint=say(
-                "{nothing_done} `paygw-batch approve {placeholder} --key KEY` approves it.",
-                nothing_done=say(document.nothing_done),
-                placeholder=document.placeholder,
-            ),
+            hint=f"{say(document.nothing_done)} {say(_APPROVE_IT, placeholder=document.placeholder)}",
         )
     return found
 
@@ -270,10 +268,7 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     maker = policy.people.maker_with(key)
     if maker is None:
         raise ApprovalError(
-            say(
-                "The {noun} was made with a key that [approval.makers] of the configuration does not list.",
-                noun=say(document.noun),
-            ),
+            say(_UNKNOWN_MAKER, noun=say(document.noun)),
             hint=f"{say(document.nothing_done)} {say('A maker whom nobody knows could be the approver.')}",
         )
     return maker

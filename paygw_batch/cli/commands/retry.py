@@ -71,7 +71,7 @@ def command(
                 say("--order-out ORDER.json, --key KEY and --evidence TEXT belong together, without --order.")
             )
         guard = guard_of(invocation, settings, force=force)
-        guard.check(Wanted("--order-out", order_out, OutputKind.ORDER), inputs={"a key": key})
+        guard.check(Wanted("--order-out", order_out, OutputKind.ORDER), inputs={say("a key"): key})
         screen.finish(_write_order(settings, screen, batch, rows, in_words(evidence, "--evidence"), order_out, key))
     if order is not None and rows:
         raise UsageError(say("--order speaks for itself: leave --row out."))
@@ -81,14 +81,18 @@ def command(
             release_rejected(run.task, rows, who) if document is None else release_by_order(run.task, document, who)
         )
         said = (
-            say_count(released.rows, "{count:,} rejected rows are released.")
+            say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
             if released.rows
             else say("There is no rejected row to retry.")
         )
         screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
         summary = send_and_reconcile(run.task, run.out, screen)
         waiting = len(released.waiting)
-        why = say_count(waiting, "{count:,} rejected rows have to wait") if waiting else say("no row is rejected")
+        why = (
+            say_count(waiting, "{count:,} rejected row has to wait", "{count:,} rejected rows have to wait")
+            if waiting
+            else say("no row is rejected")
+        )
         message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=why)} {summary.message}"
         further = {"released": released.rows, "waiting": waiting}
         run.report.summary = replace(summary, message=message, further=further)
@@ -113,8 +117,8 @@ def _write_order(
     return Summary(
         ExitCode.DONE,
         say(
-            "Nothing was released or sent. The order is in {out}: `paygw-batch approve {out} --key KEY` approves it, "
-            "and `paygw-batch retry {batch} --order {out}` carries it out.",
+            "Nothing was released or sent. The order is in {out}: `paygw-batch approve {out} --key KEY` "
+            "approves it, and `paygw-batch retry {batch} --order {out}` carries it out.",
             out=out,
             batch=record.batch,
         ),

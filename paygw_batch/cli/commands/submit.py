@@ -10,6 +10,7 @@ import click
 from paygw_batch.cli.help_texts import SheetCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import (
+    by_option,
     force_option,
     guard_of,
     profile_option,
@@ -31,6 +32,7 @@ from paygw_batch.cli.runs.sheet_results import (
 )
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_totals
+from paygw_batch.compose.actions.mend_sheet import read_mending
 from paygw_batch.compose.actions.submit_sheet import (
     Submission,
     Surface,
@@ -62,6 +64,9 @@ _OPTIONS = (
     click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx)."),
     click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
     click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
+    click.option(
+        "--mended", type=click.Path(path_type=Path), metavar="FILE", help="Corrections that were made in the console."
+    ),
     click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
     strict_option,
     repeats_option,
@@ -78,6 +83,7 @@ _OPTIONS = (
         help="Refuse the sheet unless it comes to this. Repeatable.",
     ),
     wait_option,
+    by_option,
     force_option,
 )
 
@@ -108,6 +114,7 @@ def run_sheet(
     out: Path | None,
     reference: str | None,
     skip_invalid: bool,
+    mended: Path | None,
     amend: bool,
     strict: bool,
     repeats_meant: bool,
@@ -119,6 +126,7 @@ def run_sheet(
     expect_rows: int | None,
     expect_total: tuple[str, ...],
     wait: bool,
+    by: str | None,
     force: bool,
 ) -> None:
     """Run a sheet of `operation`: start its batch, or continue it."""
@@ -129,15 +137,17 @@ def run_sheet(
     rules = rules_of(settings, operation)
     plan_file = plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    inputs = {say("the sheet"): sheet, say("the plan"): plan_file}
+    corrections = {} if mended is None else {say("the corrections"): mended}
+    inputs = {say("the sheet"): sheet, say("the plan"): plan_file, **corrections}
     guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
+    mending = None if mended is None else read_mending(mended)
 
     def read() -> Submission:
-        validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
+        validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet, mending=mending)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)
-        return Submission(validated, sheet, plan_file, person(None), skip_invalid, amend, strict, repeats_meant, first)
+        return Submission(validated, sheet, plan_file, person(by), skip_invalid, amend, strict, repeats_meant, first)
 
     if dry_run:
         with journal_to_plan_with(settings) as reader:
@@ -177,6 +187,7 @@ def _tried(
         of_states({state: count for state, count in counted.states.items() if state != "ready"}),
         say_count(
             ready,
+            "Dry run: {count:,} row would be sent ({sums}). Nothing was sent or written.",
             "Dry run: {count:,} rows would be sent ({sums}). Nothing was sent or written.",
             sums=sums or say("nothing"),
         ),

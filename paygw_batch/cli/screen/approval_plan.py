@@ -152,7 +152,7 @@ def _show_release(screen: Screen, content: ReleaseContent) -> None:
     )
     screen.table(
         "",
-        ("row", "rejected as", "attempt", "currency", "sum"),
+        mark_all("row", "rejected as", "attempt", "currency", "sum"),
         [(one.row, one.order_id or one.client_orderid, one.attempt, one.currency, one.amount) for one in content.rows],
     )
 

@@ -1,6 +1,6 @@
 """Prepares the plan of a sheet for approval: exactly the instructions to send, and the findings for an approver."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -67,8 +67,12 @@ def draft_plan(
     maker: PublicKey,
     *,
     against: str | None,
+    corrections: Sequence[PlanFinding] = (),
 ) -> Prepared | RefusedSheet:
-    """Return the plan of a sheet as its maker has yet to sign it. `against` is as for `prepare_plan`."""
+    """Return the plan of a sheet as its maker has yet to sign it. `against` is as for `prepare_plan`.
+
+    `corrections` say what was mended or left out after the upload: they are signed with everything else.
+    """
     plan = plan_sheet(asked, settings, journal)
     surface.show(plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
@@ -77,7 +81,7 @@ def draft_plan(
         return refused
     minor_units = minor_units_of(rules)
     share = Decimal(str(settings.approval.changed_share))
-    findings = [*_changes(plan, journal, against, share, minor_units), *_warnings(plan)]
+    findings = [*_changes(plan, journal, against, share, minor_units), *corrections, *_warnings(plan)]
     findings.sort(key=lambda one: one.code != SheetRepeatsBatch.code)  # the maker had to answer for it: it comes first
     content = content_of(
         plan,

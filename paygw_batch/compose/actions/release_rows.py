@@ -42,7 +42,7 @@ def draft_release(
 
     Raises `UsageError` when a named row may not be released.
     """
-    known_maker(maker, required_policy(settings), "No order was written.")
+    known_maker(maker, required_policy(settings), say("No order was written."))
     quarantine_h = settings.submission.quarantine_h
     check_releasable(journal, record, rows, quarantine_h=quarantine_h, now=utc_now)
     waiting = quarantined(journal, record, quarantine_h=quarantine_h, now=utc_now)
@@ -74,9 +74,9 @@ def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
     if found.batch != task.batch:
         raise UsageError(
             say(
-                "The order is about batch {batch}, and not about {asked}.",
+                "The order is about batch {batch}, and not about {other}.",
                 batch=found.batch.batch,
-                asked=task.batch.batch,
+                other=task.batch.batch,
             )
         )
     return release_rejected(task, found.rows, f"{by}, {found.decided}", order=found.kept)

@@ -1,15 +1,18 @@
 """The overview: first the payouts that need this person, then all of them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from starlette.responses import Response
 
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.batch_status import ListedBatch, listed_batch
 from paygw_batch.compose.actions.follow_payout import BEING_SENT, running_now
+from paygw_batch.compose.actions.payout_folder import all_folders
 from paygw_batch.compose.journal import journal_to_plan_with
+from paygw_batch.console.pages.approval_page import has_approved, stage_of
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.state_words import STATES_SHOWN
 from paygw_batch.console.visits import Visit
@@ -19,6 +22,14 @@ from paygw_batch.journal import BatchRecord
 from paygw_batch.report.batch_states import counted_once, totals_of
 
 PAYOUTS_A_PAGE = 50
+_NEXT: Mapping[str, str] = {
+    "mending": "Check the sheet",
+    "to_sign": "Check what will be paid",
+    "to_approve": "A second person approves",
+    "approved": "Start the payout",
+    "failed": "Start the payout again",
+    "starting": "Starting",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,20 @@ class NeededAct:
     path: str
     name: str
     sentences: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPayout:
+    """A payout in preparation: where it is, who uploaded it, and the next step. `stage` is as `stage_of` has it."""
+
+    path: str
+    name: str
+    by: str
+    at: str
+    stage: str
+    next: str
+    sent_back: str
+    has_approved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +73,13 @@ def overview(visit: Visit) -> Response:
         now = utc_now()
         listed = [listed_batch(journal, record, now) for record in reversed(shown)]
         notes = journal.notes if hasattr(journal, "notes") else ()
+    prepared = list(_prepared(visit, {record.batch for record in records}))
     lines = [_Line(one.record, _counts(one, is_running=is_running)) for one in listed]
     totals = _totals(listed)
     return visit.page(
         "overview.html",
-        needing=list(_needing(visit, lines)),
+        needing=[*_needing_preparation(visit, prepared), *_needing(visit, lines)],
+        prepared=prepared,
         payouts=lines,
         older=shown[0].number if shown and shown[0].number > records[0].number else None,
         newer=min(before + PAYOUTS_A_PAGE, len(records) + 1) if before <= len(records) else None,
@@ -60,6 +87,36 @@ def overview(visit: Visit) -> Response:
         states=[name for name in STATES_SHOWN if any(name in sums for sums in totals.values())],
         notes=notes,
     )
+
+
+def _prepared(visit: Visit, opened: Collection[str]) -> Iterator[PreparedPayout]:
+    """Yield the payouts in preparation that the journal does not have yet, the newest first."""
+    folders = (one for one in all_folders(visit.console.directory) if (one.checked or {}).get("batch") not in opened)
+    for found in islice(folders, PAYOUTS_A_PAGE):
+        uploaded, stage = found.uploaded, stage_of(visit, found)
+        page = "" if stage == "mending" else "/plan"
+        yield PreparedPayout(
+            f"/sheets/{found.number}{page}",
+            uploaded.name,
+            uploaded.by,
+            uploaded.at,
+            stage,
+            _NEXT[stage],
+            uploaded.sent_back,
+            found.plan is not None and has_approved(visit, found.plan),
+        )
+
+
+def _needing_preparation(visit: Visit, prepared: Sequence[PreparedPayout]) -> Iterator[NeededAct]:
+    """Yield the payouts in preparation that wait for this very person."""
+    for one in prepared:
+        is_own = visit.may(Act.MEND, one.by)
+        if one.stage == "to_approve" and visit.may(Act.APPROVE, one.by) and not one.has_approved:
+            yield NeededAct(one.path, one.name, [f"{one.by} asks for your approval."])
+        elif one.sent_back and is_own and one.stage in {"mending", "to_sign"}:
+            yield NeededAct(one.path, one.name, [f"Sent back by {one.sent_back}"])
+        elif one.stage in {"approved", "failed"} and visit.may(Act.START):
+            yield NeededAct(one.path, one.name, ["Approved: it can be started."])
 
 
 def _counts(one: ListedBatch, *, is_running: bool) -> Mapping[str, int]:

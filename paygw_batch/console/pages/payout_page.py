@@ -15,13 +15,15 @@ from paygw_batch.compose.actions.follow_payout import (
     followed_row,
     followed_rows,
 )
+from paygw_batch.compose.actions.start_run import pause_run, start_run, started_run
 from paygw_batch.compose.journal import journal_to_plan_with
+from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.rendering import masked
 from paygw_batch.console.state_words import STATES_SHOWN
 from paygw_batch.console.visits import PageNotFound, Visit
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
+from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
 from paygw_batch.report.next_step import NextStep, RowStep
 
 ROWS_A_PAGE = 25
@@ -141,11 +143,7 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> dic
     counts = followed.counts
     return {
         "followed": followed,
-        "is_running": followed.is_sending,
-        "waits_for": "",
-        "trouble": "",
-        "can_pause": False,
-        "can_continue": False,
+        **_run(visit, followed),
         "is_finished": not counts.get("ready") and not counts.get(BEING_SENT),
         "bar": list(_bar(followed)),
         "shown_states": STATES_SHOWN,
@@ -160,6 +158,49 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> dic
         "seen": _seen(followed),
         "account": account_filter(visit),
     }
+
+
+def _run(visit: Visit, followed: FollowedBatch) -> dict[str, Any]:
+    """Return whether a payout is running or waits, and whether it can be paused or continued."""
+    run = started_run(visit.console.directory / RUNS, followed.record.batch)
+    is_alive, is_left = run is not None and run.is_alive, bool(followed.counts.get("ready"))
+    holder = None if followed.running is None else followed.running.pid
+    is_running = followed.is_sending or (run is not None and is_alive and holder == run.pid)
+    waits = ""
+    if is_alive and not is_running:
+        waits = (
+            "The run is starting."
+            if followed.running is None
+            else "Another payout is running. This one goes on after it."
+        )
+    return {
+        "is_running": is_running,
+        "waits_for": waits,
+        "can_pause": is_alive and is_left,
+        "can_continue": is_left and not is_alive and not is_running,
+    }
+
+
+def pause(visit: Visit) -> Response:
+    """Have the run of a payout send nothing new."""
+    batch = _known_batch(visit)
+    pause_run(visit.console.directory / RUNS, batch)
+    return visit.go_to(f"/payouts/{batch}")
+
+
+def continue_payout(visit: Visit) -> Response:
+    """Send the rows of a payout that are not sent yet, in another process."""
+    batch, console = _known_batch(visit), visit.console
+    make_directory(console.directory)
+    out = console.directory / RUNS / f"{batch}.reconciliation.csv"
+    command = [*console.program, "--json", "resume", batch, "--wait", "--force", "--out", str(out)]
+    start_run(console.directory / RUNS, batch, command, by=visit.member.name, environ=console.environ)
+    return visit.go_to(f"/payouts/{batch}")
+
+
+def _known_batch(visit: Visit) -> str:
+    with journal_to_plan_with(visit.console.settings) as journal:
+        return payout_record(journal, visit.path("batch")).batch
 
 
 def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:

@@ -36,10 +36,10 @@ def batch_of_order(order: SignedDocument, journal: JournalReader, endpoint: str)
     if content.journal != journal_id:
         raise ApprovalError(
             say(
-                "The {noun} is for the journal {journal}, and this is the journal {actual}.",
+                "The {noun} is for the journal {journal}, and this is the journal {journal_id}.",
                 noun=say(order.noun),
                 journal=content.journal[:8],
-                actual=journal_id[:8],
+                journal_id=journal_id[:8],
             ),
             hint=say(order.nothing_done),
         )

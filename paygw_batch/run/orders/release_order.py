@@ -46,15 +46,16 @@ class ReleaseContent(OrderedBatch):
     rows: list[RejectedRow]
 
 
+_STILL_REJECTED = mark("`paygw-batch status BATCH` shows the rows. Rejected ones need a new order.")
+
+
 class ReleaseOrder(SignedDocument):
     """An order as it is in its file."""
 
     noun: ClassVar[str] = mark("release order")
     placeholder: ClassVar[str] = "ORDER"
     nothing_done: ClassVar[str] = mark("Nothing was released or sent.")
-    make_another: ClassVar[str] = mark(
-        "Make a new order: `paygw-batch retry BATCH --evidence TEXT --order-out ORDER --key KEY`."
-    )
+    make_another: ClassVar[str] = mark("Make a new order: `paygw-batch retry BATCH --order-out ORDER --key KEY`.")
 
     document: Literal["paygw-batch release order 1"] = "paygw-batch release order 1"
     content: ReleaseContent
@@ -133,15 +134,12 @@ def release_in_force(
         is_now = {one.row: one for one in actual.rows}
         changed = next((one.row for one in order.content.rows if is_now.get(one.row) != one), None)
         what = (
-            say("the batch is not the one that the order names")
+            say("the batch is not the one that it names")
             if changed is None
             else say("row {row} has changed since", row=changed)
         )
         raise ApprovalError(
-            say("The release order no longer holds: {what}.", what=what),
-            hint=say(
-                "Nothing was released or sent. `paygw-batch status BATCH` shows the rows. Rejected ones need a new "
-                "order."
-            ),
+            say("The release order no longer holds: {change}.", change=what),
+            hint=f"{say(order.nothing_done)} {say(_STILL_REJECTED)}",
         )
     return OrderedRelease(batch, rows, decided(order, found), kept_order(order, found))

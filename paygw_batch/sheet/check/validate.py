@@ -19,6 +19,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.check.judge import Judge, Judged
+from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.check.same_spelling import ids_spelled_alike
 from paygw_batch.sheet.check.tally import SheetTally, counted, tallied
@@ -78,12 +79,18 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Valid
     if derive:
         passing = replace(passing, ids=_derived(source, passing, reference or ""))
     elif (suspects := tally.same_ids).len():
-        ids = passing.lines_of(source, suspects).select("row", "client_orderid")
+        ids = passing.lines_of(source, suspects).select("row", "client_orderid").join(_left_out(source), "row", "anti")
         repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids)])
         passing = replace(passing, refused=repeated["row"])
     if derive or repeated.height or tally.batch is None:
         tally = tallied(source, passing.judged, tally.held)
     return _validated(source, rules, passing, tally, repeated)
+
+
+def _left_out(source: SheetSource) -> pl.DataFrame:
+    """Return the rows that a person left out of a mended sheet: they repeat no other row."""
+    defects = source.whole_sheet.defects if isinstance(source, InMemory) else no_defects()
+    return defects.filter(pl.col("code") == LEFT_OUT).select("row")
 
 
 def _validated(

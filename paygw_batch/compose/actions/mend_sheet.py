@@ -1,0 +1,73 @@
+"""Keeps the corrections of a sheet in a file beside it, and suggests mended texts."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.files import write_whole
+from paygw_batch.sheet.check.mending import CellEdit, Mending, RowLeftOut, plain_cell
+
+MOST_EDITS = 20_000
+"""More corrections than this are made in the file itself."""
+_MOST_BYTES = 64 * 1024 * 1024
+_WRITE = re.compile(r": write ([^\s,;]+?)\.?$")
+"""The end of a sentence that names the one right text."""
+
+
+def read_mending(path: Path) -> Mending:
+    """Return the corrections in a file. Raises `SheetError` when there are none, or it does not read as such."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+        return Mending(
+            str(found["sheet_sha256"]),
+            tuple(CellEdit(**one) for one in found["edits"]),
+            tuple(RowLeftOut(**one) for one in found["left_out"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        raise SheetError(f"{path.name} does not read as the corrections of a sheet.") from None
+
+
+def write_mending(mending: Mending, path: Path) -> None:
+    """Write the corrections of a sheet, whole or not at all."""
+    write_whole(path, (json.dumps(asdict(mending), ensure_ascii=False, indent=1) + "\n").encode())
+
+
+def with_edits(mending: Mending, cells: Iterable[tuple[int, str, str | None, str]], *, by: str, at: str) -> Mending:
+    """Return the corrections with more: row, column, the text of the file, and the typed one.
+
+    The text of the file typed again takes a correction back. Raises `SheetError` for a text that no cell can hold.
+    """
+    edits = {(edit.row, edit.column): edit for edit in mending.edits}
+    for row, column, was, text in cells:
+        now = plain_cell(text)
+        edits.pop((row, column), None)
+        if now != was:
+            edits[row, column] = CellEdit(row, column, was, now, by, at)
+    if len(edits) > MOST_EDITS:
+        raise SheetError("Too many cells were mended here: correct the file itself, and upload it again.")
+    return replace(mending, edits=tuple(edits.values()))
+
+
+def with_row_out(mending: Mending, row: int, *, by: str, at: str) -> Mending:
+    """Return the corrections with a row left out, or taken back where it was left out before."""
+    others = tuple(one for one in mending.left_out if one.row != row)
+    is_out = len(others) < len(mending.left_out)
+    return replace(mending, left_out=others if is_out else (*others, RowLeftOut(row, by, at)))
+
+
+def suggestion(code: str, message: str, country: str | None, rules: Rules) -> str | None:
+    """Return the one text that mends a cell, where there is one: "" for leaving it empty, None for no answer."""
+    column, _, what = code.partition(".")
+    if what == "not_used":
+        return ""
+    if code == "currency.mismatch" and country is not None and country in rules:
+        return rules[country].currency
+    found = _WRITE.search(message)
+    if column in {"amount", "country"} and found is not None and " or " not in message:
+        return found.group(1)
+    return None

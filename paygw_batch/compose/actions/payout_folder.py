@@ -1,0 +1,178 @@
+"""Keeps one payout in preparation in a folder: the sheet as received, corrections, results of the check, and its plan.
+
+Each file is written whole or not at all, so that a killed process leaves what was there before. No file says how far a
+payout has come: that is read from the files, the journal, and the run's process.
+"""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paygw_batch.compose.actions.mend_sheet import read_mending, write_mending
+from paygw_batch.errors import UsageError
+from paygw_batch.files import write_whole
+from paygw_batch.journal import make_directory
+from paygw_batch.run.approval import PlanDocument, read_plan
+from paygw_batch.run.signed_document import write_document
+from paygw_batch.sheet.check.mending import Mending
+
+_ID_BYTES = 8
+_MOST_NAME = 100
+_CHECKED = "checked.json"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedSheet:
+    """A sheet as it was uploaded: by whom, when, and how it is read.
+
+    `repeats_meant` is the batch that its maker said it is meant to repeat. `sent_back` says by whom and why the plan
+    was sent back; empty for one that was not.
+    """
+
+    name: str
+    by: str
+    at: str
+    worksheet: str | None = None
+    reference: str | None = None
+    repeats_meant: str = ""
+    sent_back: str = ""
+
+
+class PayoutFolder:
+    """The folder of one payout in preparation. `number` is its random name, in hex."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def number(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
+    @property
+    def uploaded(self) -> UploadedSheet:
+        """The sheet as it was uploaded."""
+        return UploadedSheet(**json.loads((self.path / "upload.json").read_bytes()))
+
+    @property
+    def sheet(self) -> Path:
+        """The path of the sheet: it has the name that its sender gave it."""
+        return self.path / "sheet" / self.uploaded.name
+
+    @property
+    def mending_file(self) -> Path:
+        """The path of the corrections."""
+        return self.path / "mending.json"
+
+    @property
+    def plan_file(self) -> Path:
+        """The path of the plan that its maker signed."""
+        return self.path / "plan.json"
+
+    def note(self, uploaded: UploadedSheet) -> None:
+        """Write how the sheet is read, and its maker's words about it."""
+        write_whole(self.path / "upload.json", json.dumps(asdict(uploaded), ensure_ascii=False).encode())
+
+    @property
+    def mending(self) -> Mending | None:
+        """The corrections; None where the sheet was never read."""
+        return read_mending(self.mending_file) if self.mending_file.exists() else None
+
+    def mend(self, mending: Mending) -> None:
+        """Replace the corrections. Check and plan are about the sheet as it was, and go first."""
+        self.forget_plan()
+        self.forget_check()
+        write_mending(mending, self.mending_file)
+
+    def forget_plan(self, sent_back: str = "") -> None:
+        """Take the plan and its approvals away; `sent_back` says by whom and why."""
+        self.plan_file.unlink(missing_ok=True)
+        (self.path / "draft.json").unlink(missing_ok=True)
+        self.note(replace(self.uploaded, sent_back=sent_back))
+
+    def forget_check(self) -> None:
+        """Have the sheet checked again when it is looked at next."""
+        (self.path / _CHECKED).unlink(missing_ok=True)
+
+    @property
+    def checked(self) -> Mapping[str, Any] | None:
+        """The summary of the check; None while the sheet is not checked as it is now."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / _CHECKED).read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def write_checked(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary of the check, when everything that it speaks of has been written."""
+        write_whole(self.path / _CHECKED, json.dumps(summary, ensure_ascii=False).encode())
+
+    @property
+    def draft(self) -> PlanDocument | None:
+        """The plan as its maker has yet to sign it; None where the sheet cannot be paid yet."""
+        return _plan(self.path / "draft.json")
+
+    def write_draft(self, document: PlanDocument) -> None:
+        """Write the plan that the maker is to look at, and to sign."""
+        write_document(document, self.path / "draft.json")
+
+    @property
+    def plan(self) -> PlanDocument | None:
+        """The plan that its maker signed, with its approvals; None where there is none."""
+        return _plan(self.plan_file)
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it."""
+        shutil.rmtree(self.path)
+
+
+def _plan(path: Path) -> PlanDocument | None:
+    return read_plan(path) if path.exists() else None
+
+
+def new_folder(directory: Path, name: str, content: Path, *, by: str, at: str, **how: str | None) -> PayoutFolder:
+    """Make a folder for an uploaded sheet; the file `content` is moved into it."""
+    name = plain_file_name(name)
+    make_directory(directory)
+    path = directory / secrets.token_hex(_ID_BYTES)
+    path.mkdir(mode=0o700)
+    (path / "sheet").mkdir(mode=0o700)
+    os.replace(content, path / "sheet" / name)  # noqa: PTH105 (as written)
+    (path / "sheet" / name).chmod(0o600)
+    folder = PayoutFolder(path)
+    folder.note(UploadedSheet(name, by, at, how.get("worksheet") or None, how.get("reference") or None))
+    return folder
+
+
+def plain_file_name(name: str) -> str:
+    """Return the last part of a file's name. Raises `UsageError` for one that no sheet has.
+
+    Browsers send whatever the sender's system allows: no part of it leads out of the folder or looks like another name.
+    """
+    last = name.replace("\\", "/").rpartition("/")[2].strip()
+    is_plain = last.isprintable() and not last.startswith(".") and 0 < len(last) <= _MOST_NAME
+    if not is_plain or len(last.encode()) > 2 * _MOST_NAME:
+        raise UsageError(
+            f"A sheet needs a plain file name of at most {_MOST_NAME} characters.", hint="Rename the file."
+        )
+    return last
+
+
+def folder_of(directory: Path, number: str) -> PayoutFolder | None:
+    """Return the folder with this name; None where there is none."""
+    is_name = len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
+    path = directory / number
+    return PayoutFolder(path) if is_name and (path / "upload.json").exists() else None
+
+
+def all_folders(directory: Path) -> Iterator[PayoutFolder]:
+    """Yield all payouts in preparation, and those that were started from here; the newest first."""
+    with suppress(FileNotFoundError):
+        paths = [path for path in directory.iterdir() if (path / "upload.json").exists()]
+        yield from map(PayoutFolder, sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True))

@@ -1,0 +1,73 @@
+"""Checks a sheet in another process, within limits: an upload is anybody's bytes.
+
+What the process may use is bounded by the system. Where it dies, the sheet was too much, and the pages go on.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from paygw_batch.compose.actions.check_payout import check_payout
+from paygw_batch.compose.actions.payout_folder import PayoutFolder
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.errors import SheetError
+from paygw_batch.processes import child_environment, forbid_core_dumps
+from paygw_batch.run.approval_keys import read_public_key
+from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
+
+MOST_MEMORY_BYTES = 8 * 1024**3
+"""Of addresses: libraries reserve far more than they use."""
+MOST_FILE_BYTES = 4 * 1024**3
+MOST_PROCESSOR_S = 300
+LIMIT_S = 600
+IN_PROCESS_BYTES = 256 * 1024
+"""A sheet of this size that was checked before is checked again where the pages are: a process costs a second."""
+_PROGRAM = "from paygw_batch.console.sheet_process import main; main()"
+
+
+def check_in_process(
+    folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
+) -> None:
+    """Check a payout in another process. Raises `SheetError` where that process does not end by itself."""
+    kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
+    secrets = secret_variables(settings)
+    environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
+    environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
+    command = [sys.executable, "-P", "-c", _PROGRAM]
+    given = [str(config), str(settings.journal_path()), str(folder.path), maker_key]
+    try:
+        done = subprocess.run(  # noqa: S603 (our own program)
+            [*command, *given],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        done = None
+    if done is None or done.returncode != 0:
+        raise SheetError(
+            "The sheet needs more memory or time than a check may use.", hint="Split it, and upload the parts."
+        )
+
+
+def main() -> None:
+    """Check one payout: configuration, journal, folder and the maker's public key are the arguments."""
+    forbid_core_dumps(for_good=True)
+    os.umask(0o077)
+    config, journal, folder, key = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, MOST_PROCESSOR_S))
+    settings = load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal})
+    maker = read_public_key(key)
+    if maker is None:
+        sys.exit(2)
+    check_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), maker)

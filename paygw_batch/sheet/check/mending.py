@@ -1,0 +1,104 @@
+"""Applies corrections that a person made to a sheet after its upload: mended cells, and rows left out.
+
+The file stays as it was received, and its row numbers and other defects with it. The corrected sheet is validated like
+any other: nothing here says that a value is right.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.columns import CONTROL
+from paygw_batch.sheet.model import DEFECT_SCHEMA, Deferred, Sheet, as_defects
+
+LEFT_OUT = "row.left_out"
+"""The code of a row that a person left out: it is not paid, and repeats no other row."""
+MOST_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class CellEdit:
+    """A corrected cell: its text `was` in the file, and `now` is another one (None: empty). `at` is UTC."""
+
+    row: int
+    column: str
+    was: str | None
+    now: str | None
+    by: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowLeftOut:
+    """A row that a person left out."""
+
+    row: int
+    by: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """All corrections of one sheet, which is known by the digest of its bytes."""
+
+    sheet_sha256: str
+    edits: tuple[CellEdit, ...] = ()
+    left_out: tuple[RowLeftOut, ...] = ()
+
+
+def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
+    """Return the sheet with all corrections. Raises `SheetError` where they are not for this very sheet."""
+    if mending.sheet_sha256 != sheet.sha256:
+        raise SheetError(f"The corrections are for another file than {sheet.name}.", hint="Upload the sheet again.")
+    if not mending.edits and not mending.left_out:
+        return sheet
+    frame = _edited(sheet.frame, mending.edits)
+    rows = set(frame["row"])
+    if strange := [one.row for one in mending.left_out if one.row not in rows]:
+        raise SheetError(f"The sheet has no row {strange[0]}, which was to be left out.")
+    mended = pl.DataFrame(
+        [(edit.row, edit.column) for edit in mending.edits],
+        schema={"row": pl.UInt32, "column": pl.String},
+        orient="row",
+    )
+    left_out = as_defects(
+        (one.row, "", None, LEFT_OUT, f"Left out by {one.by}: it is not paid with this sheet.")
+        for one in mending.left_out
+    )
+    of_file = sheet.defects.join(mended, on=["row", "column"], how="anti")
+    return replace(
+        sheet,
+        content=Deferred.of(frame),
+        defects=pl.concat([of_file, left_out]).match_to_schema(DEFECT_SCHEMA),
+        warnings=sheet.warnings.join(mended, on=["row", "column"], how="anti"),
+    )
+
+
+def plain_cell(text: str) -> str | None:
+    """Return a typed text as a cell has it; None for an empty one. Raises `SheetError` for text that no cell holds."""
+    cell = text.strip()
+    if len(cell) > MOST_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
+        raise SheetError(f"A cell is one line of at most {MOST_CHARACTERS} characters, without control characters.")
+    return cell or None
+
+
+def _edited(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame:
+    places = dict(zip(frame["row"], range(frame.height), strict=True))
+    by_column: dict[str, list[CellEdit]] = defaultdict(list)
+    for edit in edits:
+        by_column[edit.column].append(edit)
+    changed = []
+    for column, of_column in by_column.items():
+        if column not in frame.columns[1:]:
+            raise SheetError(f"The sheet has no column {column}, which was to be mended.")
+        cells = frame[column].clone()
+        for edit in of_column:
+            place = places.get(edit.row)
+            if place is None or cells[place] != edit.was:
+                raise SheetError(f"Row {edit.row}, column {column}, is not as it was when it was mended.")
+            cells[place] = edit.now
+        changed.append(cells.alias(column))
+    return frame.with_columns(changed)

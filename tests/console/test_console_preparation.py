@@ -1,0 +1,365 @@
+"""From an upload to a payout, on the pages: mend, leave out, sign, approve, start; and everything that is refused."""
+
+import json
+import re
+import time
+
+import pytest
+from markupsafe import escape
+
+from paygw_batch.compose.actions.check_payout import check_payout
+from paygw_batch.compose.actions.payout_folder import PayoutFolder
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.console.pages import preparing
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.run.approval import read_plan
+from paygw_batch.run.approval_keys import read_public_key
+from paygw_batch.settings.configuration import Settings
+from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, set_up
+
+HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
+
+
+IN_ANOTHER_PROCESS = {"test_the_story_of_a_sheet_with_defects", "test_a_file_that_is_no_sheet_says_so_first_and_alone"}
+"""The tests that check uploads as the pages do. The others check the same code here: a process costs a second."""
+
+
+@pytest.fixture(autouse=True)
+def _here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.name not in IN_ANOTHER_PROCESS:
+
+        def check(folder: PayoutFolder, settings: Settings, key: str, **_where: object) -> None:
+            maker = read_public_key(key)
+            assert maker is not None
+            check_payout(folder, settings, rules_of(settings, PAYOUT), maker)
+
+        monkeypatch.setattr(preparing, "check_in_process", check)
+
+
+def row(n: int, **wrong: str) -> str:
+    cells = {
+        "country": "KE",
+        "id": f"P-{n}",
+        "amount": f"{100 + n}.00",
+        "currency": "KES",
+        "name": f"Jane {n}",
+        "account": f"254712345{n:03}",
+    } | wrong
+    return (
+        f"{cells['country']},{cells['id']},{cells['amount']},{cells['currency']},{cells['name']},{cells['account']},"
+        f"+254712345{n:03},T{n % 3}"
+    )
+
+
+EIGHT_DEFECTS = {
+    3: {"amount": '"1,250.00"'},
+    4: {"amount": "12-Jan"},
+    5: {"country": "Kenya"},
+    6: {"name": ""},
+    7: {"currency": "USD"},
+    8: {"amount": "=SUM(A1)"},
+    10: {"id": "P-9"},
+}
+
+
+def sheet(count: int = 12, wrong: "dict[int, dict[str, str]] | None" = None) -> bytes:
+    lines = [HEADING, *(row(n, **(wrong or {}).get(n, {})) for n in range(1, count + 1))]
+    return "\n".join(lines).encode()
+
+
+def uploaded(person: Person, content: bytes, name: str = "payroll-november.csv") -> str:
+    answer = person.upload("/new", name, content)
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+def signed(person: Person, place: str) -> str:
+    """Sign a sheet that is ready, and return the digest of its plan."""
+    page = person.get(f"{place}/plan").text
+    code = re.findall(r'name="code" value="(\w+)"', page)[0]
+    assert person.post(f"{place}/sign", code=code).status_code == 303
+    return code
+
+
+def digest(person: Person, place: str) -> str:
+    return str(re.findall(r'name="digest" value="(\w+)"', person.get(f"{place}/plan").text)[0])
+
+
+def to_pay(page: str) -> str:
+    return re.findall(r'<tfoot><tr><th scope="row">All</th><td class="number">([\d,]+)</td>', page)[0]
+
+
+def finished(person: Person, place: str) -> str:
+    """Return the page of the payout when its run has ended."""
+    for _ in range(1200):
+        answer = person.get(f"{place}/plan")
+        if answer.status_code == 303:
+            page = person.get(answer.headers["location"]).text
+            if "Finished" in page or "Paused" in page:
+                return page
+        time.sleep(0.1)
+    raise AssertionError(answer.text)
+
+
+def test_the_story_of_a_sheet_with_defects(house: House) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, sheet(wrong=EIGHT_DEFECTS))
+    page = ada.get(place).text
+    assert "8 of 12 rows cannot be paid yet" in page
+    assert "Client Order ID" in page
+    assert to_pay(page) == "4"
+
+    def mend(number: int, column: str, text: str) -> str:
+        answer = ada.post(f"{place}/mend", row=str(number), column=column, text=text)
+        assert answer.status_code == 303, answer.text
+        return ada.get(place).text
+
+    assert 'name="text" value="1250.00"' in page  # "Use 1250.00"
+    assert to_pay(mend(4, "amount", "1250.00")) == "5"
+    wrong = mend(5, "amount", "twelve")
+    assert "twelve is no plain number" in wrong
+    assert to_pay(wrong) == "5"
+    for number, column, text, left in (
+        (5, "amount", "112.00", "6"),
+        (6, "country", "KE", "7"),
+        (7, "account_name", "Halima Abdi", "8"),
+        (8, "currency", "", "9"),
+        (11, "client_orderid", "P-10", "11"),
+    ):
+        assert to_pay(mend(number, column, text)) == left
+    assert ada.post(f"{place}/leave-out", row="9").status_code == 303
+    page = ada.get(place).text
+    assert "Every row can be paid" in page
+    assert to_pay(page) == "11"
+
+    plan = ada.get(f"{place}/plan").text
+    assert "Row 4:" in plan
+    assert "Amount was 1,250.00, is 1250.00" in plan
+    assert "Row 9:" in plan
+    code = signed(ada, place)
+    assert "another person has to approve it" in ada.get(f"{place}/plan").text
+    assert f"/sheets/{place.rpartition('/')[2]}/plan" in ben.get("/").text.partition("<h2>Payouts</h2>")[0]
+    assert f"{code[:4]} {code[4:8]} {code[8:12]} {code[12:]}" in ben.get(f"{place}/plan").text
+    assert ben.post(f"{place}/approve", digest=digest(ben, place)).status_code == 303
+    assert "Everything is in place. Starting sends 11 payments." in ben.get(f"{place}/plan").text
+    shown = digest(ben, place)
+    for _ in range(3):  # a double click starts one payout
+        assert ben.post(f"{place}/start", digest=shown).status_code == 303
+    page = finished(ada, place)
+    assert "<strong>11</strong> Paid" in page
+    assert "<strong>1</strong> Left out" in page
+    assert len(house.program.record()) == 11
+    assert {line["client_orderid"] for line in house.program.record()} == {
+        f"P-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)
+    }
+    assert "approved by Ben Okello" in page
+    assert house.program.json("verify")["exit_code"] == 0
+    # What was started is not changed any more, and the same sheet again sends nothing.
+    assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 403
+    again = uploaded(ada, sheet(2))
+    assert "2 rows are known from earlier payouts" in ada.get(again).text
+
+
+def ready(house: House, count: int = 2) -> tuple[Person, Person, str]:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, sheet(count))
+    signed(ada, place)
+    return ada, ben, place
+
+
+def test_the_maker_cannot_approve_and_another_maker_cannot_change(house: House) -> None:
+    text = house.program.config.read_text()
+    key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
+    other = re.findall(rf'"{APPROVER}" = "(\S+)"', text)[0]
+    text = text.replace(
+        "[approval.approvers]\n", f'"{APPROVER}" = "{other}"\n[approval.approvers]\n"{MAKER}" = "{key}"\n'
+    )
+    house.program.config.write_text(text)  # both are makers and approvers now
+    house = House(house.program)
+    ada, ben, place = ready(house)
+    assert ada.post(f"{place}/approve", digest=digest_of(house, place)).status_code == 403
+    assert "You prepared this payout" in ada.post(f"{place}/approve", digest=digest_of(house, place)).text
+    for act, form in (
+        ("mend", {"row": "2", "column": "amount", "text": "9"}),
+        ("leave-out", {"row": "2"}),
+        ("remove", {}),
+    ):
+        assert ben.post(f"{place}/{act}", **form).status_code == 403
+    assert ben.post(f"{place}/approve", digest=digest_of(house, place)).status_code == 303
+
+
+def digest_of(house: House, place: str) -> str:
+    return read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").digest()
+
+
+def test_mending_after_the_signature_takes_the_signature_away(house: House) -> None:
+    ada, ben, place = ready(house)
+    shown = digest(ben, place)
+    assert ada.post(f"{place}/mend", row="2", column="amount", text="999.00").status_code == 303
+    answer = ben.post(f"{place}/approve", digest=shown)
+    assert answer.status_code == 409
+    assert "The page is too old" in answer.text
+    signed(ada, place)
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # what Ben saw is not what was signed
+    assert ben.post(f"{place}/start", digest=digest_of(house, place)).status_code == 303
+    assert house.program.record() == []
+
+
+def test_sent_back_with_a_reason_the_old_signature_counts_for_nothing(house: House) -> None:
+    ada, ben, place = ready(house)
+    shown = digest(ben, place)
+    assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
+    page = ada.get("/").text.partition("<h2>Payouts</h2>")[0]
+    assert "Sent back by Ben Okello: Row 2 was paid in cash &lt;b&gt;" in page
+    assert "Sent back" in ada.get(place).text
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 409
+
+
+def test_what_is_signed_is_what_is_shown(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(3))
+    stale = re.findall(r'name="code" value="(\w+)"', ada.get(f"{place}/plan").text)[0]
+    assert ada.post(f"{place}/mend", row="3", column="amount", text="777.00").status_code == 303
+    assert ada.post(f"{place}/sign", code=stale).status_code == 409
+    assert ada.post(f"{place}/sign", code="").status_code == 409
+    ada.post(f"{place}/leave-out", row="2")
+    signed(ada, place)
+    page = ada.get(f"{place}/plan").text
+    text = read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").signed_text().decode()
+    for figure in re.findall(r'<td class="number">(?:[A-Z]{3} )?([\d,]+\.\d\d)</td>', page):
+        assert figure.replace(",", "") in text
+    assert "was 102.00, is 777.00" in page
+    assert "was 102.00, is 777.00" in text
+
+
+def test_a_file_that_is_no_sheet_says_so_first_and_alone(house: House) -> None:
+    ada = house.person(MAKER)
+    page = ada.get(uploaded(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
+    assert "This sheet cannot be used yet" in page
+    assert "cannot be paid yet" not in page
+    assert ada.get(uploaded(ada, HEADING.encode())).text.count("no row below it") == 1
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd.csv", "..\\..\\x.csv", "/etc/x.csv"])
+def test_a_file_name_never_leads_out_of_its_folder(house: House, name: str) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(1), name)
+    kept = house.console.directory / place.rpartition("/")[2] / "sheet"
+    assert [path.name for path in kept.iterdir()] == [re.split(r"[/\\]", name)[-1]]
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert next(kept.iterdir()).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", [".csv", "x" * 101 + ".csv", "notes.docx"])
+def test_a_strange_file_name_is_a_sentence(house: House, name: str) -> None:
+    answer = house.person(MAKER).upload("/new", name, sheet(1))
+    page = answer.text if answer.status_code != 303 else house.person(MAKER).get(answer.headers["location"]).text
+    assert answer.status_code == 409 or "This sheet cannot be used yet" in page
+
+
+def test_an_upload_that_is_too_large_is_refused(house: House) -> None:
+    text = house.program.config.read_text()
+    house.program.config.write_text(text.replace("[console]", "[console]\nmax_upload_mib = 1"))
+    ada = House(house.program).person(MAKER)
+    answer = ada.upload("/new", "large.csv", b"x" * (2 * 1024 * 1024))
+    assert answer.status_code == 413
+    assert not list(house.console.directory.glob("*"))
+
+
+def test_cells_cannot_hold_control_characters_or_the_cells_of_other_sheets(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2))
+    assert ada.post(f"{place}/mend", row="2", column="amount", text="1\n2").status_code == 409
+    assert ada.post(f"{place}/mend", row="2", column="amount", text="1" * 501).status_code == 409
+    assert ada.post(f"{place}/mend", row="2", column="nothing", text="1").status_code == 404
+    assert ada.post(f"{place}/mend", row="77", column="amount", text="1").status_code == 404
+    assert ada.post(f"{place}/leave-out", row="-1").status_code == 404
+    assert ada.get("/sheets/../../etc").status_code in {303, 404}
+    assert ada.get("/sheets/ffffffffffffffff").status_code == 404
+
+
+def test_hostile_cells_are_only_texts(house: House) -> None:
+    ada = house.person(MAKER)
+    hostile = "<script>alert(1)</script>"
+    content = f'{HEADING},"{hostile}"\n{row(1, name=hostile, amount="<img src=x>")},"<b hx-get=/x>"'.encode()
+    place = uploaded(ada, content, "<svg onload=x>.csv")
+    page = ada.get(place).text
+    for tag in ("<script>alert", "<img src=x", "<b hx-get", "<svg onload"):
+        assert tag not in page
+        assert str(escape(tag)) in page
+
+
+def test_all_cells_of_a_kind_take_their_one_answer_at_once(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(5, {n: {"amount": f'"1,{n}00.00"'} for n in (1, 2, 3)}))
+    assert "Use the suggested text in all 3 cells" in ada.get(f"{place}?kind=amount.format").text
+    assert ada.post(f"{place}/mend-kind", kind="amount.format").status_code == 303
+    assert to_pay(ada.get(place).text) == "5"
+
+
+def test_octobers_sheet_under_new_ids_is_asked_about_once(house: House) -> None:
+    ada, ben, place = ready(house, 4)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    finished(ada, place)
+    renamed = sheet(4).replace(b"P-", b"DEC-")
+    again = uploaded(ada, renamed, "december.csv")
+    page = ada.get(again).text
+    assert "Was this paid already?" in page
+    assert "Check what will be paid</a>" not in page
+    batch = re.findall(r'name="batch" value="(\w+)"', page)[0]
+    assert ada.post(f"{again}/repeats-meant", batch="0" * 16).status_code == 409
+    assert ada.post(f"{again}/repeats-meant", batch=batch).status_code == 303
+    assert "It is meant to repeat that payout." in ada.get(again).text
+    assert "meant to repeat the payout" in ada.get(f"{again}/plan").text
+
+
+def test_a_killed_console_shows_the_truth_afterwards(house: House) -> None:
+    _, ben, place = ready(house)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    again = House(house.program)  # nothing of the first one is left but its files and its run
+    page = finished(again.person(MAKER), place)
+    assert "<strong>2</strong> Paid" in page
+    assert len(house.program.record()) == 2
+
+
+def test_the_command_line_refuses_the_maker_as_approver_and_other_corrections(house: House) -> None:
+    _, ben, place = ready(house)
+    folder = house.console.directory / place.rpartition("/")[2]
+    own = house.program.run("approve", folder / "plan.json", "--key", house.program.home / "keys" / f"{MAKER}.pem")
+    assert own.exit_code == 8
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    mending = json.loads((folder / "mending.json").read_text())
+    edit = {"row": 2, "column": "amount", "was": "101.00", "now": "9101.00", "by": MAKER, "at": "2026-11-22"}
+    (folder / "mending.json").write_text(json.dumps(mending | {"edits": [edit]}))
+    sheet_file = next((folder / "sheet").iterdir())
+    run = house.program.run("submit", sheet_file, "--mended", folder / "mending.json", "--plan", folder / "plan.json")
+    assert run.exit_code == 8, run.output
+    assert house.program.record() == []
+
+
+def test_forms_of_the_pages_come_from_the_pages(house: House) -> None:
+    ada, _, place = ready(house)
+    data = {"csrf": ada.token(place), "row": "2", "column": "amount", "text": "1.00"}
+    assert ada.ask("POST", f"{place}/mend", data=data, headers={"origin": "https://evil.example"}).status_code == 403
+    assert ada.ask("POST", f"{place}/mend", data=data, headers={"origin": ORIGIN}).status_code == 303
+
+
+def test_two_payouts_started_in_the_same_second_run_one_after_the_other(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    house = House(set_up(tmp_path_factory.mktemp("home")))
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    places = [
+        uploaded(ada, sheet(3).replace(b"P-", prefix).replace(b"25471234500", number), f"{prefix.decode()}.csv")
+        for prefix, number in ((b"A-", b"25471234510"), (b"B-", b"25471234520"))
+    ]
+    for place in places:
+        signed(ada, place)
+        ben.post(f"{place}/approve", digest=digest(ben, place))
+    for place in places:
+        ben.post(f"{place}/start", digest=digest(ben, place))
+    for place in places:
+        assert "<strong>3</strong> Paid" in finished(ada, place)
+    assert len(house.program.record()) == 6
