@@ -22,7 +22,6 @@ from paygw_batch.compose.journal import make_journal, open_to_write
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards.location import settled
 from paygw_batch.journal.guards.witness import read_witness, witness_path
-from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.settings.configuration import Settings, load_settings
 from tests.campaign.judge import Broken
 from tests.campaign.machine import Machine, Run
@@ -415,7 +414,9 @@ def open_as_configured(machine: Machine) -> SqliteJournal:
     """Open the journal of a machine as the program would there."""
     with as_configured(machine) as settings:
         try:
-            return open_to_write(settings, "campaign")
+            journal = open_to_write(settings, "campaign")
         except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
             make_journal(settings, "campaign")
-            return open_to_write(settings, "campaign")
+            journal = open_to_write(settings, "campaign")
+    assert isinstance(journal, SqliteJournal)
+    return journal
