@@ -16,7 +16,17 @@ from starlette.staticfiles import StaticFiles
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.operations import rules_of
 from paygw_batch.console.members import members_of
-from paygw_batch.console.pages import approval_page, check_page, new_payout_page, overview_page, payout_page, signing_in
+from paygw_batch.console.pages import (
+    approval_page,
+    check_page,
+    new_payout_page,
+    overview_page,
+    payee_page,
+    payout_page,
+    people_page,
+    reconcile_page,
+    signing_in,
+)
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC, page_templates
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
@@ -47,6 +57,10 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/start", approval_page.start, Act.START, "POST"),
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
+    WebRoute("/payouts/{batch}/reconciliation.{ending}", reconcile_page.download_reconciliation, Act.DOWNLOAD),
+    WebRoute("/payees", payee_page.find_payee, Act.LOOK),
+    WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
+    WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
     WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "POST"),
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),

@@ -4,6 +4,7 @@ import logging
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from paygw_batch.clock import Now
+from paygw_batch.clock import Now, timestamp
+from paygw_batch.compose.actions.audit import open_trail
 from paygw_batch.console.members import Member, Role
 from paygw_batch.console.permissions import Act, Thing, may
 from paygw_batch.console.web_sessions import WebSession, WebSessions
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import PaygwError
+from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.settings.configuration import Settings
 
 _log = logging.getLogger(__name__)
@@ -144,8 +147,10 @@ class WebRoute:
                 refused = self._refused(visit)
                 if refused is None and self.method == "POST":
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
-                return await run_in_threadpool(self.handler, visit) if refused is None else refused
+                return await run_in_threadpool(self._noted, visit) if refused is None else refused
             except PaygwError as error:
+                if visit.session is not None and self.is_noted:
+                    await run_in_threadpool(self._note, visit, AuditResult.REFUSED, type(error).__name__)
                 return error_page(visit, error)
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
@@ -154,6 +159,22 @@ class WebRoute:
                 await request.close()
 
         return answer
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the audit trail has a line for each such request of a person who is signed in."""
+        return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
+
+    def _noted(self, visit: Visit) -> Response:
+        """Note an act and do it: an act that cannot be noted is not done. One that fails has a second line."""
+        if self.is_noted:
+            self._note(visit, AuditResult.DONE)
+        return self.handler(visit)
+
+    def _note(self, visit: Visit, result: AuditResult, said: str = "") -> None:
+        word = "download" if self.act is Act.DOWNLOAD else self.path.rpartition("/")[2]
+        thing = " ".join(str(value) for value in visit.request.path_params.values())
+        note_act(visit.console, AuditNote(visit.member.name, word, thing, result, said))
 
     def _refused(self, visit: Visit) -> Response | None:
         """Return the refusal of a request before its body is read, or None."""
@@ -202,11 +223,18 @@ def _cookie(console: Console, request: Request) -> str:
     return request.cookies.get(console.cookie, "")
 
 
+def note_act(console: Console, note: AuditNote) -> None:
+    """Add a line to the audit trail. Raises `AuditUnwritable`."""
+    with closing(open_trail(console.settings)) as trail:
+        trail.note(note, timestamp(console.now()))
+
+
 def signed_in(visit: Visit, member: Member) -> Response:
     """Return the answer that signs a person in, with a new session, and leads to the first page for them."""
     console = visit.console
+    note_act(console, AuditNote(member.name, "sign-in", "", AuditResult.DONE))
     session_id = console.sessions.sign_in(member, _cookie(console, visit.request))
-    first = "/sign-in" if member.roles == {Role.ADMINISTRATOR} else "/"
+    first = "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
     answer = visit.go_to(first)
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
     return answer

@@ -29,7 +29,7 @@ GUARDED = [one for one in ROUTES if one.act is not None]
 
 def address(screen: WebRoute) -> str:
     found = screen.path
-    for part, value in (("{batch}", "0" * 16), ("{row:int}", "2"), ("{sheet}", "0" * 16), ("{number:int}", "0")):
+    for part, value in (("{batch}", "0" * 16), ("{row:int}", "2"), ("{sheet}", "0" * 16), ("{ending}", "csv")):
         found = found.replace(part, value)
     assert "{" not in found, found
     return found
