@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,15 +17,21 @@ from paygw_batch.countries.load import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 JOURNAL = "journal.sqlite3"
+WATCHED_EVERY_S = 0.05
+_MEMORY = ("VmRSS", "VmHWM")
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: wall and processor seconds, and the most memory it held at once."""
+    """How a command ended: wall and processor seconds, and the most memory it held at once.
+
+    `held` is what it held over time: seconds since its start, and MiB (empty where the system does not say).
+    """
 
     seconds: float
     cpu_s: float
     peak_mib: float
+    held: tuple[tuple[float, float], ...] = ()
 
     def sample(self) -> Sample:
         """Return it as a measurement of seconds."""
@@ -71,6 +78,8 @@ class Office:
             "PAYGW_PRIVATE_KEY": str(self.key),
             "PAYGW_CONCURRENCY": str(self.concurrency),
             "PAYGW_CONNECTIONS": self.connections,
+            "PAYGW_MAX_ROWS": "10000000",
+            "PAYGW_MAX_SHEET_MIB": "4096",
         }
 
 
@@ -88,10 +97,47 @@ def timed(command: Sequence[str], environment: dict[str, str] | None = None) -> 
     with tempfile.TemporaryFile() as said:
         started_s = time.perf_counter()
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)
+        with _watched(process.pid) as held:
+            _, status, usage = os.wait4(process.pid, 0)
         elapsed_s = time.perf_counter() - started_s
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             said.seek(0)
             raise RuntimeError(f"{command[-3:]} ended with {process.returncode}: {said.read()[-2000:].decode()}")
-    return Ended(elapsed_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    peak_mib = max((peak for _, _, peak in held), default=usage.ru_maxrss / 1024)
+    return Ended(elapsed_s, cpu_s, peak_mib, tuple((at_s, now) for at_s, now, _ in held))
+
+
+def memory_mib(process: int) -> tuple[float, float] | None:
+    """Return how much memory a process holds, and the most it ever held; None where the system does not say.
+
+    Not `ru_maxrss`: that of a child begins with the memory of the process that started it.
+    """
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if name in _MEMORY}
+    return (kib["VmRSS"] / 1024, kib["VmHWM"] / 1024) if len(kib) == len(_MEMORY) else None
+
+
+@contextmanager
+def _watched(process: int) -> Iterator[list[tuple[float, float, float]]]:
+    """Note from time to time how much memory a process holds and held, until the block ends."""
+    noted: list[tuple[float, float, float]] = []
+    ended = threading.Event()
+    started_s = time.perf_counter()
+
+    def watch() -> None:
+        while not ended.wait(WATCHED_EVERY_S):
+            if (memory := memory_mib(process)) is not None:
+                noted.append((time.perf_counter() - started_s, *memory))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield noted
+    finally:
+        ended.set()
+        thread.join()

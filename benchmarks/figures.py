@@ -72,6 +72,46 @@ class Ratio:
         return f"| {self.name} | {median:.2f} | {spread} | {goal} | {verdict} |"
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A measure that should reach something: `reach` is asked for, `goal` where the code stays simple."""
+
+    measure: str
+    unit: str
+    samples: tuple[float, ...]
+    reach: float
+    goal: float
+    at_most: bool = False
+
+    @classmethod
+    def ratio(cls, measure: str, figure: Figure, to: Figure, reach: float, goal: float) -> "Goal":
+        """Return the goal of a ratio of two figures that were measured side by side."""
+        return cls(measure, "", Ratio.of(measure, figure, to, goal).samples, reach, goal)
+
+    def line(self) -> str:
+        """Return the goal as a line of a table: median, spread, both marks, and which of them is reached."""
+        median = statistics.median(self.samples)
+        unit = f" {self.unit}" if self.unit else ""
+        spread = f"{readable(min(self.samples))} to {readable(max(self.samples))}"
+        if self._holds(median, self.goal):
+            verdict = "goal"
+        elif self._holds(median, self.reach):
+            verdict = "reach"
+        else:
+            verdict = f"no, by {abs(median - self.reach) / self.reach:.0%}"
+        marks = f"{readable(self.reach)} | {readable(self.goal)}"
+        return f"| {self.measure} | {readable(median)}{unit} | {spread} | {marks} | {verdict} |"
+
+    def _holds(self, median: float, mark: float) -> bool:
+        return median <= mark if self.at_most else median >= mark
+
+
+def goals_table(goals: Sequence[Goal]) -> str:
+    """Return all goals that were measured, in Markdown."""
+    head = ["### What was to be reached", "", "| measure | median | spread | reach | goal | reached |"]
+    return "\n".join([*head, "| --- | ---: | ---: | ---: | ---: | --- |", *(goal.line() for goal in goals), ""])
+
+
 def side_by_side(
     contenders: Mapping[str, Callable[[], Sample]], repetitions: int, unit: str, tell: Callable[[str], None]
 ) -> dict[str, Figure]:
@@ -97,30 +137,17 @@ def readable(value: float) -> str:
     return f"{value:.3g}"
 
 
-def table(title: str, figures: Sequence[Figure], ratios: Sequence[Ratio], note: str = "") -> str:
-    """Return a section in Markdown: figures first, then what they stand to each other."""
+def table(
+    title: str, figures: Sequence[Figure], ratios: Sequence[Ratio], note: str = "", picture: Sequence[str] = ()
+) -> str:
+    """Return a section in Markdown: figures and their picture first, then what they stand to each other."""
     parts = [f"### {title}", ""]
     if note:
         parts += [note, ""]
     if figures:
         parts += ["| measured | median | spread | processor time each |", "| --- | ---: | ---: | ---: |"]
-        parts += [*(each.line() for each in figures), "", *_plot(title, figures), ""]
+        parts += [*(each.line() for each in figures), "", *picture]
     if ratios:
         parts += ["| ratio | median | spread | goal | reached |", "| --- | ---: | ---: | --- | --- |"]
         parts += [*(each.line() for each in ratios), ""]
     return "\n".join(parts)
-
-
-def _plot(title: str, figures: Sequence[Figure]) -> list[str]:
-    """Return the medians as a bar chart in Mermaid, which the places that show Markdown draw."""
-    names = ", ".join(f'"{each.name}"' for each in figures)
-    # Mermaid knows neither separators nor exponents: this has none from 0.0001 to ten digits.
-    bars = ", ".join(f"{round(statistics.median(each.samples), 4):.10g}" for each in figures)
-    return [
-        "```mermaid",
-        "xychart-beta horizontal",
-        f'    title "{title} (medians, {figures[0].unit})"',
-        f"    x-axis [{names}]",
-        f"    bar [{bars}]",
-        "```",
-    ]

@@ -60,8 +60,9 @@ class NullGateway:
 
     server: str
     base_url: str
-    named_url: str
-    """The same, by a host name, which has to be looked up."""
+    """By a host name, which has to be looked up, as every gateway's has."""
+    address_url: str
+    """The same, by its address."""
     tls_url: str
     ca_bundle: Path
 
@@ -90,7 +91,7 @@ def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False)
             _wait_for(each, process)
         server = "a bare asyncio server" if program is None else "nginx"
         yield NullGateway(
-            server, f"http://127.0.0.1:{port}", f"http://localhost:{port}", f"https://127.0.0.1:{tls_port}", ca_bundle
+            server, f"http://localhost:{port}", f"http://127.0.0.1:{port}", f"https://localhost:{tls_port}", ca_bundle
         )
     finally:
         process.send_signal(signal.SIGTERM)
@@ -106,9 +107,9 @@ def _nginx_command(program: str, directory: Path, port: int, tls_port: int, late
 
 
 def _certify(directory: Path) -> Path:
-    """Make a certificate for 127.0.0.1 and return the authority that vouches for it."""
+    """Make a certificate for localhost and return the authority that vouches for it."""
     authority = trustme.CA()
-    own = authority.issue_cert("127.0.0.1")
+    own = authority.issue_cert("localhost", "127.0.0.1")
     own.private_key_pem.write_to_path(directory / "certificate.key")
     for piece in own.cert_chain_pems:
         piece.write_to_path(directory / "certificate.pem", append=True)

@@ -17,6 +17,7 @@ from benchmarks.figures import Sample
 from benchmarks.loops import loop_factory
 from benchmarks.merchant import Merchant, open_batch
 from benchmarks.silent_progress import Silent
+from benchmarks.slow_disk import slow_flushes
 from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.engine.engine import Engine, Pace
@@ -47,6 +48,8 @@ class Trial:
     connections: Literal["fresh", "reuse"] = "reuse"
     journal: Literal["disk", "memory"] = "disk"
     ca_bundle: Path | None = None
+    flush_s: float = 0.0
+    """How much longer each flush of the journal takes than the disk needs."""
 
 
 def payouts_per_s(trial: Trial) -> Sample:
@@ -55,7 +58,7 @@ def payouts_per_s(trial: Trial) -> Sample:
     Raises `InternalError` when not every row was paid: what did not happen has no rate.
     """
     merchant = Merchant.settled_in(trial.directory)
-    with _journal(trial) as journal:
+    with slow_flushes(trial.flush_s), _journal(trial) as journal:
         batch = open_batch(journal, trial.rows)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_run(trial, merchant, journal, batch.number))

@@ -75,7 +75,7 @@ WRONG_AMOUNTS = (
     ("1e3", "an exponent"),
     ("12-Jan", "a date made by a spreadsheet"),
     ("1/2", "a fraction, or a date"),
-    ("\u0661\u0660\u0660\u0660", "Arabic-Indic digits"),
+    ("1\u0660\u0660\u0660", "digits of two scripts"),
     ("\uff11\uff10\uff10\uff10", "full-width digits"),
     ("1234567890123456", "sixteen digits"),
     ("#N/A", "a spreadsheet's error"),
@@ -127,6 +127,8 @@ OTHER_DEFECTS: tuple[SpoiltRow, ...] = (
         {"country": "", "client_orderid": "TOTAL", "amount": "48250.00", "currency": "", "account_name": ""}
         | {"account_number": "", "phone": ""},
     ),
+    ("KE", "a name with a sign that turns the text", {"account_name": "Mwende \u202ekaranja"}),
+    ("KE", "a name that begins like a formula", {"account_name": "=1+1"}),
 )
 """At least one row of each kind of defect that is not about an amount."""
 

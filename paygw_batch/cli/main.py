@@ -43,6 +43,7 @@ COMMANDS = {
     "journal": "Make the journal of an endpoint, or adopt a copy.",
     "backup": "Copy the journal, also while a run is on.",
     "console": "Serve the pages for a browser.",
+    "invite": "Invite a person to make a passkey for the console.",
     "sandbox": "Run the built-in gateway on loopback.",
     "sign": "Show how a row is signed, step by step.",
     "config": "Show every setting and where it comes from.",
@@ -77,17 +78,18 @@ class _CommandGroup(click.Group):
             ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=near[0]))
         return super().resolve_command(ctx, args)
 
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
+        is_json = "--json" in args
         try:
-            return super().make_context(*args, **extra)
+            return super().make_context(info_name, args, *rest, **extra)
         except click.UsageError as error:
-            raise _fit(error) from None
+            raise _fit(error, is_json=is_json) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            raise _fit(error) from None
+            raise _fit(error, is_json=bool(ctx.params.get("as_json"))) from None
         except PaygwError as error:
             _fail(ctx, error.message, error.hint, error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -104,11 +106,24 @@ class _CommandGroup(click.Group):
             )
 
 
-def _fit(error: click.UsageError) -> click.UsageError:
-    """Return click's error with a text that can be printed: it repeats the words of the command line."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its text is the help
-        return error
-    return click.UsageError(fit_for_terminal(error.format_message()), error.ctx)
+def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
+    """Return click's error with a text that can be printed: it repeats the words of the command line.
+
+    With --json its summary is printed here: click prints the error itself.
+    """
+    is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
+    if is_json:
+        _print_summary("No command was named." if is_help else error.format_message(), error.exit_code)
+    return error if is_help else click.UsageError(fit_for_terminal(error.format_message()), error.ctx)
+
+
+def _print_summary(message: str, exit_code: int, code: str = "") -> None:
+    """Print the one JSON object of a command that could not go on."""
+    from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (as heavy as a command)
+    from paygw_batch.report.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
+
+    summary = Summary(ExitCode(exit_code), message, further={"code": code} if code else {})
+    click.echo(json_line(summary), nl=False, file=standard_output().file)
 
 
 def _fail(
@@ -124,11 +139,7 @@ def _fail(
         click.echo(fit_for_terminal(hint), file=told)
     # Of the group's own options, which are known before a command's module is loaded.
     if ctx.params.get("as_json"):
-        from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (as heavy as a command)
-        from paygw_batch.report.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
-
-        summary = Summary(ExitCode(exit_code), message, further={"code": code} if code else {})
-        click.echo(json_line(summary), nl=False, file=standard_output().file)
+        _print_summary(message, exit_code, code)
     ctx.exit(exit_code)
 
 

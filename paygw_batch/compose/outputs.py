@@ -74,7 +74,6 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
         OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch (?:settlement|release) order '),
-        OutputKind.MAP: re.compile(rb"# The headings of "),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
     }

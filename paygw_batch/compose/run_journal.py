@@ -39,6 +39,7 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
             tell(
                 say_count(
                     interrupted,
+                    "{count:,} row was in flight when the run before this one ended: it is in doubt now.",
                     "{count:,} rows were in flight when the run before this one ended: they are in doubt now.",
                 )
             )
@@ -57,7 +58,14 @@ def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quie
         return
     if findings and not is_quiet:
         told = ", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items()))
-        tell(say_count(findings.total(), "{count:,} notifications were taken in: {findings}.", findings=told))
+        tell(
+            say_count(
+                findings.total(),
+                "{count:,} notification was taken in: {findings}.",
+                "{count:,} notifications were taken in: {findings}.",
+                findings=told,
+            )
+        )
 
 
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:

@@ -4,7 +4,6 @@ import logging
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.compose.actions.audit import open_trail
+from paygw_batch.console.access.passkey_access import PasskeyAccess
 from paygw_batch.console.members import Member, Role
 from paygw_batch.console.permissions import Act, Thing, may
-from paygw_batch.console.web_sessions import WebSession, WebSessions
+from paygw_batch.console.web_sessions import SignedInKey, WebSession, WebSessions
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import PaygwError
-from paygw_batch.journal import AuditNote, AuditResult
+from paygw_batch.errors import AuditUnwritable, PaygwError
+from paygw_batch.journal import AuditNote, AuditResult, AuditTrail
 from paygw_batch.settings.configuration import Settings
 
 _log = logging.getLogger(__name__)
@@ -40,6 +39,8 @@ class Console:
     config: Path
     rules: Rules
     members: tuple[Member, ...]
+    access: PasskeyAccess
+    trail: AuditTrail
     sessions: WebSessions
     templates: Environment
     program: tuple[str, ...]
@@ -97,6 +98,18 @@ class Visit:
         """Return a part of the path."""
         return str(self.request.path_params[name])
 
+    def note(self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None) -> None:
+        """Note an act of the person (or of `who`) in the audit trail, before it is done. Raises `AuditUnwritable`."""
+        name = "" if self.session is None else self.session.member.name
+        note = AuditNote(name if who is None else who, act, thing, result, said)
+        self.console.trail.note(note, timestamp(self.console.now()))
+
+    @property
+    def thing(self) -> str:
+        """The thing that the request is about, by its path. The token of an invitation is a secret."""
+        parts = self.request.path_params
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if name != "token")
+
     def query(self, name: str) -> str:
         """Return a value behind the question mark; empty where there is none."""
         return self.request.query_params.get(name, "")
@@ -147,11 +160,11 @@ class WebRoute:
                 refused = self._refused(visit)
                 if refused is None and self.method == "POST":
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
-                return await run_in_threadpool(self._noted, visit) if refused is None else refused
+                if refused is None and self.is_noted:
+                    await run_in_threadpool(visit.note, self.deed, visit.thing, AuditResult.DONE)
+                return await run_in_threadpool(self.handler, visit) if refused is None else refused
             except PaygwError as error:
-                if visit.session is not None and self.is_noted:
-                    await run_in_threadpool(self._note, visit, AuditResult.REFUSED, type(error).__name__)
-                return error_page(visit, error)
+                return await run_in_threadpool(self._answer_refused, visit, error)
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
                 return visit.page("error.html", status=500, heading="Something went wrong", message="", hint="")
@@ -161,20 +174,23 @@ class WebRoute:
         return answer
 
     @property
+    def deed(self) -> str:
+        """The word for this act in the audit trail."""
+        return self.handler.__name__.replace("_", " ")
+
+    @property
     def is_noted(self) -> bool:
-        """Whether the audit trail has a line for each such request of a person who is signed in."""
+        """Whether the act is noted before it is done. Who signs in is known, and noted, afterwards."""
         return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
 
-    def _noted(self, visit: Visit) -> Response:
-        """Note an act and do it: an act that cannot be noted is not done. One that fails has a second line."""
-        if self.is_noted:
-            self._note(visit, AuditResult.DONE)
-        return self.handler(visit)
-
-    def _note(self, visit: Visit, result: AuditResult, said: str = "") -> None:
-        word = "download" if self.act is Act.DOWNLOAD else self.path.rpartition("/")[2]
-        thing = " ".join(str(value) for value in visit.request.path_params.values())
-        note_act(visit.console, AuditNote(visit.member.name, word, thing, result, said))
+    def _answer_refused(self, visit: Visit, error: PaygwError) -> Response:
+        """Return the page about an error, and note it where something was to be done, or was not for this person."""
+        if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
+            try:
+                visit.note(self.deed, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
+            except AuditUnwritable as problem:
+                return error_page(visit, problem)
+        return error_page(visit, error)
 
     def _refused(self, visit: Visit) -> Response | None:
         """Return the refusal of a request before its body is read, or None."""
@@ -223,17 +239,10 @@ def _cookie(console: Console, request: Request) -> str:
     return request.cookies.get(console.cookie, "")
 
 
-def note_act(console: Console, note: AuditNote) -> None:
-    """Add a line to the audit trail. Raises `AuditUnwritable`."""
-    with closing(open_trail(console.settings)) as trail:
-        trail.note(note, timestamp(console.now()))
-
-
-def signed_in(visit: Visit, member: Member) -> Response:
+def signed_in(visit: Visit, member: Member, passkey: SignedInKey | None = None) -> Response:
     """Return the answer that signs a person in, with a new session, and leads to the first page for them."""
     console = visit.console
-    note_act(console, AuditNote(member.name, "sign-in", "", AuditResult.DONE))
-    session_id = console.sessions.sign_in(member, _cookie(console, visit.request))
+    session_id = console.sessions.sign_in(member, _cookie(console, visit.request), passkey)
     first = "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
     answer = visit.go_to(first)
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")

@@ -62,6 +62,14 @@ _MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
 _EARLIER_TOO = mark(
     "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
 )
+_TWO_OPERATIONS = mark(
+    "{order_id} is a payout and a collection of the same amount: which of them is meant? Settle the row by --row."
+)
+_NOT_LISTED = mark("The status {status!r} is not listed under [outcomes]: nobody has said what it means.")
+_EARLIER_REJECTED = mark(
+    "{order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee may be paid "
+    "twice: stop, and ask the gateway."
+)
 _DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
 
 
@@ -160,13 +168,8 @@ class StatementReader:
                 )
                 readings.append(StatementDifference(line.line, line.order_id, said))
             elif line.order_id in shared and len(self._fitting(line)) > 1:
-                said = say(
-                    "{order_id} is a payout and a collection of the same amount: which of them is meant?",
-                    order_id=line.order_id,
-                )
-                readings.append(
-                    StatementDifference(line.line, line.order_id, say("{said} Settle the row by --row.", said=said))
-                )
+                said = say(_TWO_OPERATIONS, order_id=line.order_id)
+                readings.append(StatementDifference(line.line, line.order_id, said))
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
@@ -326,9 +329,8 @@ class StatementReader:
     def _read_settled(self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime) -> _Reading:
         """Read a line about a row that needs no word: it agrees, or contradicts the journal."""
         if said is None:
-            return (
-                _Agrees() if row.state is State.PAID else self._contradiction(line, row, say("still being worked on"))
-            )
+            waits = say("still being worked on")
+            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, waits)
         is_before = meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
         is_of_another = is_before and not all(map(is_sole, self._fitting(line)))
         if is_of_another and said is not Resolution.PAID:
@@ -366,18 +368,9 @@ class StatementReader:
         if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
             return _Agrees()
         if not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
-            sentence = say(
-                "Row {sheet_row} was never sent from here; the statement says otherwise. {do_not_send}",
-                sheet_row=clash.sheet_row,
-                do_not_send=say(_DO_NOT_SEND),
-            )
-            return StatementDifference(line.line, line.order_id, sentence)
-        sentence = say(
-            "{order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The "
-            "payee may be paid twice: stop, and ask the gateway.",
-            order_id=line.order_id,
-        )
-        return StatementDifference(line.line, line.order_id, sentence)
+            sentence = say("Row {row} was never sent from here; the statement says otherwise.", row=clash.sheet_row)
+            return StatementDifference(line.line, line.order_id, f"{sentence} {say(_DO_NOT_SEND)}")
+        return StatementDifference(line.line, line.order_id, say(_EARLIER_REJECTED, order_id=line.order_id))
 
     def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
         """Return the resolution that a line states for its order; None: the gateway has not decided."""
@@ -389,10 +382,7 @@ class StatementReader:
             return resolution
         meaning = self._words.get(line.status)
         if meaning is None:
-            sentence = say(
-                "The status {status!r} is not listed under [outcomes]: nobody has said what it means.",
-                status=line.status,
-            )
+            sentence = say(_NOT_LISTED, status=line.status)
             return StatementDifference(line.line, line.order_id, sentence)
         return _OF_WORD.get(meaning)
 

@@ -120,9 +120,12 @@ class DateWatch:
         """Return a verdict with the advice to stop the run where our clock is behind: it notes attempts too early."""
         if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, TryAgain):
             return verdict
-        reason = (
-            f"The clock is {behind_s // 60:,} minutes behind the gateway's: it said {self.seen.our_time} when a reply "
-            f"was dated {self.seen.gateway_date}. Set the clock right."
+        reason = say(
+            "The clock is {minutes:,} minutes behind the gateway's: it said {our_time} when a reply was "
+            "dated {gateway_date}. Set the clock right.",
+            minutes=behind_s // 60,
+            our_time=self.seen.our_time,
+            gateway_date=self.seen.gateway_date,
         )
         if isinstance(verdict.advice, StopRun):
             reason = f"{verdict.advice.reason} {reason}"  # a gateway refuses credentials for an old timestamp too

@@ -10,6 +10,21 @@ PLAIN = rf"^{WHOLE_PATTERN}(?:\.[0-9]+)?$"
 """An amount with any number of decimals (`core.money`)."""
 EXPONENT = r"^[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+$"
 
+_WORDS = {
+    "EGP": "EGP|LE|E£|£",
+    "GHS": "GHS|GHC|GH₵|₵",
+    "KES": "KES|KSHS?|SHS?",
+    "NGN": "NGN|₦|N",
+    "RWF": "RWF|FRW|RF|FRS?",
+    "TZS": "TZS|TSHS?|SHS?",
+    "UGX": "UGX|USHS?|SHS?",
+    "XOF": r"XOF|F[\s\p{Z}]?CFA|CFA|FRS?|F",
+    "ZAR": "ZAR|R",
+    "ZMW": "ZMW|K",
+}
+"""How people write a currency beside an amount. A currency that is not here is known by its code."""
+_IN_GROUPS = r"^[0-9]{1,3}(?:[\s'\x{2019}\p{Z}][0-9]{3})+(?:[.,][0-9]+)?$"
+
 _READABLE = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 
 
@@ -35,11 +50,24 @@ def readable_amount(column: str) -> pl.Expr:
     return pl.when(text.str.contains(_READABLE)).then(text).cast(pl.Decimal(38, 4))
 
 
-def amount_advice(column: str) -> pl.Expr:
+def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
+    """Return an amount without the word of its currency, `/=`, and blanks between groups of digits.
+
+    Any other letter or sign stays: `15x`, `O15` and `2x1500` are damaged, and nothing is proposed from them.
+    """
+    bare = text.str.replace(r"\s*/[=-]$", "")
+    if currency is not None:
+        words = _WORDS.get(currency, currency)
+        bare = bare.str.replace(rf"(?i)^(?:{words})\.?[\s\p{{Z}}]*", "").str.replace(
+            rf"(?i)[\s\p{{Z}}]*(?:{words})\.?$", ""
+        )
+    return pl.when(bare.str.contains(_IN_GROUPS)).then(bare.str.replace_all(r"[\s'\x{2019}\p{Z}]", "")).otherwise(bare)
+
+
+def amount_advice(column: str, currency: str | None) -> pl.Expr:
     """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
     text = pl.col(column)
-    # Currency words, blanks, quotes and "/=" around and between the digits say nothing about the value.
-    core = text.str.replace_all(r"(?i)[a-z]+\.?|/[=-]|[\s'\p{Z}\p{Sc}]", "")
+    core = _bare_amount(text, currency)
     english = core.str.replace_all(",", "", literal=True)
     european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
     whole = core.str.replace_all("[.,]", "")

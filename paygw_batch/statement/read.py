@@ -1,4 +1,4 @@
-"""Reads a statement: a CSV file in which the gateway, or its support, gives the state of orders."""
+"""Reads a statement: a CSV file or a workbook in which the gateway, or its support, gives the state of orders."""
 
 import csv
 import hashlib
@@ -16,9 +16,11 @@ from paygw_batch.language import say
 from paygw_batch.sheet.read.delimited import DELIMITERS
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.text import to_utf8
+from paygw_batch.statement.workbook_lines import FIRST_BYTES, workbook_lines
 
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MINOR_UNITS_AT_MOST = 4
+_NEEDED = ("order_id", "amount", "currency")
 
 _GUARD = re.compile(r"^'(?=[=@+-])")
 """A sign that keeps a spreadsheet from running a cell as a formula (`formulas.py`)."""
@@ -70,7 +72,7 @@ class Statement:
 
 
 def read_statement(path: Path, aliases: Mapping[str, str], *, code_page: str | None) -> Statement:
-    """Return the statement in the CSV file `path`; `aliases` maps its own headings to ours (`HEADINGS`).
+    """Return the statement in a CSV file or a workbook; `aliases` maps its own headings to ours (`HEADINGS`).
 
     Raises `SheetError` when it cannot be read, lacks a column, has one twice, or has a line with other fields than the
     header.
@@ -89,8 +91,11 @@ def read_statement(path: Path, aliases: Mapping[str, str], *, code_page: str | N
         )
     if not data:
         raise SheetError(say("{name} is empty.", name=path.name))
-    text = to_utf8(data, code_page=code_page, file=path.name).decode()
-    lines = list(_lines(text, aliases, path.name))
+    if data.startswith(FIRST_BYTES):
+        lines = list(_workbook_lines(data, aliases, path.name))
+    else:
+        text = to_utf8(data, code_page=code_page, file=path.name).decode()
+        lines = list(_lines(text, aliases, path.name))
     if not lines:
         raise SheetError(say("{name} has a header and no line below it.", name=path.name))
     return Statement(path.name, hashlib.sha256(data).hexdigest(), lines)
@@ -123,6 +128,23 @@ def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[Stateme
         ) from None
 
 
+def _workbook_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[StatementLine]:
+    def is_header(headings: Sequence[str]) -> bool:
+        ours = _known(aliases)
+        return set(_NEEDED) <= {ours.get(fold(heading)) for heading in headings}
+
+    rows = workbook_lines(data, file, MAX_STATEMENT_BYTES, is_header)
+    places = _places(next(rows)[1], aliases, file)
+    for number, cells in rows:
+        yield _line(number, {name: cells[place].strip() for name, place in places.items()})
+
+
+def _known(aliases: Mapping[str, str]) -> Mapping[str, str]:
+    """Return each known heading, folded, with our column for it."""
+    ours = {fold(heading): name for name, known in HEADINGS.items() for heading in known}
+    return ours | {fold(heading): name for heading, name in aliases.items()}
+
+
 def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
     return StatementLine(
         line=number,
@@ -139,8 +161,7 @@ def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
 
 def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> Mapping[str, int]:
     """Return the place of each of our columns."""
-    ours = {fold(heading): name for name, known in HEADINGS.items() for heading in known}
-    ours |= {fold(heading): name for heading, name in aliases.items()}
+    ours = _known(aliases)
     places: dict[str, int] = {}
     for place, heading in enumerate(headings):
         name = ours.get(fold(heading))
@@ -156,7 +177,7 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
             )
         if name is not None:
             places[name] = place
-    missing = [name for name in ("order_id", "amount", "currency") if name not in places]
+    missing = [name for name in _NEEDED if name not in places]
     if not missing and ("status" in places) == ("answer" in places):
         raise SheetError(
             say(

@@ -1,11 +1,21 @@
 """The benchmarks run, at a tiny size and against the gateway that every machine has. No figure is judged here."""
 
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
-from benchmarks.__main__ import BEGIN, END, SECTIONS, main
-from benchmarks.figures import Figure, Ratio, Sample, side_by_side, table
+from benchmarks.__main__ import BEGIN, END, main
+from benchmarks.figures import Figure, Goal, Ratio, Sample, goals_table, side_by_side, table
+from benchmarks.pictures import Gallery, can_draw, thinned
+from benchmarks.sections import SECTIONS
+from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
+from benchmarks.slow_disk import slow_flushes
+from benchmarks.validation import OPTIONS, terms
+from paygw_batch.countries.load import load_rules
+from paygw_batch.sheet.check.validate import validate_opened
+from paygw_batch.sheet.read.sheet_file import open_sheet
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -13,7 +23,10 @@ def test_every_section_comes_to_its_figures(section: str, tmp_path: Path, monkey
     document = tmp_path / "performance.md"
     document.write_text(f"Before.\n{BEGIN}\nOld figures.\n{END}\nAfter.\n", encoding="utf-8")
     words = ["--only", section, "--scale", "0.001", "--repetitions", "1", "--bare", "--directory", str(tmp_path)]
-    monkeypatch.setattr("benchmarks.__main__.apart", lambda measure, *args: measure(*args))
+    for place in ("sections", "validation"):
+        monkeypatch.setattr(f"benchmarks.{place}.apart", lambda measure, *args: measure(*args))
+    monkeypatch.setattr("benchmarks.sections.SIZES", (1_000, 10_000, 100_000))
+    monkeypatch.setattr("benchmarks.sections.SLOW_FLUSH_S", 0.0001)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("sys.argv", ["benchmarks", *words, "--write", str(document)])
     main()
@@ -53,8 +66,68 @@ def test_a_table_shows_median_spread_and_processor_time() -> None:
     assert "| payouts | 2,000 /s | 1,000 to 3,000 | 260 us |" in table("Title", [figure], [])
 
 
-def test_a_table_is_followed_by_a_plot_of_its_medians() -> None:
-    figures = [Figure("ours", "/s", (1500.5, 1.0, 9000.0)), Figure("theirs", "/s", (0.05, 0.05, 0.05))]
-    text = table("Payouts", figures, [])
-    assert '    title "Payouts (medians, /s)"\n    x-axis ["ours", "theirs"]\n    bar [1500.5, 0.05]\n' in text
-    assert "mermaid" not in table("Payouts", [], [])
+def test_a_picture_follows_its_table() -> None:
+    figure = Figure("ours", "/s", (1500.5, 1.0, 9000.0))
+    text = table("Payouts", [figure], [], picture=["![Payouts](pictures/payouts.svg)", ""])
+    assert f"{figure.line()}\n\n![Payouts](pictures/payouts.svg)" in text
+
+
+@pytest.mark.parametrize(
+    ("samples", "at_most", "verdict"),
+    [((4.0,), True, "goal"), ((5.0,), True, "reach"), ((10.0,), True, "no, by 100%"), ((1.0,), False, "no, by 80%")],
+)
+def test_a_goal_says_which_mark_is_reached(samples: tuple[float, ...], at_most: bool, verdict: str) -> None:
+    goal = Goal("ratio", "us", samples, 5, 4, at_most=at_most)
+    assert goals_table([goal]).rstrip().endswith(f"| 5 | 4 | {verdict} |")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sheet_of_each_kind_has_the_defects_that_it_says(kind: str, tmp_path: Path) -> None:
+    rows = 600
+    found = validate_opened(open_sheet(sheet_of_kind(tmp_path, kind, rows), OPTIONS), load_rules("payout", terms()))
+    share = {"half bad": 0.5, "1 % bad": 0.01, "everything at once": 0.01}.get(kind, 0)
+    assert found.height == rows
+    assert abs(found.defects["row"].n_unique() - share * rows) <= 0.05 * rows * (share > 0)
+    assert not found.warnings.height
+
+
+def test_parquet_is_the_one_kind_that_is_no_text(tmp_path: Path) -> None:
+    assert [kind for kind in KINDS if sheet_of_kind(tmp_path, kind, 10).suffix != ".csv"] == [PARQUET]
+
+
+def test_flushes_of_a_slow_disk_wait_and_the_disk_is_as_before_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("benchmarks.slow_disk.time.sleep", waits.append)
+    before = apsw.vfs_names()
+    with slow_flushes(0.005), closing(apsw.Connection(str(tmp_path / "a.sqlite3"))) as connection:
+        connection.execute("PRAGMA journal_mode = wal; PRAGMA synchronous = full; CREATE TABLE a (b)").fetchall()
+        already = len(waits)
+        connection.execute("INSERT INTO a VALUES (1)").fetchall()
+        assert waits[already:] == [0.005]
+    assert apsw.vfs_names() == before
+
+
+def test_the_highest_points_of_a_curve_stay_when_it_is_thinned() -> None:
+    curve = [(float(at), float(at == 7)) for at in range(100)]
+    kept = thinned(curve, most=10)
+    assert len(kept) == 10
+    assert (7.0, 1.0) in kept
+
+
+@pytest.mark.skipif(not can_draw(), reason="matplotlib is in the group `bench`, which the checks do without")
+def test_pictures_are_small_text_and_the_same_each_time(tmp_path: Path) -> None:
+    gallery = Gallery(tmp_path, "pictures")
+    figures = [Figure(f"contender {n}", "/s", (n, n + 1.0, n + 2.0)) for n in range(1, 20)]
+    drawn = [
+        gallery.bars("Bars: all of them", figures),
+        gallery.curves("Curves", "rows", "us", {"a": [(1, 2), (3, 4)]}),
+    ]
+    assert drawn[0][0] == "![Bars: all of them](pictures/bars-all-of-them.svg)"
+    first = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert set(first) == {"bars-all-of-them.svg", "curves.svg"}
+    assert all(len(content) < 40_000 for content in first.values())
+    assert b"contender 7" in first["bars-all-of-them.svg"]
+    gallery.bars("Bars: all of them", figures)
+    assert (tmp_path / "bars-all-of-them.svg").read_bytes() == first["bars-all-of-them.svg"]

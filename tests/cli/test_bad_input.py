@@ -1,5 +1,6 @@
 """What bad input gets: one plain sentence, what to do, the documented exit code, no traceback, nothing half written."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -175,5 +176,25 @@ def test_an_unexpected_error_shows_where_and_never_what(program: Program, monkey
 def test_every_kind_of_defect_is_told_at_once(program: Program) -> None:
     summary = program.json("validate", SAMPLES / "every-defect.csv")
     assert summary["exit_code"] == 3
-    assert summary["states"] == {"invalid": 63, "ready": 13}
+    assert summary["states"] == {"invalid": 65, "ready": 13}
     assert len({defect["code"] for defect in summary["defect_list"]}) >= 20
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Missing command"),
+        (("nosuch",), "No such command 'nosuch'"),
+        (("sumbit", "x"), "Did you mean 'submit'?"),
+        (("submit",), "Missing argument 'SHEET'"),
+        (("--nosuch", "status"), "No such option"),
+        (("submit", "pay.csv", "--first", "none"), "Invalid value for '--first'"),
+        (("resolve", "--as", "lost"), "Invalid value for '--as'"),
+    ],
+)
+def test_a_usage_error_is_one_json_object_too(program: Program, words: tuple[str, ...], said: str) -> None:
+    result = program.run("--json", *words)
+    summary = json.loads(result.stdout)
+    assert (result.exit_code, summary["exit_code"]) == (2, 2)
+    assert said in summary["message"]
+    assert program.run(*words).stdout == ""

@@ -12,9 +12,12 @@ import openpyxl
 import pytest
 
 from paygw_batch.compose.outputs import OutputKind, _is_ours
+from paygw_batch.countries.load import load_rules
 from paygw_batch.language import ENGLISH, language, say, say_count, speaking, use
+from paygw_batch.sheet.check.validate import validate
 from tests.cli.approving import plan_of, policy
 from tests.cli.program import ROOT, SAMPLES, Program, kenyan_rows, sandbox_toml
+from tests.sheet.sheet_values import of_rows
 
 CATALOGUE = ROOT / "paygw_batch/languages/fr.mo"
 ENGLISH_WORDS = re.compile(r"(?i)\b(?:the|is|are|was|were|rows?|and|this|nothing|with|sheets?|batch|of)\b")
@@ -138,8 +141,8 @@ def test_an_unknown_language_is_a_mistake_that_lists_the_known_ones(program: Pro
 
 def test_the_language_of_the_system_changes_nothing_and_the_flag_wins(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
-    assert "1 rows, no defect." in program.run("validate", sheet, LANG="fr_FR.UTF-8", LC_ALL="fr_FR.UTF-8").stdout
-    assert "1 rows, no defect." in program.run("--lang", "en", "validate", sheet, PAYGW_LANG="fr").stdout
+    assert "1 row, no defect." in program.run("validate", sheet, LANG="fr_FR.UTF-8", LC_ALL="fr_FR.UTF-8").stdout
+    assert "1 row, no defect." in program.run("--lang", "en", "validate", sheet, PAYGW_LANG="fr").stdout
 
 
 def test_errors_of_a_sheet_are_in_french(program: Program) -> None:
@@ -168,3 +171,17 @@ def test_a_program_may_speak_to_one_person_in_french_and_to_all_others_in_englis
     assert say("{braces} are filled, {{these}} are not.", braces="{x}") == "{x} are filled, {these} are not."
     with pytest.raises(FileNotFoundError), speaking("xx"):
         pass
+
+
+def test_a_sheet_is_judged_in_the_language_of_the_context() -> None:
+    """Pieces of a sheet are judged in threads: they say what the context says that asked for it."""
+    rules = load_rules("payout", {})
+    row = {"country": "KE", "client_orderid": "A-1", "amount": "1,500", "currency": "KES", "account_name": None}
+    sheet = of_rows({**row, "account_number": "0722345", "phone": "+256712345678"})
+    with speaking("fr"):
+        french = validate(sheet, rules).defects["message"].to_list()
+    english = validate(sheet, rules).defects["message"].to_list()
+    assert any("n'est pas un nombre" in message or "peut se lire" in message for message in french)
+    assert english_in("\n".join(french)) == []
+    assert len(french) == len(english)
+    assert not set(french) & set(english)

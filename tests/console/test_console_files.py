@@ -64,14 +64,14 @@ def test_every_act_download_and_refusal_has_a_line_without_personal_data(tmp_pat
     auditor.post("/sign-out")
     entries = [(one.who, one.act, one.thing, one.result) for one in newest_entries(house.console.settings, limit=99)]
     assert entries[::-1] == [
-        (MAKER, "sign-in", "", "done"),
-        (AUDITOR, "sign-in", "", "done"),
-        (MAKER, "download", f"{batch} csv", "done"),
-        (MAKER, "download", "", "done"),
-        (AUDITOR, "download", f"{batch} csv", "refused"),
-        (AUDITOR, "sign-out", "", "done"),
+        (MAKER, "sign in", "sandbox", "done"),
+        (AUDITOR, "sign in", "sandbox", "done"),
+        (MAKER, "download reconciliation", f"batch {batch}, ending csv", "done"),
+        (MAKER, "remittance advice", "", "done"),
+        (AUDITOR, "download reconciliation", f"batch {batch}, ending csv", "refused"),
+        (AUDITOR, "sign out", "", "done"),
     ]
     page = house.person(ADMINISTRATOR).get("/people").text
-    assert f"{batch} csv" in page
+    assert f"batch {batch}, ending csv" in page
     assert "Halima" not in page
     assert house.program.json("verify")["exit_code"] == 0

@@ -88,8 +88,9 @@ def test_a_clock_more_than_ten_minutes_ahead_settles_nothing(ahead_s: int, is_wr
 def test_a_clock_behind_the_newest_time_of_the_journal_settles_nothing() -> None:
     journal = noted(0)
     require_sound_clock(journal, NOW)
-    with pytest.raises(UsageError, match="the clock was set back"):
+    with pytest.raises(UsageError, match=r"^The clock says .* the clock was set back\. Nothing is settled") as found:
         require_sound_clock(journal, NOW - timedelta(milliseconds=1))
+    assert found.value.hint.startswith("Set the clock right, and run the command again.")
     assert behind_sentence(journal, NOW - 600 * SECOND, at_most_s=600) is None
     assert behind_sentence(journal, NOW - 601 * SECOND, at_most_s=600) is not None
 
@@ -152,6 +153,8 @@ def test_what_left_before_the_clock_was_behind_is_noted_at_its_time() -> None:
         assert latest_start(clock, meanwhile) == timestamp(NOW + 3 * HOUR)
     after = timestamp(NOW + 4 * HOUR + SECOND)
     assert latest_start(journal.head().clock, after) == after
+    noted_at(journal, NOW + 5 * HOUR, NOW + 5 * HOUR - 120 * SECOND)  # what was known before goes on being known
+    assert latest_start(journal.head().clock, meanwhile) == timestamp(NOW + 3 * HOUR)
 
 
 @pytest.mark.parametrize("advice", [GoOn(), PauseRun(5), StopRun("no"), TryAgain()])

@@ -68,7 +68,7 @@ _RESOLVED = {
 @click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="The row of the sheet. Repeatable.")
 @click.option("--as", "resolution", type=click.Choice([one.value for one in Resolution]), help="What became of it.")
 @click.option("--evidence", metavar="TEXT", help="How you know: who said so, when, under which ticket.")
-@click.option("--from", "file", type=click.Path(path_type=Path), help="A statement of the gateway's, as CSV.")
+@click.option("--from", "file", type=click.Path(path_type=Path), help="A statement of the gateway's: CSV or .xlsx.")
 @click.option("--yes", is_flag=True, help="With --from: carry out what the preview shows.")
 @click.option("--matching-only", is_flag=True, help="With --from: settle the lines that fit, though others do not.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write an order for a second person, and settle nothing.")

@@ -67,26 +67,32 @@ def command(
     who = person(by)
     if order_out is not None or key is not None or evidence is not None:
         if order_out is None or key is None or evidence is None or order is not None:
-            raise UsageError("--order-out ORDER.json, --key KEY and --evidence TEXT belong together, without --order.")
+            raise UsageError(
+                say("--order-out ORDER.json, --key KEY and --evidence TEXT belong together, without --order.")
+            )
         guard = guard_of(invocation, settings, force=force)
-        guard.check(Wanted("--order-out", order_out, OutputKind.ORDER), inputs={"a key": key})
+        guard.check(Wanted("--order-out", order_out, OutputKind.ORDER), inputs={say("a key"): key})
         screen.finish(_write_order(settings, screen, batch, rows, in_words(evidence, "--evidence"), order_out, key))
     if order is not None and rows:
-        raise UsageError("--order speaks for itself: leave --row out.")
+        raise UsageError(say("--order speaks for itself: leave --row out."))
     document = None if order is None else read_document(order, ReleaseOrder)
     with continued(invocation, settings, "retry", screen, batch, out, wait=wait, force=force) as run:
         released = (
             release_rejected(run.task, rows, who) if document is None else release_by_order(run.task, document, who)
         )
         said = (
-            say_count(released.rows, "{count:,} rejected rows are released.")
+            say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
             if released.rows
             else say("There is no rejected row to retry.")
         )
         screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
         summary = send_and_reconcile(run.task, run.out, screen)
         waiting = len(released.waiting)
-        why = say_count(waiting, "{count:,} rejected rows have to wait") if waiting else say("no row is rejected")
+        why = (
+            say_count(waiting, "{count:,} rejected row has to wait", "{count:,} rejected rows have to wait")
+            if waiting
+            else say("no row is rejected")
+        )
         message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=why)} {summary.message}"
         further = {"released": released.rows, "waiting": waiting}
         run.report.summary = replace(summary, message=message, further=further)
@@ -98,7 +104,9 @@ def _write_order(
 ) -> Summary:
     """Write the order to release rows, signed by its maker. Nothing is changed."""
     if out.suffix.lower() != ".json":
-        raise UsageError(f"{out} does not end in .json.", hint="An order must not take the place of another file.")
+        raise UsageError(
+            say("{out} does not end in .json.", out=out), hint=say("An order must not take the place of another file.")
+        )
     policy = required_policy(settings)
     with journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
@@ -108,8 +116,12 @@ def _write_order(
     show_signatures(screen, document, policy)
     return Summary(
         ExitCode.DONE,
-        f"Nothing was released or sent. The order is in {out}: `paygw-batch approve {out} --key KEY` approves it, and "
-        f"`paygw-batch retry {record.batch} --order {out}` carries it out.",
+        say(
+            "Nothing was released or sent. The order is in {out}: `paygw-batch approve {out} --key KEY` "
+            "approves it, and `paygw-batch retry {batch} --order {out}` carries it out.",
+            out=out,
+            batch=record.batch,
+        ),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=len(document.content.rows),

@@ -105,7 +105,14 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
 
     asked = questions(journal, record, minor_units_by_currency())
     write_frame(asked, out)
-    screen.say(say_count(asked.height, "{count:,} questions for the gateway's support are in {out}.", out=out))
+    screen.say(
+        say_count(
+            asked.height,
+            "{count:,} question for the gateway's support is in {out}.",
+            "{count:,} questions for the gateway's support are in {out}.",
+            out=out,
+        )
+    )
 
 
 def _one(found: BatchStatus, screen: Screen, *, only_doubt: bool) -> Summary:

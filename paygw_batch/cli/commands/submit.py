@@ -187,6 +187,7 @@ def _tried(
         of_states({state: count for state, count in counted.states.items() if state != "ready"}),
         say_count(
             ready,
+            "Dry run: {count:,} row would be sent ({sums}). Nothing was sent or written.",
             "Dry run: {count:,} rows would be sent ({sums}). Nothing was sent or written.",
             sums=sums or say("nothing"),
         ),

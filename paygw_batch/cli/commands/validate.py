@@ -117,7 +117,7 @@ def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) ->
 
 def _message(validated: Validated, bad: int) -> str:
     if not bad:
-        return say_count(validated.height, "{count:,} rows, no defect.")
+        return say_count(validated.height, "{count:,} row, no defect.", "{count:,} rows, no defect.")
     return say_count(bad, "{count:,} of {rows:,} rows have defects.", rows=validated.height)
 
 

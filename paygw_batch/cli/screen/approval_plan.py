@@ -137,12 +137,22 @@ def _show_release(screen: Screen, content: ReleaseContent) -> None:
     """Show every row of an order to release: who approves it vouches for each."""
     count = len(content.rows)
     screen.say(
-        f"An order to send {count:,} rejected {'row' if count == 1 else 'rows'} of batch {content.batch} "
-        f"({content.sheet}) again, at {content.endpoint}, in the journal {content.journal[:8]}: {content.evidence}"
+        say_count(
+            count,
+            "An order to send {count:,} rejected row of batch {batch} ({sheet}) again, at {endpoint}, in the journal "
+            "{journal}: {evidence}",
+            "An order to send {count:,} rejected rows of batch {batch} ({sheet}) again, at {endpoint}, in the journal "
+            "{journal}: {evidence}",
+            batch=content.batch,
+            sheet=content.sheet,
+            endpoint=content.endpoint,
+            journal=content.journal[:8],
+            evidence=content.evidence,
+        )
     )
     screen.table(
         "",
-        ("row", "rejected as", "attempt", "currency", "sum"),
+        mark_all("row", "rejected as", "attempt", "currency", "sum"),
         [(one.row, one.order_id or one.client_orderid, one.attempt, one.currency, one.amount) for one in content.rows],
     )
 

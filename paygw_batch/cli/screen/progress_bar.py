@@ -114,7 +114,7 @@ class PlainProgress:
         """Say how many rows are due."""
         self._due = due
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-        self.note(say_count(due, "Sending {count:,} rows."))
+        self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
 
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         """Print the progress, at intervals."""

@@ -10,6 +10,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.orders.release_order import ReleaseOrder, release_content, release_in_force, unsigned_release
 from paygw_batch.run.release import check_releasable, quarantined
@@ -41,7 +42,7 @@ def draft_release(
 
     Raises `UsageError` when a named row may not be released.
     """
-    known_maker(maker, required_policy(settings), "No order was written.")
+    known_maker(maker, required_policy(settings), say("No order was written."))
     quarantine_h = settings.submission.quarantine_h
     check_releasable(journal, record, rows, quarantine_h=quarantine_h, now=utc_now)
     waiting = quarantined(journal, record, quarantine_h=quarantine_h, now=utc_now)
@@ -55,7 +56,7 @@ def draft_release(
         minor_units=minor_units_by_currency(),
     )
     if not content.rows:
-        raise UsageError("There is no rejected row that may be released now: no order was written.")
+        raise UsageError(say("There is no rejected row that may be released now: no order was written."))
     return unsigned_release(content, maker, utc_now())
 
 
@@ -71,5 +72,11 @@ def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
         minor_units=minor_units_by_currency(),
     )
     if found.batch != task.batch:
-        raise UsageError(f"The order is about batch {found.batch.batch}, and not about {task.batch.batch}.")
+        raise UsageError(
+            say(
+                "The order is about batch {batch}, and not about {other}.",
+                batch=found.batch.batch,
+                other=task.batch.batch,
+            )
+        )
     return release_rejected(task, found.rows, f"{by}, {found.decided}", order=found.kept)

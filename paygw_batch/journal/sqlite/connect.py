@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 
 from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.language import say
 
 OLDEST_SQLITE = (3, 51, 3)
 """Before this, two connections that write can corrupt the write-ahead log (the "WAL-reset" bug)."""
@@ -132,3 +133,10 @@ def conflicting(message: str) -> Iterator[None]:
         yield
     except apsw.ConstraintError:
         raise InternalError(message) from None
+
+
+def unwritable(path: Path, reason: str) -> str:
+    """Return the sentence about a journal that can no longer be written."""
+    return say(
+        "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason
+    )

@@ -28,7 +28,7 @@ from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
-from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of
+from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
@@ -39,6 +39,7 @@ from paygw_batch.journal.sqlite.rows import (
     load,
     progress_line,
     progress_of,
+    record_of,
     store_batch,
     write_lines,
 )
@@ -53,14 +54,11 @@ from paygw_batch.journal.values import (
     MoveResult,
     NewBatch,
 )
-from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
-
 _NOTIFICATIONS_AT_ONCE = 200
 """How many notifications one transaction takes in."""
-
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 _REJECTED = f"""SELECT p.number, p.client_orderid, b.operation, {PROGRESS}
     FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value CROSS JOIN batch b ON b.number = p.batch
@@ -118,17 +116,7 @@ class SqliteJournal(SqliteReader):
             at = max(at, self._end.at)
             number = self._next_number("batch")
             digests = OpeningDigests(batch, self._next_number("instruction"))
-            record = BatchRecord(
-                number,
-                batch.batch,
-                batch.operation,
-                batch.sheet_name,
-                batch.sheet_sha256,
-                batch.rows,
-                batch.defects,
-                at,
-                batch.sheet_path,
-            )
+            record = record_of(batch, number, at)
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 store_batch(self._connection, record, digests, parts, known, replaced)
                 spellings.add_batch(self._connection, record.operation, number)
@@ -387,11 +375,7 @@ class SqliteJournal(SqliteReader):
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            self._failure = say(
-                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
-                path=self.path,
-                reason=reason,
-            )
+            self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 

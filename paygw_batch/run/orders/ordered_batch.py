@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.language import say
 from paygw_batch.run.signed_document import Signatures, SignedDocument, SignedPart
 
 
@@ -23,18 +24,29 @@ def batch_of_order(order: SignedDocument, journal: JournalReader, endpoint: str)
     content: OrderedBatch = order.content
     if content.endpoint != endpoint:
         raise ApprovalError(
-            f"The {order.noun} is for {content.endpoint}, and this is {endpoint}.", hint=order.nothing_done
+            say(
+                "The {noun} is for {endpoint}, and this is {actual}.",
+                noun=say(order.noun),
+                endpoint=content.endpoint,
+                actual=endpoint,
+            ),
+            hint=say(order.nothing_done),
         )
     journal_id = journal.head().journal_id
     if content.journal != journal_id:
         raise ApprovalError(
-            f"The {order.noun} is for the journal {content.journal[:8]}, and this is the journal {journal_id[:8]}.",
-            hint=order.nothing_done,
+            say(
+                "The {noun} is for the journal {journal}, and this is the journal {journal_id}.",
+                noun=say(order.noun),
+                journal=content.journal[:8],
+                journal_id=journal_id[:8],
+            ),
+            hint=say(order.nothing_done),
         )
     named = (content.operation, content.batch)
     batch = next((record for record in journal.batches() if (record.operation, record.batch) == named), None)
     if batch is None:
-        raise ApprovalError(f"The journal has no batch {content.batch}.", hint=order.nothing_done)
+        raise ApprovalError(say("The journal has no batch {batch}.", batch=content.batch), hint=say(order.nothing_done))
     return batch
 
 
@@ -53,4 +65,4 @@ def kept_order(order: SignedDocument, found: Signatures) -> SignedOrder:
 def refuse_rows_twice(order: SignedDocument, rows: Sequence[int]) -> None:
     """Raise `ApprovalError` for an order that names a row twice."""
     if len(set(rows)) != len(rows):
-        raise ApprovalError(f"The {order.noun} names a row twice.", hint=order.nothing_done)
+        raise ApprovalError(say("The {noun} names a row twice.", noun=say(order.noun)), hint=say(order.nothing_done))

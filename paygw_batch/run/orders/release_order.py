@@ -15,6 +15,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.orders.ordered_batch import (
     OrderedBatch,
@@ -45,13 +46,18 @@ class ReleaseContent(OrderedBatch):
     rows: list[RejectedRow]
 
 
+_STILL_REJECTED = mark("`paygw-batch status BATCH` shows the rows. Rejected ones need a new order.")
+
+
 class ReleaseOrder(SignedDocument):
     """An order as it is in its file."""
 
-    noun: ClassVar[str] = "release order"
+    noun: ClassVar[str] = mark("release order")
     placeholder: ClassVar[str] = "ORDER"
-    nothing_done: ClassVar[str] = "Nothing was released or sent."
-    make_another: ClassVar[str] = "Make a new order: `paygw-batch retry BATCH --order-out ORDER --key KEY`."
+    nothing_done: ClassVar[str] = mark("Nothing was released or sent.")
+    make_another: ClassVar[str] = mark(
+        "Make a new order: `paygw-batch retry BATCH --evidence TEXT --order-out ORDER --key KEY`."
+    )
 
     document: Literal["paygw-batch release order 1"] = "paygw-batch release order 1"
     content: ReleaseContent
@@ -129,9 +135,13 @@ def release_in_force(
     if actual != order.content:
         is_now = {one.row: one for one in actual.rows}
         changed = next((one.row for one in order.content.rows if is_now.get(one.row) != one), None)
-        what = "the batch is not the one that it names" if changed is None else f"row {changed} has changed since"
+        what = (
+            say("the batch is not the one that it names")
+            if changed is None
+            else say("row {row} has changed since", row=changed)
+        )
         raise ApprovalError(
-            f"The release order no longer holds: {what}.",
-            hint=f"{order.nothing_done} `paygw-batch status BATCH` shows the rows. Rejected ones need a new order.",
+            say("The release order no longer holds: {change}.", change=what),
+            hint=f"{say(order.nothing_done)} {say(_STILL_REJECTED)}",
         )
     return OrderedRelease(batch, rows, decided(order, found), kept_order(order, found))

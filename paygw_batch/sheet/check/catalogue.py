@@ -48,6 +48,16 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The value is not written as {column} must be.",
             "Write it as the message of the row says.",
         ),
+        "*.direction": CodeMeaning(
+            "hidden sign of direction in {column}",
+            "The name holds an invisible sign that changes the direction of writing, and looks like another one.",
+            "Delete the name, and type it again.",
+        ),
+        "*.formula_sign": CodeMeaning(
+            "{column} begins like a formula",
+            "The name begins with =, +, - or @, which a spreadsheet would run.",
+            "Write the name alone.",
+        ),
         "*.country": CodeMeaning(
             "{column} of another country",
             "The number belongs to another country than the row.",
@@ -152,6 +162,16 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.digits": CodeMeaning(
             "digits in place of a name", "The name holds digits only.", "Make sure that no two columns are swapped."
         ),
+        "*.other_digits": CodeMeaning(
+            "{column} in digits of another script",
+            "The value is written in Arabic or Persian digits, and was read.",
+            "Compare what was read with the source.",
+        ),
+        "*.emoji": CodeMeaning(
+            "emoji in {column}",
+            "The name has a picture in it, and the gateway may not take it.",
+            "Write the name in letters.",
+        ),
         "*.placeholder": CodeMeaning(
             "no name in {column}", "The value is no person's name, such as `test` or `n/a`.", "Write who is paid."
         ),
@@ -181,6 +201,8 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
 
 OF_EVERY_COLUMN = frozenset({"*.float", "*.formula", "*.digits"})
 """Defects that the format of the file shows, in any known column."""
+WARNED_OF_EVERY_NUMBER = frozenset({"*.other_digits"})
+"""Warnings that reading the file gives, in any column of amounts or numbers."""
 
 
 def meaning_of(code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS) -> CodeMeaning:
@@ -206,4 +228,4 @@ def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
             named.update(reason.code for check in checks_in(contract(country, some)) for reason in check.reasons)
         doubts = (check for rule in some.values() for check in warnings_of(rule))
         doubted.update(reason.code for check in doubts for reason in check.reasons)
-    return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted)
+    return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted | WARNED_OF_EVERY_NUMBER)

@@ -25,8 +25,13 @@ from paygw_batch.sheet.phones import PhoneColumn
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
+_TURNS_THE_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
+"""Invisible signs that change the direction of writing: a name looks like another one."""
+_STARTS_A_FORMULA = r"^(?:[=@]|[+-].*\pL)"
 _CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
 _ALWAYS = pl.lit(value=True)
+PAYEE_NAME = "account_name"
+"""The column of the reconciliation that says who is paid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,7 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
             case Checking.NUMBER:
                 yield _number(rule, field, rules, required=required)
             case Checking.TEXT:
-                yield _text(name, required=required)
+                yield (_name if name in name_columns(rule) else _text)(name, required=required)
             case Checking.PATTERN:
                 message = worded("{value} is not {what}.", value=shown(name), what=say(entry.what))
                 yield _given(name, pl.col(name).str.contains(entry.pattern), message, required=required)
@@ -170,7 +175,7 @@ def _order_id() -> ColumnCheck:
 
 def _amount(rule: CountryRule | None) -> ColumnCheck:
     """Without a rule, decimals and limits cannot be checked."""
-    text, said = pl.col("amount"), shown("amount")
+    text, said, currency = pl.col("amount"), shown("amount"), None if rule is None else rule.currency
     plain, positive = text.str.contains(PLAIN), text.str.contains("[1-9]")
     unread = (
         _missing("amount"),
@@ -180,16 +185,24 @@ def _amount(rule: CountryRule | None) -> ColumnCheck:
             text.str.contains(AMOUNT_EXPONENT),
             worded("{value}: write the amount out in plain digits.", value=said),
         ),
-        Reason("amount.format", ~plain, worded("{value} {advice}.", value=said, advice=amount_advice("amount"))),
+        Reason(
+            "amount.format",
+            ~plain,
+            worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency)),
+        ),
     )
     zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
     if rule is None:
         return ColumnCheck("amount", text.is_not_null() & plain & positive, (*unread, zero))
     exact = text.str.contains(with_decimals(rule.minor_units))
+    both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.minor_units}}}{'0' * (3 - rule.minor_units)}$")
+    two_ways = Reason(
+        "amount.decimals", both, worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency))
+    )
     decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule))
     limits = tuple(_limits(rule))
     passes = pl.all_horizontal(text.is_not_null(), exact, positive, *(~limit.applies for limit in limits))
-    return ColumnCheck("amount", passes, (*unread, decimals, zero, *limits))
+    return ColumnCheck("amount", passes, (*unread, two_ways, decimals, zero, *limits))
 
 
 def _limits(rule: CountryRule) -> Iterator[Reason]:
@@ -267,6 +280,35 @@ def _text(column: str, *, required: bool) -> ColumnCheck:
         characters=TEXT_CHARACTERS,
     )
     return _given(column, right, message, required=required)
+
+
+def name_columns(rule: CountryRule) -> frozenset[str]:
+    """Return the columns that say who is paid."""
+    shown_columns = dict(rule.form.shown) if rule.form is not None else {}
+    return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
+
+
+def _name(column: str, *, required: bool) -> ColumnCheck:
+    """A name is a text that people compare by eye, and open in a spreadsheet."""
+    text, written = pl.col(column), _text(column, required=required)
+    turned, formula = text.str.contains(_TURNS_THE_TEXT), text.str.contains(_STARTS_A_FORMULA)
+    others = (
+        Reason(
+            f"{column}.direction",
+            turned,
+            worded(
+                "{value}: an invisible sign changes the direction of writing. Type the name again.",
+                value=shown(column),
+            ),
+        ),
+        Reason(
+            f"{column}.formula_sign",
+            formula,
+            worded("{value}: a name cannot begin with a sign of a formula. Write the name alone.", value=shown(column)),
+        ),
+    )
+    passes = written.passes & ~(turned | formula).fill_null(value=False)
+    return ColumnCheck(column, passes, (*written.reasons[:-1], *others, written.reasons[-1]))
 
 
 def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnCheck:

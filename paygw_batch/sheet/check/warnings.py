@@ -6,12 +6,11 @@ import polars as pl
 
 from paygw_batch.countries.kinds import NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind
-from paygw_batch.sheet.check.checks import ColumnCheck, Reason
+from paygw_batch.sheet.check.checks import ColumnCheck, Reason, name_columns
 from paygw_batch.sheet.model import shown, worded
 from paygw_batch.sheet.phones import PhoneColumn
 
-PAYEE_NAME = "account_name"
-"""The column of the reconciliation that says who is paid."""
+_PICTURE = r"\p{Extended_Pictographic}"
 _DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
 _NO_NAME = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|none|null|nil|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto|idem|dito)[.?!]*$"
@@ -27,7 +26,7 @@ def warnings_of(rule: CountryRule) -> tuple[ColumnCheck, ...]:
 
 def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
     fields = rule.form.fields if rule.form is not None else ()
-    names = {PAYEE_NAME, *dict(rule.form.shown if rule.form is not None else ()).get(PAYEE_NAME, ())}
+    names = name_columns(rule)
     numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in rule.omitted]
     # What is paid is the account, and the phone of a form that has no account.
     payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
@@ -74,4 +73,9 @@ def _doubtful_names(name: str) -> ColumnCheck:
     no_name = worded("{value} is no name: make sure who is paid.", value=shown(name))
     digits = Reason(f"{name}.digits", text.str.contains(_DIGITS_ALONE), swapped)
     nobody = Reason(f"{name}.placeholder", text.str.contains(_NO_NAME), no_name)
-    return ColumnCheck(name, ~nobody.applies.fill_null(value=False), (digits, nobody))  # digits alone hold no letter
+    said = worded(
+        "{value} has a picture in it (an emoji): make sure that the gateway takes such a name.", value=shown(name)
+    )
+    picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), said)
+    doubtful = (nobody.applies | picture.applies).fill_null(value=False)  # digits alone hold no letter
+    return ColumnCheck(name, ~doubtful, (digits, nobody, picture))

@@ -50,7 +50,7 @@ def kind_of(file: str) -> Kind:
     if ending not in _KINDS:
         raise SheetError(
             say("{file} ends in none of {kinds}.", file=file, kinds=", ".join(_KINDS)),
-            hint=say("The ending says what a file is."),
+            hint=say('Save it from the spreadsheet as .xlsx, or as "CSV UTF-8".'),
         )
     return _KINDS[ending]
 

@@ -9,6 +9,7 @@ from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.model import Deferred, Sheet, no_defects
 from paygw_batch.sheet.read.headings import Headings
+from paygw_batch.sheet.read.other_digits import with_our_digits
 
 _SEEN = r"[^\p{C}\p{Z}]"
 
@@ -51,7 +52,8 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
             hint=say("Split the sheet, or raise limits.max_rows in the configuration."),
         )
     hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
-    frame = frame.drop(hollow).rechunk()
+    frame, read_in_other_digits = with_our_digits(frame.drop(hollow))
+    frame = frame.rechunk()
     return Sheet(
         name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
         sha256=sha256,
@@ -60,7 +62,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
         unknown=tuple(name for name in headings.unknown if name not in hollow),
         notes=(*table.notes, *notes_of(headings)),
         defects=found_in(table.defects, frame),
-        warnings=found_in(table.warnings, frame),
+        warnings=pl.concat([found_in(table.warnings, frame), read_in_other_digits]),
         operation=operation,
     )
 

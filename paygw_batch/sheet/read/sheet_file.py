@@ -57,6 +57,8 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
     file = path.name
+    if path.is_dir():
+        raise SheetError(say("{file} is a folder.", file=file), hint=say("Name the sheet's file itself."))
     kind = kind_of(file)
     data = _bytes_of(path, options.max_sheet_bytes)
     check_first_bytes(data, kind, file)

@@ -23,6 +23,7 @@ from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, re
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
 from paygw_batch.sheet.read.frame import Table, found_in, notes_of, rows_said
 from paygw_batch.sheet.read.headings import Vocabulary
+from paygw_batch.sheet.read.other_digits import has_other_digits
 from paygw_batch.sheet.read.text import UTF8_MARK, is_plain_utf8
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -121,7 +122,7 @@ class TextStream:
     def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
         table = self._table(text, lines, lines_before)
         frame = rows_said(table).rechunk()
-        if not frame.height:
+        if not frame.height or has_other_digits(frame):
             raise NotPlain
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])

@@ -77,6 +77,7 @@ class Budget:
         """Count the text of a cell, which is kept once more for every cell that has it."""
         if len(text) > _INLINE_CHARACTERS:
             self._texts += _width(text)
+            self._check(0)
 
     def hold_doubts(self, count: int) -> None:
         """Count the doubts that were found."""
@@ -94,7 +95,8 @@ class Budget:
         )
 
     def _check(self, cells_bytes: int) -> None:
-        if self._held + self._texts + cells_bytes > self.max_bytes // 2:
+        """Refuse what becomes too much. Cells are there twice while the pieces that were read become one frame."""
+        if self._held + 2 * (self._texts + cells_bytes) > self.max_bytes // 2:
             raise self.too_large()
 
 

@@ -26,6 +26,7 @@ from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPar
 
 _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
+_CHARACTERS_AT_ONCE = 1 << 23
 """How much of a worksheet is held as objects before it goes into a frame."""
 _SENTENCES = {
     Doubt.FORMULA: mark(
@@ -205,13 +206,14 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
 
 
 def _some(rows: Iterator[Row]) -> list[Row]:
-    """Return the next rows: so many, or as few as hold so many cells."""
+    """Return the next rows: so many, or as few as hold so many cells or characters."""
     some: list[Row] = []
-    cells = 0
+    cells = characters = 0
     for row in islice(rows, _ROWS_AT_ONCE):
         some.append(row)
         cells += len(row.texts)
-        if cells >= _CELLS_AT_ONCE:
+        characters += sum(map(len, row.texts.values()))
+        if cells >= _CELLS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
             break
     return some
 

@@ -1,0 +1,203 @@
+"""What a run does beside sending: when it signs, how long it waits, what it notes and says."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.engine import engine as engines
+from paygw_batch.engine.engine import SIGNED_AHEAD, Pace
+from paygw_batch.engine.group_commit import GroupCommit
+from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, RejectionBreaker, wait_before_try
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.values import Due, Entry, MoveResult
+from tests.engine.inline_journal import InlineJournal
+from tests.engine.scripted_world import (
+    APPROVED,
+    REFUSED,
+    ScriptedGateway,
+    a_journal,
+    an_engine,
+    prepare,
+    reply,
+    run,
+)
+from tests.engine.test_group_commit import SlowJournal, entry
+
+
+class Said:
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.outcomes: dict[str, OutcomeKind] = {}
+
+    def started(self, due: int) -> None:
+        del due
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:
+        self.outcomes[due.order_id] = outcome.kind
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+
+def test_a_run_goes_on_while_rows_are_still_being_signed() -> None:
+    journal, batch = a_journal(rows=70)
+    gateway = ScriptedGateway()
+    engine = an_engine(journal, gateway)
+
+    async def one_group_at_a_time(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        before = int(attempts[0].order_id.removeprefix("PAY-")) - 2
+        while len(gateway.arrived) < before:  # noqa: ASYNC110 (until all that were signed have left; the clock jumps)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        return await prepare(attempts)
+
+    engine._prepare = one_group_at_a_time
+    assert run(engine, batch).sent == 70
+
+
+def test_no_more_rows_are_handed_over_to_be_signed_than_may_wait() -> None:
+    journal, batch = a_journal(rows=3 * SIGNED_AHEAD)
+    engine = an_engine(journal, ScriptedGateway())
+    asked: list[int] = []
+
+    async def never(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        asked.append(len(attempts))
+        await asyncio.sleep(3600)
+        engine.drain()
+        return await prepare(attempts)
+
+    engine._prepare = never
+    run(engine, batch)
+    assert sum(asked) == SIGNED_AHEAD
+
+
+def test_a_drain_while_rows_wait_to_be_signed_ends_the_run_in_order() -> None:
+    journal, batch = a_journal(rows=2 * SIGNED_AHEAD)
+    gateway = ScriptedGateway()
+    engine = an_engine(journal, gateway, Pace(concurrency=1))
+    gateway.before_answer = lambda _: engine.drain()
+    end = run(engine, batch)
+    assert (end.sent, end.interrupted, end.failure) == (1, True, None)
+
+
+def test_a_request_that_leaves_soon_is_signed_once() -> None:
+    journal, batch = a_journal(rows=40)
+    engine = an_engine(journal, ScriptedGateway())
+    signed: list[str] = []
+
+    async def counted(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        signed.extend(attempt.order_id for attempt in attempts)
+        return await prepare(attempts)
+
+    engine._prepare = counted
+    run(engine, batch)
+    assert sorted(signed) == sorted(f"PAY-{row}" for row in range(2, 42))
+
+
+def test_each_try_waits_longer_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+
+    def wait(number: int, chance: float) -> float:
+        waited.append(number)
+        return wait_before_try(number, chance)
+
+    monkeypatch.setattr(engines, "wait_before_try", wait)
+    journal, batch = a_journal(rows=1)
+    run(an_engine(journal, ScriptedGateway(lambda _, times: REFUSED if times < TRIES else APPROVED)), batch)
+    assert waited == list(range(2, TRIES + 1))
+    assert [wait_before_try(number, 0.5) for number in (2, 3)] == [FIRST_WAIT_S, 4 * FIRST_WAIT_S]
+
+
+def test_a_row_that_is_held_gives_its_place_to_the_next() -> None:
+    journal, batch = a_journal(rows=3)
+
+    class HoldsTheFirst(InlineJournal):
+        async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+            if [one.instruction for one in entries] == [1]:
+                return [MoveResult.HELD]
+            return await super().append(entries)
+
+    gateway = ScriptedGateway()
+    end = run(an_engine(journal, gateway, Pace(concurrency=1), given=HoldsTheFirst(journal)), batch)
+    assert (gateway.arrived, end.failure) == (["PAY-3", "PAY-4"], None)
+
+
+def test_a_row_that_someone_else_moved_ends_the_run_and_is_named() -> None:
+    journal, batch = a_journal(rows=1)
+
+    class MovesNothing(InlineJournal):
+        async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+            return [MoveResult.NOT_MOVED for _ in entries]
+
+    end = run(an_engine(journal, ScriptedGateway(), given=MovesNothing(journal)), batch)
+    assert isinstance(end.failure, InternalError)
+    assert "row 2 was moved by someone else" in str(end.failure)
+
+
+def test_an_intent_that_is_overtaken_by_the_end_of_the_run_is_noted_as_not_sent() -> None:
+    journal, batch = a_journal(rows=1)
+
+    class DrainsMeanwhile(InlineJournal):
+        async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+            engine.drain()
+            return await super().append(entries)
+
+    gateway = ScriptedGateway()
+    engine = an_engine(journal, gateway, given=DrainsMeanwhile(journal))
+    run(engine, batch)
+    (row,) = journal.rows(batch.number)
+    assert (gateway.arrived, row.error_code, row.message) == ([], "run.stopped", "Nothing left (run.stopped).")
+
+
+def test_outcomes_and_the_reason_to_stop_are_said() -> None:
+    journal, batch = a_journal(rows=4)
+    said = Said()
+    bare = RawReply(401, (), b"{}")
+
+    def script(order_id: str, _: int) -> RawReply | TransportFault:
+        return APPROVED if order_id == "PAY-2" else bare
+
+    engine = an_engine(journal, ScriptedGateway(script), Pace(concurrency=1))
+    engine._progress = said
+    end = run(engine, batch)
+    assert said.outcomes == {"PAY-2": OutcomeKind.PAID, "PAY-3": OutcomeKind.REJECTED}
+    assert said.notes == ["Credentials were refused. No new row is started."]
+    assert end.stop_reason == "Credentials were refused."
+
+
+def test_a_reply_that_is_no_yes_is_kept_with_its_fact() -> None:
+    journal, batch = a_journal(rows=2)
+    run(
+        an_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))), batch
+    )
+    assert journal._fetch("SELECT instruction, body FROM reply") == [(2, b'{"status": "no"}')]
+
+
+def test_rows_without_a_reason_are_rejected_for_the_same_one() -> None:
+    breaker = RejectionBreaker(2)
+    without = Outcome(OutcomeKind.REJECTED)
+    assert [breaker.learn(one) for one in (without, Outcome(OutcomeKind.PAID), without)] == [False] * 3
+    assert breaker.learn(without)
+
+
+def test_without_pressure_all_that_wait_share_a_commit() -> None:
+    async def story() -> None:
+        journal = SlowJournal()
+        journal.gate.set()
+        committer = GroupCommit(journal.append, on_failure=lambda _: None)
+        await asyncio.gather(*(committer.submit(entry(number)) for number in range(100)))
+        assert journal.commits == [list(range(100))]
+
+    asyncio.run(story())
+
+
+def test_rows_that_are_rejected_without_a_reason_stop_the_run_and_it_says_so() -> None:
+    journal, batch = a_journal(rows=5)
+    gateway = ScriptedGateway(lambda *_: RawReply(429, (), b"{}"))
+    end = run(an_engine(journal, gateway, Pace(concurrency=1, stop_after_rejected=2)), batch)
+    assert end.stop_reason == "2 rows in a row were rejected for the same reason: the gateway gives none."

@@ -1,0 +1,232 @@
+"""A large sheet is opened part by part: the same batch as in one piece, from the very file that was validated."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
+from paygw_batch.journal.facts.codec import decode_batch
+from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.sqlite.schema import check_tables
+from paygw_batch.journal.values import NewBatch, NewInstruction
+from paygw_batch.report.reconcile import reconciled, reconciliation
+from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
+from paygw_batch.sheet.check.validate import validate, validate_opened
+from paygw_batch.sheet.instructions.instruction_columns import InstructionColumns
+from paygw_batch.sheet.instructions.pages import from_pages, to_pages
+from paygw_batch.sheet.instructions.wire import INSTRUCTION_COLUMNS
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet
+from paygw_batch.sheet.write.table import write_frame, write_pieces
+from tests.engine.scripted_world import NOW
+from tests.journal.journal_rows import new_instruction
+from tests.journal.journal_rows import open_sheet as open_new
+
+RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
+OPTIONS = ReadOptions()
+MINOR_UNITS = {"KES": 2}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of a sheet is a few rows, a page some more; every batch is long enough to be sorted."""
+    monkeypatch.setattr("paygw_batch.sheet.read.text_stream.BLOCK_BYTES", 600)
+    monkeypatch.setattr("paygw_batch.sheet.instructions.pages.ROWS_A_PAGE", 25)
+    monkeypatch.setattr("paygw_batch.sheet.instructions.instruction_columns._ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.rows._FEWEST_SORTED", 1)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.rows._MOST_SORTED", 200)
+
+
+def write(path: Path, ids: list[str], *, amount: str = "100", bad: int | None = None) -> Path:
+    lines = ["country,client_orderid,amount,currency,account_name,account_number,phone,note"]
+    for n, order_id in enumerate(ids):
+        paid = "1e3" if n == bad else amount
+        lines.append(f'KE,{order_id},{paid},KES,"Jane ""J"" \\ Otieno",2547120{n:05},+2547120{n:05},n-{order_id}')
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def ids(count: int) -> list[str]:
+    found = [f"ID-{n}" for n in range(count)]
+    Random(1).shuffle(found)  # noqa: S311 (a sheet in no order, not a secret)
+    return found
+
+
+def streamed(path: Path) -> Validated:
+    found = validate_opened(open_sheet(path, OPTIONS), RULES)
+    assert sum(1 for _ in found.parts()) > 2
+    return found
+
+
+def planned(found: Validated, journal: SqliteJournal, *, amend: bool = False) -> Plan:
+    return plan_submission(found, journal, operation="payout", amend=amend, now=lambda: NOW, quarantine_h=24)
+
+
+def opened(plan: Plan, journal: SqliteJournal) -> None:
+    open_planned_batch(
+        plan, journal, RULES, operation="payout", sheet_path=Path("/p.csv"), now=lambda: NOW, repeats_meant=True
+    )
+
+
+def kept(journal: SqliteJournal) -> tuple[object, ...]:
+    """Return all that a journal has of its batches."""
+    assert journal.verify()["batches"] == len(journal.batches())
+    check_tables(journal._connection, journal.path)
+    pages = [from_pages(journal.pages(batch.number)).rows() for batch in journal.batches()]
+    openings = [
+        decode_batch(details)
+        for (details,) in journal._connection.execute("SELECT details FROM fact WHERE kind = 'batch_opened'")
+    ]
+    told = [replace(opening, pages_sha256="") for opening in openings]  # the same rows have pages of other bytes
+    tables = ("batch", "instruction", "known", "order_id", "batch_total")
+    lines = [journal._connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608
+    return pages, told, lines
+
+
+@pytest.mark.usefixtures("small")
+def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", ids(120))
+    in_parts, whole = in_memory_journal(), in_memory_journal()
+    opened(planned(streamed(path), in_parts), in_parts)
+    opened(planned(validate(read_sheet(path, OPTIONS), RULES), whole), whole)
+    assert kept(in_parts) == kept(whole)
+    assert len(list(in_parts.pages(1))) == 5
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("amend", [False, True])
+def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path, amend: bool) -> None:
+    some = ids(120)
+    path = write(tmp_path / "p.csv", some)
+    journals = in_memory_journal(), in_memory_journal()
+    changed = write(tmp_path / "q.csv", [*some[:40], *(f"new-{n}" for n in range(30)), "id-7"]).read_text()
+    changed = changed.replace("100,KES", "101,KES", 25)  # the first rows have another amount
+    (tmp_path / "q.csv").write_text(changed)
+    plans = []
+    for journal in journals:
+        opened(planned(streamed(path), journal), journal)
+    plans.append(planned(streamed(tmp_path / "q.csv"), journals[0], amend=amend))
+    plans.append(planned(validate(read_sheet(tmp_path / "q.csv", OPTIONS), RULES), journals[1], amend=amend))
+    first, second = plans
+    assert (first.known, first.amendments) == (second.known, second.amendments)
+    assert (len(first.known), len(first.amendments)) == (15, 25 if amend else 0)
+    assert first.validated.defects.equals(second.validated.defects)
+    assert set(first.validated.defects["code"]) >= {"client_orderid.look_alike"}
+    assert first.warnings.equals(second.warnings)
+    assert (first.validated.batch, first.repeated_batch) == (second.validated.batch, second.repeated_batch)
+    for plan, journal in zip(plans, journals, strict=True):
+        opened(plan, journal)
+    assert kept(journals[0]) == kept(journals[1])
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("change", ["bytes", "length", "another file", "gone"])
+def test_a_sheet_that_was_changed_since_it_was_validated_opens_nothing(tmp_path: Path, change: str) -> None:
+    path = write(tmp_path / "p.csv", ids(120))
+    journal = in_memory_journal()
+    plan = planned(streamed(path), journal)
+    match change:
+        case "bytes":
+            path.write_text(path.read_text().replace("100,KES", "900,KES", 1))
+        case "length":
+            path.write_text(path.read_text() + "KE,more,100,KES,A,254712000999,+254712000999,\n")
+        case "another file":
+            (tmp_path / "other").write_bytes(path.read_bytes())
+            (tmp_path / "other").replace(path)
+        case _:
+            path.unlink()
+    with pytest.raises(SheetError, match=r"p\.csv was changed since it was read\."):
+        opened(plan, journal)
+    assert (journal.batches(), journal.head().seq) == ([], 0)
+    check_tables(journal._connection, journal.path)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_batch_that_fails_at_its_end_leaves_the_journal_as_it_was() -> None:
+    journal = in_memory_journal()
+    open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
+    before = kept(journal)
+
+    def broken() -> Iterator[BatchPart]:
+        yield BatchPart([b"page"], InstructionRows(new_instruction(row, f"more-{row}") for row in range(2, 50)))
+        raise SheetError("It was changed.")
+
+    with pytest.raises(SheetError):
+        journal.open_batch(
+            NewBatch("b2", "payout", "p.csv", "sha", 48, 0),
+            parts=broken(),
+            known=[],
+            amendments=[],
+            at="2026-11-21T09:00:00.000Z",
+        )
+    assert kept(journal) == before
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\x1f"), max_size=12)
+
+
+@given(
+    rows=st.lists(st.tuples(TEXTS, TEXTS, TEXTS, st.integers(0, 2**62), st.booleans()), max_size=30),
+    first=st.integers(1, 10**12),
+)
+def test_columns_have_the_canonical_text_and_totals_of_their_rows(
+    rows: list[tuple[str, str, str, int, bool]], first: int
+) -> None:
+    news = [
+        NewInstruction(
+            n, f"{name}-{n}", "KE", "KES" if n % 3 else "UGX", f'"{minor}"', minor, "account", fields, payee, name
+        )
+        for n, (name, fields, payee, minor, _) in enumerate(rows, start=2)
+    ]
+    replaced = {new.row: new.row * 7 for new, (*_, is_replacing) in zip(news, rows, strict=True) if is_replacing}
+    schema = dict.fromkeys(INSTRUCTION_COLUMNS, pl.String) | {"row": pl.UInt32, "minor": pl.Int64}
+    columns = InstructionColumns(pl.DataFrame(news, schema=schema, orient="row"))
+    in_rows = InstructionRows(news)
+    assert b"".join(columns.canonical(first, replaced)) == b"".join(in_rows.canonical(first, replaced))
+    assert columns.totals() == in_rows.totals()
+    assert [*map(NewInstruction._make, columns)] == news
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_reconciliation_in_pieces_is_the_file_that_it_is_as_a_whole(tmp_path: Path, ending: str) -> None:
+    journal = in_memory_journal()
+    opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
+    (batch,) = journal.batches()
+    whole, in_pieces = tmp_path / f"whole.{ending}", tmp_path / f"pieces.{ending}"
+    write_frame(reconciliation(journal, batch, MINOR_UNITS), whole)
+    write_pieces(reconciled(journal, batch, MINOR_UNITS), in_pieces)
+    if ending == "csv":
+        assert in_pieces.read_bytes() == whole.read_bytes()
+    else:
+        assert pl.read_parquet(in_pieces).equals(pl.read_parquet(whole))
+        assert pl.read_parquet(whole).height == 120
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_reconciliation_that_does_not_tie_at_its_end_is_not_written(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = in_memory_journal()
+    opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
+    (batch,) = journal.batches()
+    pages = list(journal.pages(batch.number))
+    monkeypatch.setattr(journal, "pages", lambda _batch: iter(pages[:-1]))
+    out = tmp_path / f"out.{ending}"
+    with pytest.raises(InternalError, match="rows that its sheet does not have"):
+        write_pieces(reconciled(journal, batch, MINOR_UNITS), out)
+    monkeypatch.setattr(journal, "pages", lambda _batch: iter([*pages, pages[-1]]))
+    with pytest.raises(InternalError, match=r"row twice|disagree"):
+        write_pieces(reconciled(journal, batch, MINOR_UNITS), out)
+    assert not out.exists()

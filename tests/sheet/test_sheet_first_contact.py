@@ -1,0 +1,173 @@
+"""What offices write by hand: a damaged amount, the digits of another script, a name that is no plain name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.check.validate import validate, validate_opened
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read import text_stream
+from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet
+from paygw_batch.statement.read import read_statement
+from tests.sheet.sheet_values import MakeSheet, lines
+
+Check = Callable[[str], Validated]
+ARABIC_1500 = "\u0661\u0665\u0660\u0660"
+
+
+def row(amount: str = "1500", *, name: str = "Jane Wanjiku", number: str = "254712345678", order: str = "A-1") -> str:
+    return f'KE,{order},"{amount}",KES,"{name}",{number},+254712345678'
+
+
+@pytest.fixture
+def checked(sheet: MakeSheet, rules: Rules) -> Check:
+    return lambda line: validate(sheet(lines(line)), rules)
+
+
+@pytest.mark.parametrize(
+    "amount", ["15x", "15oo", "O15", "2x1500", "USD 5", "5$", "15 00", "1 5", "5 000 F CFA", "1500 each", "NGN 1500"]
+)
+def test_nothing_is_proposed_from_a_damaged_amount(checked: Check, amount: str) -> None:
+    (message,) = checked(row(amount)).defects["message"]
+    assert message == f"{amount} is no plain number: write digits, with a point before decimals, such as 1000.50."
+
+
+@pytest.mark.parametrize(
+    ("amount", "proposed"),
+    [
+        ("KES 1500", "1500"),
+        ("1500 KES", "1500"),
+        ("KSh 1,500.50", "1500.50"),
+        ("Kshs. 2 000", "2000"),
+        ("1500/=", "1500"),
+        ("1500/-", "1500"),
+        ("1'000'000", "1000000"),
+        ("1\u202f000", "1000"),
+    ],
+)
+def test_the_rows_own_currency_and_groups_are_no_damage(checked: Check, amount: str, proposed: str) -> None:
+    (message,) = checked(row(amount)).defects["message"]
+    assert message.endswith(f"is no plain number: write {proposed}.")
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        ("1.000", "1.000 can be read in two ways: write 1000, or 1 if that is meant."),
+        ("2.500", "2.500 can be read in two ways: write 2500, or 2.5 if that is meant."),
+        ("1.005", "1.005: KES has 2 decimals."),
+        ("1.5000", "1.5000: KES has 2 decimals, write 1.5."),
+    ],
+)
+def test_a_point_before_three_digits_is_read_by_a_person(checked: Check, amount: str, said: str) -> None:
+    found = checked(row(amount)).defects
+    assert (found["code"].to_list(), found["message"].to_list()) == (["amount.decimals"], [said])
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("Jane \u202eukijnaW", "account_name.direction"),
+        ("Jane\u200fWanjiku", "account_name.direction"),
+        ("=cmd|calc", "account_name.formula_sign"),
+        ('=HYPERLINK(""http://x"")', "account_name.formula_sign"),
+        ("@SUM(A1)", "account_name.formula_sign"),
+        ("-Jane", "account_name.formula_sign"),
+        ("+Jane", "account_name.formula_sign"),
+    ],
+)
+def test_a_name_that_looks_like_another_or_runs_is_a_defect(checked: Check, name: str, code: str) -> None:
+    assert checked(row(name=name)).defects["code"].to_list() == [code]
+
+
+def test_an_emoji_in_a_name_is_a_warning(checked: Check) -> None:
+    found = checked(row(name="Jane \N{SPARKLES} Wanjiku"))
+    assert found.defects.is_empty()
+    assert found.warnings["code"].to_list() == ["account_name.emoji"]
+    assert checked(row(name="Nana Afia O'Neill-Smith Jr. 2")).warnings.is_empty()
+
+
+@pytest.mark.parametrize("digits", ["٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹"], ids=["Arabic", "Persian"])
+def test_digits_of_one_other_script_are_read_and_shown_in_both(checked: Check, digits: str) -> None:
+    theirs = str.maketrans("0123456789.", f"{digits}\N{ARABIC DECIMAL SEPARATOR}")
+    found = checked(row("1500.50".translate(theirs), number="254712345678".translate(theirs)))
+    assert found.defects.is_empty()
+    assert found.instructions["amount"].to_list() == ["1500.50"]
+    assert found.instructions["payee"].to_list() == ["254712345678"]
+    assert found.warnings.select("code", "message").rows() == [
+        ("amount.other_digits", f"{'1500.50'.translate(theirs)} was read as 1500.50."),
+        ("account_number.other_digits", f"{'254712345678'.translate(theirs)} was read as 254712345678."),
+    ]
+
+
+@pytest.mark.parametrize("amount", ["1٥00", "١۵", "१५००", "１５００"])  # noqa: RUF001 (mixed, Devanagari, full width)
+def test_mixed_or_unknown_digits_are_never_guessed(checked: Check, amount: str) -> None:
+    assert checked(row(amount)).defects["code"].to_list() == ["amount.format"]
+
+
+def test_a_large_sheet_reads_other_digits_as_a_small_one_does(
+    sheet: MakeSheet, rules: Rules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = validate(sheet(lines(*(row(order=f"A-{n}") for n in range(50)), row(ARABIC_1500, order="A-50"))), rules)
+    monkeypatch.setattr(text_stream, "BLOCK_BYTES", 512)
+    large = validate_opened(open_sheet(tmp_path / "pay.csv", ReadOptions()), rules)
+    assert large.batch == small.batch
+    assert large.warnings.equals(small.warnings)
+
+
+@pytest.mark.parametrize("name", ["pay.xls", "pay.ods", "pay.numbers", "pay"])
+def test_a_file_of_another_program_is_told_what_to_be_saved_as(sheet: MakeSheet, name: str) -> None:
+    with pytest.raises(SheetError) as refused:
+        sheet(b"\xd0\xcf\x11\xe0 of another program", name)
+    assert refused.value.hint == 'Save it from the spreadsheet as .xlsx, or as "CSV UTF-8".'
+
+
+def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(SheetError, match="is a folder"):
+        open_sheet(tmp_path, ReadOptions())
+
+
+STATED: list[list[str | float]] = [
+    ["Order ID", "Amount", "Currency", "Status", "Time"],
+    ["A-1", 1500.5, "kes", "approved", "2026-11-20"],
+]
+
+
+def statement(path: Path, *, title: str | None = None, worksheets: tuple[str, ...] = ("Orders",)) -> Path:
+    book = openpyxl.Workbook()
+    cover = book.active
+    assert cover is not None
+    cover.append(["A cover"])
+    for name in worksheets:
+        orders = book.create_sheet(name)
+        for line in ([[title], []] if title else []) + STATED:
+            orders.append(line)
+    book.save(path)
+    return path
+
+
+def test_a_statement_as_a_workbook_is_read_as_one_of_text(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("\n".join(",".join(str(cell) for cell in line) for line in STATED))
+    (as_text,) = read_statement(tmp_path / "s.csv", {}, code_page=None).lines
+    (as_workbook,) = read_statement(statement(tmp_path / "s.xlsx"), {}, code_page=None).lines
+    assert as_workbook == as_text
+    (below_a_title,) = read_statement(statement(tmp_path / "t.xlsx", title="November"), {}, code_page=None).lines
+    assert below_a_title == replace(as_text, line=4)
+
+
+def test_a_statement_whose_cells_are_lost_or_whose_worksheet_is_unclear_is_refused(tmp_path: Path) -> None:
+    path = statement(tmp_path / "s.xlsx")
+    book = openpyxl.load_workbook(path)
+    book["Orders"]["B2"] = "=1500+0.5"
+    book.save(path)
+    with pytest.raises(SheetError, match=r"s\.xlsx, row 2: =1500\+0\.5 is a formula without a value"):
+        read_statement(path, {}, code_page=None)
+    with pytest.raises(SheetError, match="several worksheets look like a statement: 'Orders', 'More'"):
+        read_statement(statement(tmp_path / "two.xlsx", worksheets=("Orders", "More")), {}, code_page=None)
+    with pytest.raises(SheetError, match="has no worksheet with the columns order_id, amount and currency"):
+        read_statement(statement(tmp_path / "none.xlsx", worksheets=()), {}, code_page=None)
