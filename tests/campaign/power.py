@@ -22,6 +22,7 @@ from paygw_batch.compose.journal import make_journal, open_to_write
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards.location import settled
 from paygw_batch.journal.guards.witness import read_witness, witness_path
+from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.settings.configuration import Settings, load_settings
 from tests.campaign.judge import Broken
 from tests.campaign.machine import Machine, Run
