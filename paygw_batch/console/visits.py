@@ -85,6 +85,11 @@ class Visit:
             raise ActRefused("Sign in first.")
         return self.session.member
 
+    @property
+    def passkey(self) -> SignedInKey | None:
+        """The passkey by which the person signed in, and signs; None in the sandbox, where a name was chosen."""
+        return None if self.session is None else self.session.passkey
+
     def may(self, act: Act, maker: str | None = None) -> bool:
         """Whether the person may do something, with a payout that `maker` prepares where one is named."""
         return may(self.member, act, None if maker is None else Thing(maker))

@@ -1,5 +1,6 @@
 """The pages on a real port, for a real browser."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ def served(program: Program, listener: socket) -> Iterator[None]:
     """Serve the pages of an installation, as its configuration is now."""
     settings = load_settings(program.config, environ=program.environ)
     port = listener.getsockname()[1]
-    console = console_of(settings, config=program.config, environ=program.environ, port=port)
+    environ = {**program.environ, "PATH": os.defpath}
+    console = console_of(settings, config=program.config, environ=environ, port=port)
     server = uvicorn.Server(uvicorn.Config(console_app(console), log_config=None, lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.dup()]})
     thread.start()
