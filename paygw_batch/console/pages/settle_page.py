@@ -12,7 +12,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.run.resolve import Settlement
 
 _WORDS = {"paid": Resolution.PAID}
-"""What one person may say alone. Every other word lets a row be sent again, and takes two."""
+"""The words that one person may say alone. Every other one lets a row be sent again, and takes two people."""
 
 
 def settle_row(visit: Visit) -> Response:
