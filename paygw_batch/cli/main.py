@@ -43,6 +43,7 @@ COMMANDS = {
     "journal": "Make the journal of an endpoint, or adopt a copy.",
     "backup": "Copy the journal, also while a run is on.",
     "console": "Serve the pages for a browser.",
+    "invite": "Invite a person to make a passkey for the console.",
     "sandbox": "Run the built-in gateway on loopback.",
     "sign": "Show how a row is signed, step by step.",
     "config": "Show every setting and where it comes from.",

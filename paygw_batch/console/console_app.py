@@ -14,9 +14,22 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from paygw_batch.clock import utc_now
+from paygw_batch.compose.actions.audit import open_trail
 from paygw_batch.compose.operations import rules_of
+from paygw_batch.console.access.passkey_access import passkey_access
 from paygw_batch.console.members import members_of
-from paygw_batch.console.pages import approval_page, check_page, new_payout_page, overview_page, payout_page, signing_in
+from paygw_batch.console.pages import (
+    approval_page,
+    check_page,
+    invitation_page,
+    new_payout_page,
+    overview_page,
+    payee_page,
+    payout_page,
+    people_page,
+    reconcile_page,
+    signing_in,
+)
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC, page_templates
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
@@ -30,6 +43,9 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 ROUTES = (
     WebRoute("/sign-in", signing_in.sign_in_page, None),
     WebRoute("/sign-in", signing_in.choose_person, None, "POST"),
+    WebRoute("/sign-in/passkey", signing_in.use_passkey, None, "POST"),
+    WebRoute("/invitation/{token}", invitation_page.invited, None),
+    WebRoute("/invitation/{token}", invitation_page.take_invitation, None, "POST"),
     WebRoute("/sign-out", signing_in.sign_out, Act.LOOK_AFTER, "POST"),
     WebRoute("/", overview_page.overview, Act.LOOK),
     WebRoute("/new", new_payout_page.new_payout, Act.PREPARE),
@@ -47,6 +63,10 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/start", approval_page.start, Act.START, "POST"),
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
+    WebRoute("/payouts/{batch}/reconciliation.{ending}", reconcile_page.download_reconciliation, Act.DOWNLOAD),
+    WebRoute("/payees", payee_page.find_payee, Act.LOOK),
+    WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
+    WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
     WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "POST"),
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),
@@ -60,7 +80,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
 
     Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
     """
-    section, public = settings.console, settings.console.origin
+    section, public, members = settings.console, settings.console.origin, members_of(settings)
     if config is None:
         raise ConfigurationError("The pages need a configuration file.", hint="Name it with --config.")
     given = ["--config", str(config.absolute())]
@@ -71,7 +91,9 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
         settings=settings,
         config=config.absolute(),
         rules=rules_of(settings, PAYOUT),
-        members=members_of(settings),
+        members=members,
+        access=passkey_access(settings, members),
+        trail=open_trail(settings),
         sessions=WebSessions(
             idle_s=section.idle_min * 60, at_most_s=section.session_h * 3600, monotonic_s=time.monotonic
         ),

@@ -14,12 +14,14 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from paygw_batch.clock import Now
+from paygw_batch.clock import Now, timestamp
+from paygw_batch.console.access.passkey_access import PasskeyAccess
 from paygw_batch.console.members import Member, Role
 from paygw_batch.console.permissions import Act, Thing, may
-from paygw_batch.console.web_sessions import WebSession, WebSessions
+from paygw_batch.console.web_sessions import SignedInKey, WebSession, WebSessions
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import PaygwError
+from paygw_batch.errors import AuditUnwritable, PaygwError
+from paygw_batch.journal import AuditNote, AuditResult, AuditTrail
 from paygw_batch.settings.configuration import Settings
 
 _log = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ class Console:
     config: Path
     rules: Rules
     members: tuple[Member, ...]
+    access: PasskeyAccess
+    trail: AuditTrail
     sessions: WebSessions
     templates: Environment
     program: tuple[str, ...]
@@ -81,6 +85,11 @@ class Visit:
             raise ActRefused("Sign in first.")
         return self.session.member
 
+    @property
+    def passkey(self) -> SignedInKey | None:
+        """The passkey by which the person signed in, and signs; None in the sandbox, where a name was chosen."""
+        return None if self.session is None else self.session.passkey
+
     def may(self, act: Act, maker: str | None = None) -> bool:
         """Whether the person may do something, with a payout that `maker` prepares where one is named."""
         return may(self.member, act, None if maker is None else Thing(maker))
@@ -93,6 +102,18 @@ class Visit:
     def path(self, name: str) -> str:
         """Return a part of the path."""
         return str(self.request.path_params[name])
+
+    def note(self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None) -> None:
+        """Note an act of the person (or of `who`) in the audit trail, before it is done. Raises `AuditUnwritable`."""
+        name = "" if self.session is None else self.session.member.name
+        note = AuditNote(name if who is None else who, act, thing, result, said)
+        self.console.trail.note(note, timestamp(self.console.now()))
+
+    @property
+    def thing(self) -> str:
+        """The thing that the request is about, by its path. The token of an invitation is a secret."""
+        parts = self.request.path_params
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if name != "token")
 
     def query(self, name: str) -> str:
         """Return a value behind the question mark; empty where there is none."""
@@ -144,9 +165,11 @@ class WebRoute:
                 refused = self._refused(visit)
                 if refused is None and self.method == "POST":
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
+                if refused is None and self.is_noted:
+                    await run_in_threadpool(visit.note, self.deed, visit.thing, AuditResult.DONE)
                 return await run_in_threadpool(self.handler, visit) if refused is None else refused
             except PaygwError as error:
-                return error_page(visit, error)
+                return await run_in_threadpool(self._answer_refused, visit, error)
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
                 return visit.page("error.html", status=500, heading="Something went wrong", message="", hint="")
@@ -154,6 +177,25 @@ class WebRoute:
                 await request.close()
 
         return answer
+
+    @property
+    def deed(self) -> str:
+        """The word for this act in the audit trail."""
+        return self.handler.__name__.replace("_", " ")
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the act is noted before it is done. Who signs in is known, and noted, afterwards."""
+        return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
+
+    def _answer_refused(self, visit: Visit, error: PaygwError) -> Response:
+        """Return the page about an error, and note it where something was to be done, or was not for this person."""
+        if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
+            try:
+                visit.note(self.deed, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
+            except AuditUnwritable as problem:
+                return error_page(visit, problem)
+        return error_page(visit, error)
 
     def _refused(self, visit: Visit) -> Response | None:
         """Return the refusal of a request before its body is read, or None."""
@@ -202,11 +244,11 @@ def _cookie(console: Console, request: Request) -> str:
     return request.cookies.get(console.cookie, "")
 
 
-def signed_in(visit: Visit, member: Member) -> Response:
+def signed_in(visit: Visit, member: Member, passkey: SignedInKey | None = None) -> Response:
     """Return the answer that signs a person in, with a new session, and leads to the first page for them."""
     console = visit.console
-    session_id = console.sessions.sign_in(member, _cookie(console, visit.request))
-    first = "/sign-in" if member.roles == {Role.ADMINISTRATOR} else "/"
+    session_id = console.sessions.sign_in(member, _cookie(console, visit.request), passkey)
+    first = "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
     answer = visit.go_to(first)
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
     return answer

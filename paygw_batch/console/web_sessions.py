@@ -8,20 +8,34 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from paygw_batch.console.members import Member
+from paygw_batch.run.approval_keys import PublicKey
 
 _BYTES = 32
 _MOST = 1_000
 """How many sessions there are at the most: the oldest ends for a new one."""
 
 
+@dataclass(frozen=True, slots=True)
+class SignedInKey:
+    """The passkey by which a person signed in: with it, and no other, the person signs approvals."""
+
+    key: PublicKey
+    credential: str
+    """The browser's own name for it, by which a page asks for this one."""
+
+
 @dataclass(slots=True)
 class WebSession:
-    """A person who is signed in. `csrf_token` is in every form of theirs, and in nobody else's."""
+    """A person who is signed in. `csrf_token` is in every form of theirs, and in nobody else's.
+
+    `passkey` is None where a name was chosen from the list of the sandbox.
+    """
 
     member: Member
     started_s: float
     seen_s: float
     csrf_token: str = field(repr=False)
+    passkey: SignedInKey | None = None
 
     def has_token(self, given: str) -> bool:
         """Whether a form came from a page of this session. No token, or an empty one, never is its own."""
@@ -38,14 +52,14 @@ class WebSessions:
         self._found: dict[bytes, WebSession] = {}
         self._lock = Lock()
 
-    def sign_in(self, member: Member, before: str) -> str:
+    def sign_in(self, member: Member, before: str, passkey: SignedInKey | None = None) -> str:
         """Return the id of a new session. The one `before` it, from the same browser, ends."""
         session_id, now = secrets.token_urlsafe(_BYTES), self._monotonic_s()
         with self._lock:
             self._found.pop(_digest(before), None)
             while len(self._found) >= _MOST:
                 del self._found[next(iter(self._found))]
-            self._found[_digest(session_id)] = WebSession(member, now, now, secrets.token_urlsafe(_BYTES))
+            self._found[_digest(session_id)] = WebSession(member, now, now, secrets.token_urlsafe(_BYTES), passkey)
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:

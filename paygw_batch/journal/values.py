@@ -371,10 +371,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """A statement that was carried out for a batch: its file's name and SHA-256, by whom and when.
-
-    `at` is empty for one that is about to be.
-    """
+    """A statement that was carried out for a batch: its file's name and SHA-256, by whom, and when (empty: not yet)."""
 
     batch: str
     name: str

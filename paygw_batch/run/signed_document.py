@@ -22,7 +22,7 @@ from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.files import write_whole
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted, party_named_by
+from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
 from paygw_batch.run.people import People, Person
 
 _APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
@@ -190,7 +190,9 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
 
     Raises `ApprovalError` for one that does not count, with the reason, and for one whose text was shown long ago.
     """
-    found = _person_behind(approval, document, _maker_of(document, policy), policy, now)
+    found: Person | str = say("has no time")
+    if _is_time(approval.approved_at):
+        found = _person_behind(approval, document, _maker_of(document, policy), policy, now)
     if isinstance(found, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
         found = say("was begun at {approved_at}, too long ago", approved_at=approval.approved_at)
     if not isinstance(found, Person):
@@ -258,7 +260,7 @@ def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
 
 def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     key = read_own_spelling(document.maker)
-    if key is None or not _has_signed(key, document.signed_text(), document.signature, policy.passkeys):
+    if key is None or not has_signed_by(key, document.signed_text(), document.signature, policy.passkeys):
         raise ApprovalError(
             say("The {noun} was changed after its maker signed it.", noun=say(document.noun)),
             hint=f"{say(document.nothing_done)} {say(document.make_another)}",
@@ -272,29 +274,11 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     return maker
 
 
-def _has_signed(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
+def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
     """Whether a person signed exactly `text` with `key`: from a file, or as a passkey at a page of `party`."""
     if isinstance(signature, str):
         return key.has_signed(text, signature)
     return party is not None and has_asserted(key, signature, text, party)
-
-
-def is_signed_by_its_keys(document: SignedDocument) -> bool:
-    """Whether the maker and every approver signed a document, each with another key: with those that it names.
-
-    Whose keys they are is not asked: for the documents of then, which were judged when they were carried out.
-    """
-    signed_by = {document.maker: (document.signature, "")}
-    signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
-    for text, (signature, approved_at) in signed_by.items():
-        key = read_own_spelling(text)
-        if key is None:
-            return False
-        signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
-        party = None if isinstance(signature, str) else party_named_by(signature)
-        if not _has_signed(key, signed_text, signature, party):
-            return False
-    return len(signed_by) == 1 + len(document.approvals) > 1
 
 
 def _person_behind(
@@ -309,7 +293,7 @@ def _person_behind(
         return say("is by a key that [approval.approvers] does not list")
     if policy.passkeys is None and not isinstance(approval.signature, str):
         return say("is by passkey, and the configuration has no [console] origin")
-    if not _has_signed(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
+    if not has_signed_by(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
         return say("is over other content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:
@@ -341,14 +325,21 @@ def read_document(path: Path, *kinds: type[Document]) -> Document:
         kind = next(kind for kind in kinds if kind.model_fields["document"].default == label.document)
         document = kind.model_validate_json(data)
         for moment in (document.made_at, *(approval.approved_at for approval in document.approvals)):
-            if datetime.fromisoformat(moment).tzinfo is None:
-                raise ValueError(moment)  # noqa: TRY301 (the same end as text that is no time at all)
+            if not _is_time(moment):
+                raise ValueError(moment)  # noqa: TRY301 (the same end as a document that does not read)
     except (ValidationError, ValueError, StopIteration):
         raise ApprovalError(
             say("{name} does not read as a {noun}.", name=path.name, noun=noun),
             hint=f"{say(first.nothing_done)} {say(first.make_another)}",
         ) from None
     return document
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocument]]) -> None:

@@ -132,7 +132,7 @@ def test_a_row_in_doubt_is_in_no_order_to_release(rejected: Program) -> None:
 def test_an_approver_sees_the_rows_and_why(rejected: Program) -> None:
     ordered(rejected, rows=(2,))
     shown = " ".join(rejected.run("approve", order_of(rejected)).stdout.split())
-    for part in ("An order to send 1 rejected row of batch", "NO-1", "9001.00", EVIDENCE, "Prepared by ada"):
+    for part in ("An order to send 1 rejected row of batch", "NO-1", "9,001.00", EVIDENCE, "Prepared by ada"):
         assert part in shown
 
 

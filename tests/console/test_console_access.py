@@ -29,7 +29,13 @@ GUARDED = [one for one in ROUTES if one.act is not None]
 
 def address(screen: WebRoute) -> str:
     found = screen.path
-    for part, value in (("{batch}", "0" * 16), ("{row:int}", "2"), ("{sheet}", "0" * 16), ("{number:int}", "0")):
+    for part, value in (
+        ("{token}", "T" * 43),
+        ("{batch}", "0" * 16),
+        ("{row:int}", "2"),
+        ("{sheet}", "0" * 16),
+        ("{ending}", "csv"),
+    ):
         found = found.replace(part, value)
     assert "{" not in found, found
     return found
@@ -204,7 +210,9 @@ def test_a_form_that_is_too_long_is_refused_before_it_is_read(house: House) -> N
 
 def test_people_are_chosen_from_a_list_in_the_sandbox_alone(house: House) -> None:
     real = house.program.config.read_text().replace('base_url = "sandbox"', 'base_url = "https://gateway.example"')
+    real = real.replace('"journal.sqlite3"', '"real.sqlite3"')
     house.program.config.write_text(real.replace('sandbox_keys = "keys"', ""))
+    house.program.make_journal()
     other = House(house.program)
     page = other.stranger().get("/sign-in").text
     assert MAKER not in page

@@ -482,6 +482,16 @@ def test_an_approval_is_begun_and_ended_within_minutes() -> None:
         approve_by_passkey(document, approval_by(CLEO, document, NOW + early), policy(), NOW)
 
 
+@pytest.mark.parametrize("at", ["", "today", "2026-11-22T08:00:00", "2026-11-22"])
+def test_an_approval_without_a_time_is_refused_though_its_signature_is_true(at: str) -> None:
+    document = made(plan())
+    approval = Approval(
+        key=CLEO.public.text, approved_at=at, signature=CLEO.sign(document.approval_text(CLEO.public, at))
+    )
+    with pytest.raises(ApprovalError, match="has no time"):
+        approve_by_passkey(document, approval, policy(), NOW)
+
+
 def test_a_file_has_no_more_and_no_less_than_the_three_parts_of_a_signature() -> None:
     written = json.loads(approved(made(plan()), CLEO).model_dump_json())
     for change in ({"more": ""}, {"client_data": 1}, {"signature": None}):

@@ -1,6 +1,7 @@
 """Shows a payout before it is sent: its maker signs it, another person approves it, and it is started."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,26 @@ from paygw_batch.compose.actions.payout_folder import PayoutFolder
 from paygw_batch.compose.actions.start_run import last_summary, start_run, started_run
 from paygw_batch.compose.approvals import required_policy
 from paygw_batch.compose.operator import in_words
+from paygw_batch.console.access.passkey_access import signature_in
 from paygw_batch.console.pages.preparing import RUNS, changing, checked, folder, opened_batch, required_key
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import Visit
+from paygw_batch.console.web_sessions import SignedInKey
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.report.plan_page import comparison, differences, kinds_of_warnings
 from paygw_batch.run.approval import PlanDocument, PlanFinding, needs_approval, payout_code
-from paygw_batch.run.signed_document import Signatures, approve, signatures_of, signed, write_document
+from paygw_batch.run.passkey import challenge_of
+from paygw_batch.run.signed_document import (
+    Approval,
+    Signatures,
+    approval_text,
+    approve,
+    approve_by_passkey,
+    made_by_passkey,
+    signatures_of,
+    signed,
+    write_document,
+)
 from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT
 
@@ -50,7 +64,7 @@ def sign(visit: Visit) -> Response:
         if draft is None or payout_code(draft.content) != visit.form.get("code"):
             raise UsageError(_OLD, hint="")
         if found.plan is None:
-            write_document(signed(draft, required_key(visit.console, visit.member)), found.plan_file)
+            write_document(_signed_by_maker(visit, draft), found.plan_file)
             found.note(replace(found.uploaded, sent_back=""))
     return visit.go_to(f"/sheets/{found.number}/plan")
 
@@ -59,10 +73,50 @@ def approve_payout(visit: Visit) -> Response:
     """Approve the payout as another person."""
     with changing(visit, Act.APPROVE) as found:
         document = _same_plan(visit, found)
-        policy, now = required_policy(visit.console.settings), utc_now()
-        key = required_key(visit.console, visit.member)
-        write_document(approve(document, key, policy, now), found.plan_file)
+        write_document(_approved(visit, document), found.plan_file)
     return visit.go_to(f"/sheets/{found.number}/plan")
+
+
+def _signed_by_maker(visit: Visit, draft: PlanDocument) -> PlanDocument:
+    """Return the plan with the signature of the person at the page: by passkey, or in the sandbox with the own key."""
+    passkey = visit.passkey
+    if passkey is None:
+        return signed(draft, required_key(visit.console, visit.member))
+    own = _by_passkey(draft, passkey)
+    return made_by_passkey(own, signature_in(visit.form), required_policy(visit.console.settings))
+
+
+def _by_passkey(draft: PlanDocument, passkey: SignedInKey) -> PlanDocument:
+    """Return a draft as the owner of this passkey makes it. Whoever uploaded the sheet may have several keys."""
+    return draft.model_copy(update={"maker": passkey.key.text})
+
+
+def _approved(visit: Visit, document: PlanDocument) -> PlanDocument:
+    """Return the plan with the approval of the person at the page."""
+    policy, now, passkey = required_policy(visit.console.settings), utc_now(), visit.passkey
+    if passkey is None:
+        return approve(document, required_key(visit.console, visit.member), policy, now)
+    approval = Approval(
+        key=passkey.key.text,
+        approved_at=visit.form.get("approved_at", ""),
+        signature=signature_in(visit.form),
+    )
+    return approve_by_passkey(document, approval, policy, now)
+
+
+def _to_sign(visit: Visit, document: PlanDocument, stage: str) -> Mapping[str, str] | None:
+    """Return the parts of the form that asks for the passkey of the person at the page; None where it asks for none."""
+    passkey, party = visit.passkey, visit.console.access.party
+    if passkey is None or party is None:
+        return None
+    form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
+    if stage == "to_sign":
+        return form | {"challenge": challenge_of(_by_passkey(document, passkey).signed_text())}
+    if stage == "to_approve":
+        with suppress(ApprovalError):  # whoever may not approve it is shown why, and no form
+            asked = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
+            return form | {"challenge": asked.challenge, "approved_at": asked.approved_at}
+    return None
 
 
 def send_back(visit: Visit) -> Response:
@@ -158,6 +212,7 @@ def _shown(
         "payable": content.rows - content.invalid,
         "known": summary["known"],
         "code": payout_code(content),
+        "passkey": _to_sign(visit, document, stage),
         "digest": document.digest(),
         "repeats_meant": document.repeats_meant,
         "comparison": comparison(document),

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from starlette.responses import Response
@@ -75,7 +76,8 @@ def payout(visit: Visit) -> Response:
         followed = followed_batch(visit.console.settings, journal, record)
         shown = _shown(visit, journal, followed)
         history = [_deed(entry) for entry in journal.history(record.number)[-MOST_DEEDS:]]
-    return visit.page("payout.html", history=history, **shown)
+    files = [("csv", "CSV"), *([("xlsx", "Workbook")] if find_spec("xlsxwriter") else []), ("html", "Page to print")]
+    return visit.page("payout.html", history=history, files=files, **shown)
 
 
 def progress(visit: Visit) -> Response:
@@ -83,7 +85,7 @@ def progress(visit: Visit) -> Response:
     with journal_to_plan_with(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         followed = followed_batch(visit.console.settings, journal, record)
-        if visit.query("seen") == _seen(followed):
+        if visit.query("seen") == _seen(visit, followed):
             return Response(status_code=204)
         shown = _shown(visit, journal, followed)
     answer = visit.page("payout_live.html", **shown)
@@ -123,12 +125,9 @@ def account_filter(visit: Visit) -> Any:
     return masked if visit.member.is_masked else str
 
 
-def _seen(followed: FollowedBatch) -> str:
+def _seen(visit: Visit, followed: FollowedBatch) -> str:
     """Return a text that is the same while nothing that the page shows has changed."""
-    running = followed.running
-    text = repr(
-        (sorted(followed.counts.items()), sorted(followed.sums.items()), running and (running.pid, running.since))
-    )
+    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -155,7 +154,7 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> dic
         "after": after,
         "rows": rows[:ROWS_A_PAGE],
         "next_after": rows[ROWS_A_PAGE - 1].standing.row if len(rows) > ROWS_A_PAGE else 0,
-        "seen": _seen(followed),
+        "seen": _seen(visit, followed),
         "account": account_filter(visit),
     }
 
@@ -165,9 +164,9 @@ def _run(visit: Visit, followed: FollowedBatch) -> dict[str, Any]:
     run = started_run(visit.console.directory / RUNS, followed.record.batch)
     is_alive, is_left = run is not None and run.is_alive, bool(followed.counts.get("ready"))
     holder = None if followed.running is None else followed.running.pid
-    is_running = followed.is_sending or (run is not None and is_alive and holder == run.pid)
+    is_running = followed.is_sending or (run is not None and is_alive and is_left and holder == run.pid)
     waits = ""
-    if is_alive and not is_running:
+    if is_alive and is_left and not is_running:
         waits = (
             "The run is starting."
             if followed.running is None

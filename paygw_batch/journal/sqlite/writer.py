@@ -57,10 +57,8 @@ from paygw_batch.journal.values import (
 
 _AT_ONCE = 10_000
 """How many instructions a long change (a release, an interruption) moves at a time."""
-
 _NOTIFICATIONS_AT_ONCE = 200
 """How many notifications one transaction takes in."""
-
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 _REJECTED = f"""SELECT p.number, p.client_orderid, b.operation, {PROGRESS}
     FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value CROSS JOIN batch b ON b.number = p.batch

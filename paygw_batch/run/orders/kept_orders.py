@@ -8,9 +8,11 @@ from pydantic import ValidationError
 from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
+from paygw_batch.run.approval_keys import read_own_spelling
 from paygw_batch.run.orders.release_order import ReleaseOrder
 from paygw_batch.run.orders.settlement_order import SettlementOrder
-from paygw_batch.run.signed_document import is_signed_by_its_keys
+from paygw_batch.run.passkey import party_named_by
+from paygw_batch.run.signed_document import SignedDocument, has_signed_by
 
 KINDS = (SettlementOrder, ReleaseOrder)
 
@@ -51,7 +53,7 @@ def _check(
 ) -> None:
     digest, content = order.digest(), order.content
     named = f"The signed order {digest[:16]} of batch {batch.batch}"
-    if not is_signed_by_its_keys(order):
+    if not _is_signed_by_its_keys(order):
         raise JournalCorrupt(f"{named} is not signed by the keys that it names.")
     if (content.journal, content.batch, content.operation) != (journal_id, batch.batch, batch.operation):
         raise JournalCorrupt(f"{named} is about another journal or another batch.")
@@ -59,6 +61,24 @@ def _check(
     missing = [deed for deed in _deeds(order) if deed not in done]
     if missing or len(done) != len(content.rows):
         raise JournalCorrupt(f"{named} is not what its facts say: {len(done)} of {len(content.rows)} rows have one.")
+
+
+def _is_signed_by_its_keys(document: SignedDocument) -> bool:
+    """Whether the maker and every approver signed a document, each with another key: with those that it names.
+
+    Whose keys they are is not asked: for the documents of then, which were judged when they were carried out.
+    """
+    signed_by = {document.maker: (document.signature, "")}
+    signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
+    for text, (signature, approved_at) in signed_by.items():
+        key = read_own_spelling(text)
+        if key is None:
+            return False
+        signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
+        party = None if isinstance(signature, str) else party_named_by(signature)
+        if not has_signed_by(key, signed_text, signature, party):
+            return False
+    return len(signed_by) == 1 + len(document.approvals) > 1
 
 
 def _deeds(order: SettlementOrder | ReleaseOrder) -> Iterator[_Deed]:

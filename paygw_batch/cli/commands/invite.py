@@ -1,0 +1,48 @@
+"""`paygw-batch invite`: a link by which one person makes a passkey for the console."""
+
+import secrets
+from contextlib import closing
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.compose.actions.audit import open_trail
+from paygw_batch.compose.operator import in_words, person
+from paygw_batch.console.access.invitations import INVITATION_H, Invitations
+from paygw_batch.console.access.passkey_access import RANDOM_BYTES, invitation_folder
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.journal import AuditNote, AuditResult
+from paygw_batch.report.summary import ExitCode, Summary
+
+
+@click.command("invite", short_help="Invite a person to make a passkey.")
+@click.argument("name")
+@click.pass_obj
+def command(invocation: Invocation, *, name: str) -> None:
+    """Print a link by which the person called NAME makes a passkey, once, within 24 hours.
+
+    The page shows the passkey's line and its fingerprint. Compare the fingerprint by phone, then put the line into the
+    configuration under the person's name: no page does that.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    invited = in_words(name, "NAME")
+    if settings.console.origin is None:
+        raise ConfigurationError(
+            "The configuration has no [console] origin.", hint="It is the address of the pages, as a browser shows it."
+        )
+    token = secrets.token_urlsafe(RANDOM_BYTES)
+    with closing(open_trail(settings)) as trail:
+        trail.note(AuditNote(person(None), "invite", "", AuditResult.DONE), timestamp(utc_now()))
+    invitation = Invitations(invitation_folder(settings)).invite(invited, token, utc_now())
+    link = f"{settings.console.origin}/invitation/{token}"
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            f"{link} is for {invited} alone, once, within {INVITATION_H} hours. Give it to the person directly.",
+            further={"link": link, "name": invited, "expires_at": invitation.expires_at},
+        )
+    )

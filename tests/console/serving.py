@@ -1,0 +1,36 @@
+"""The pages on a real port, for a real browser."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socket import create_server, socket
+
+import uvicorn
+
+from paygw_batch.console.console_app import console_app, console_of
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import Program
+
+
+def free_port() -> socket:
+    """Return a socket on a free port of loopback. It is made once, and pages are served at it again."""
+    return create_server(("127.0.0.1", 0))
+
+
+@contextmanager
+def served(program: Program, listener: socket) -> Iterator[None]:
+    """Serve the pages of an installation, as its configuration is now."""
+    settings = load_settings(program.config, environ=program.environ)
+    port = listener.getsockname()[1]
+    environ = {**program.environ, "PATH": os.defpath}
+    console = console_of(settings, config=program.config, environ=environ, port=port)
+    server = uvicorn.Server(uvicorn.Config(console_app(console), log_config=None, lifespan="off", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.dup()]})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+        console.trail.close()

@@ -1,0 +1,64 @@
+"""Every act, refusal and download on the pages leaves a trace, and nothing is done where none can be left."""
+
+import pytest
+
+from paygw_batch.compose.actions.audit import newest_entries
+from paygw_batch.errors import AuditUnwritable
+from paygw_batch.journal import AuditEntry
+from tests.console.people import AUDITOR, MAKER, ORIGIN, House
+
+
+def trail_of(house: House) -> list[tuple[str, str, str, str]]:
+    """Return the entries, oldest first: who, act, thing, result."""
+    found: list[AuditEntry] = list(newest_entries(house.console.settings, limit=100))
+    return [(one.who, one.act, one.thing, one.result) for one in reversed(found)]
+
+
+def test_signing_in_and_out_leaves_a_trace(house: House) -> None:
+    house.person(MAKER).ask("POST", "/sign-out", headers={"origin": ORIGIN})
+    assert trail_of(house) == [(MAKER, "sign in", "sandbox", "done"), (MAKER, "sign out", "", "refused")]
+    person = house.person(MAKER)
+    person.post("/sign-out", csrf=person.token("/"))
+    assert trail_of(house)[2:] == [(MAKER, "sign in", "sandbox", "done"), (MAKER, "sign out", "", "done")]
+
+
+def test_a_refused_sign_in_leaves_a_trace(house: House) -> None:
+    house.stranger().ask("POST", "/sign-in", data={"name": "Eve"}, headers={"origin": ORIGIN})
+    house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": "https://evil.test"})
+    house.stranger().ask("POST", "/sign-in/passkey", data={"nonce": "x"}, headers={"origin": ORIGIN})
+    assert trail_of(house) == [
+        ("", "choose person", "", "refused"),
+        ("", "choose person", "", "refused"),
+        ("", "use passkey", "", "refused"),
+    ]
+
+
+def test_the_token_of_an_invitation_is_in_no_trace(house: House) -> None:
+    token = "T" * 43
+    house.stranger().ask("POST", f"/invitation/{token}", headers={"origin": ORIGIN})
+    assert trail_of(house) == [("", "take invitation", "", "refused")]
+
+
+def test_looking_leaves_no_trace(house: House) -> None:
+    person = house.person(AUDITOR)
+    for path in ("/", "/sign-in", "/payouts/0123456789abcdef", "/nothing"):
+        person.get(path)
+    assert len(trail_of(house)) == 1
+
+
+def test_where_no_trace_can_be_left_nothing_is_done(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    person = house.person(MAKER)
+    token = person.token("/")
+
+    def full(*_: object) -> None:
+        raise AuditUnwritable("The audit trail cannot be written. Nothing was done.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(house.console.trail), "note", full)
+        answer = person.post("/sign-out", csrf=token)
+        assert (answer.status_code, "Nothing was done" in answer.text) == (409, True)
+        assert (
+            house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN}).status_code
+            == 409
+        )
+    assert person.get("/").status_code == 200

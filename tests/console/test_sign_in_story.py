@@ -1,0 +1,80 @@
+"""A person's first day: the link, the passkey, the line in the configuration, the first sign-in. In a real browser."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from socket import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from paygw_batch.compose.actions.audit import newest_entries
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import Program
+from tests.console.browsers import Desk
+from tests.console.people import APPROVER, House
+from tests.console.serving import free_port, served
+
+NewDesk = Callable[..., Desk]
+
+
+@pytest.fixture
+def listener() -> Iterator[socket]:
+    with closing(free_port()) as found:
+        yield found
+
+
+@pytest.fixture
+def program(house: House, listener: socket) -> Program:
+    """The people of the sandbox; their pages are at a name for which browsers make passkeys."""
+    program = house.program
+    origin = f"http://localhost:{listener.getsockname()[1]}"
+    text = program.config.read_text().replace("[console]\n", f'[console]\norigin = "{origin}"\n')
+    program.config.write_text(text)
+    return program
+
+
+def listed(program: Program, line: str) -> None:
+    """Put a passkey's line beside the approver's key, as the administrator does."""
+    text = program.config.read_text()
+    own = next(one for one in text.splitlines() if one.startswith(f'"{APPROVER}" = '))
+    program.config.write_text(text.replace(own, f'{own.replace("= ", "= [")}, "{line}"]'))
+
+
+def test_an_invited_person_makes_a_passkey_and_signs_in_once_it_is_in_the_configuration(
+    program: Program, listener: socket, new_desk: NewDesk
+) -> None:
+    invited = program.json("invite", APPROVER)
+    desk, link = new_desk(), invited["link"]
+    with served(program, listener):
+        desk.page.goto(link)
+        desk.require_accessible()
+        desk.page.get_by_role("button", name="Make my passkey").click()
+        line = desk.page.locator("#line").inner_text()
+        desk.require_accessible()
+        desk.page.goto(link)
+        assert "This link was used before" in desk.page.locator("main").inner_text()
+        sign_in(desk, link)
+        assert "The configuration does not know this passkey." in desk.page.locator("main").inner_text()
+    listed(program, line)
+    with served(program, listener):
+        sign_in(desk, link)
+        desk.page.get_by_role("link", name="Overview").wait_for()
+        assert desk.page.locator("header bdi").inner_text() == APPROVER
+        desk.require_accessible()
+    acts = [
+        (one.who, one.act, one.result) for one in newest_entries(load_settings(program.config, environ={}), limit=9)
+    ]
+    assert acts[::-1][1:] == [
+        (APPROVER, "make a passkey", "done"),
+        ("", "use passkey", "refused"),
+        (APPROVER, "sign in", "done"),
+    ]
+    assert acts[-1][1:] == ("invite", "done")
+
+
+def sign_in(desk: Desk, link: str) -> None:
+    place = urlsplit(link)
+    desk.page.goto(f"{place.scheme}://{place.netloc}/sign-in")
+    desk.require_accessible()
+    with desk.page.expect_navigation():
+        desk.page.get_by_role("button", name="Sign in with your passkey").click()
