@@ -83,7 +83,7 @@ def progress(visit: Visit) -> Response:
     with journal_to_plan_with(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         followed = followed_batch(visit.console.settings, journal, record)
-        if visit.query("seen") == _seen(followed):
+        if visit.query("seen") == _seen(visit, followed):
             return Response(status_code=204)
         shown = _shown(visit, journal, followed)
     answer = visit.page("payout_live.html", **shown)
@@ -123,12 +123,15 @@ def account_filter(visit: Visit) -> Any:
     return masked if visit.member.is_masked else str
 
 
-def _seen(followed: FollowedBatch) -> str:
-    """Return a text that is the same while nothing that the page shows has changed."""
+def _seen(visit: Visit, followed: FollowedBatch) -> str:
+    """Return a text that is the same while nothing that the page shows has changed.
+
+    A run's process ends after it has let go of the journal: that alone changes the page too.
+    """
     running = followed.running
-    text = repr(
-        (sorted(followed.counts.items()), sorted(followed.sums.items()), running and (running.pid, running.since))
-    )
+    holder = running and (running.pid, running.since)
+    shown = sorted(_run(visit, followed).items())
+    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), holder, shown))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -155,7 +158,7 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> dic
         "after": after,
         "rows": rows[:ROWS_A_PAGE],
         "next_after": rows[ROWS_A_PAGE - 1].standing.row if len(rows) > ROWS_A_PAGE else 0,
-        "seen": _seen(followed),
+        "seen": _seen(visit, followed),
         "account": account_filter(visit),
     }
 
