@@ -23,6 +23,7 @@ class _OfProcess:
     name = ENGLISH
 
 
+@cache
 def languages() -> tuple[str, ...]:
     """Return the codes of all languages, English first."""
     return (ENGLISH, *sorted(file.stem for file in _FOLDER.glob("*.mo")))

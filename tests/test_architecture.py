@@ -62,7 +62,7 @@ FLOORS = {
     "gateway": ("signing", "*", "http"),
     "journal": (
         "values batch_part port payment_port",
-        *("facts", "guards", "kept_notification", "sqlite", "audit", "opening"),
+        *("facts", "guards", "kept_notification", "sqlite postgres", "audit", "opening"),
     ),
     "compose": ("*", "actions"),
     "console": (
@@ -85,6 +85,7 @@ ROOMS_OF_LIBRARIES = {
     "openpyxl": {"sheet/write"},
     "xlsxwriter": {"sheet/write", "report/workbook.py"},
     "apsw": {"journal/sqlite", "journal/opening", "journal/audit"},
+    "psycopg": {"journal/postgres", "journal/opening/open_postgres.py"},
     "click": {"cli"},
     "rich": {"cli"},
     "uvicorn": {"sandbox", "listener", "console"},
@@ -196,7 +197,7 @@ def test_the_journal_is_entered_by_its_own_door(path: Path) -> None:
 
 def test_the_stores_of_the_journal_are_blind_to_each_other() -> None:
     for store, other in (("sqlite", "postgres"), ("postgres", "sqlite")):
-        for path in sorted((PACKAGE / "journal" / store).glob("*.py")):
+        for path in sorted((PACKAGE / "journal" / store).rglob("*.py")):
             assert not any(parts[:2] == ("journal", other) for parts in own_imports(path)), path
 
 

@@ -78,11 +78,11 @@ def test_the_tree_in_the_page_is_the_tree() -> None:
     tree = next(
         block for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if block.startswith("paygw_batch/")
     )
-    drawn, above = set(), ""
+    drawn, above = set(), [""]
     for indent, name in re.findall(r"^( +)([\w.]+/?) +\S", tree, re.MULTILINE):
-        if len(indent) == len("  "):
-            above = name
-        drawn.add(name if len(indent) == len("  ") else f"{above}{name}")
+        depth = len(indent) // 2
+        above = [*above[:depth], f"{above[depth - 1]}{name}"]
+        drawn.add(above[depth])
     folders = {
         f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE
     }

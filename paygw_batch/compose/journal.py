@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.errors import HolderKind, JournalMissing, UsageError
@@ -13,9 +14,11 @@ from paygw_batch.journal import (
     BatchRecord,
     Identity,
     JournalReader,
+    LockHolder,
     SqliteJournal,
     SqliteReader,
     in_memory_journal,
+    journal_holder,
     new_journal,
     open_journal,
     read_journal,
@@ -23,25 +26,21 @@ from paygw_batch.journal import (
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
+if TYPE_CHECKING:
+    from paygw_batch.journal import PostgresJournal, PostgresPlace, PostgresReader
+
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
 
 
-def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
+def open_to_write(
+    settings: Settings, command: str, kind: HolderKind = HolderKind.RUN
+) -> "SqliteJournal | PostgresJournal":
     """Open the journal and hold it. The sandbox's is made where there is none; no other is.
 
     Raises `JournalHeld` at once when another process has it, and `JournalMissing` where there is none.
     """
-    open_it = partial(
-        open_journal,
-        settings.journal_path(),
-        witness_dir=settings.witness_directory(),
-        registry_dir=settings.registry_directory(),
-        endpoint=settings.endpoint_identity(),
-        now=timestamp(utc_now()),
-        holder=command,
-        kind=kind,
-    )
+    open_it = _opener(settings, command, kind)
     try:
         return open_it()
     except JournalMissing:
@@ -51,8 +50,62 @@ def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKin
     return open_it()
 
 
+def _opener(settings: Settings, command: str, kind: HolderKind) -> "Callable[[], SqliteJournal | PostgresJournal]":
+    if (place := _database(settings)) is not None:
+        from paygw_batch.journal import open_postgres_journal  # noqa: PLC0415 (psycopg)
+
+        return partial(open_postgres_journal, place, now=timestamp(utc_now()), holder=command, kind=kind)
+    return partial(
+        open_journal,
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        now=timestamp(utc_now()),
+        holder=command,
+        kind=kind,
+    )
+
+
+def holder_now(settings: Settings) -> LockHolder | None:
+    """Return the process that holds the journal, or None: nobody does. Nothing is taken or touched."""
+    if (place := _database(settings)) is not None:
+        from paygw_batch.journal import postgres_holder  # noqa: PLC0415 (psycopg)
+
+        return postgres_holder(place)
+    return journal_holder(settings.journal_path())
+
+
+def is_there(settings: Settings) -> bool:
+    """Whether there can be a journal to look into. The sandbox's file is made by its first run."""
+    return settings.journal.url is not None or settings.journal_path().exists()
+
+
+def _database(settings: Settings) -> "PostgresPlace | None":
+    """Return the place of a journal in PostgreSQL; None where it is a file."""
+    section = settings.journal
+    if section.url is None:
+        return None
+    from paygw_batch.journal import place_of_database  # noqa: PLC0415 (psycopg)
+
+    return place_of_database(
+        section.url,
+        replication=section.replication,
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        journal=settings.journal_path(),
+        endpoint=settings.endpoint_identity(),
+        lease_s=section.lease_s,
+        chunk_rows=section.chunk_rows,
+    )
+
+
 def make_journal(settings: Settings, command: str, *, beside: str | None = None) -> Identity | None:
     """Make the journal of the configured endpoint, and return which one it is; None where one is there already."""
+    if (place := _database(settings)) is not None:
+        from paygw_batch.journal import new_postgres_journal  # noqa: PLC0415 (psycopg)
+
+        return new_postgres_journal(place, now=timestamp(utc_now()), beside=beside)
     return new_journal(
         settings.journal_path(),
         witness_dir=settings.witness_directory(),
@@ -66,6 +119,11 @@ def make_journal(settings: Settings, command: str, *, beside: str | None = None)
 
 def adoption(settings: Settings, *, beside: str | None) -> Adoption:
     """Hold the configured journal, so that a person can look at it and call it the newest copy."""
+    if settings.journal.url is not None:
+        raise UsageError(
+            "A journal in PostgreSQL is not adopted: every host that has its address may use it.",
+            hint="`paygw-batch doctor` looks at it.",
+        )
     return Adoption(
         settings.journal_path(),
         witness_dir=settings.witness_directory(),
@@ -80,18 +138,12 @@ def adoption(settings: Settings, *, beside: str | None) -> Adoption:
 @contextmanager
 def journal_to_read(
     settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
-) -> Iterator[SqliteReader]:
+) -> "Iterator[SqliteReader | PostgresReader]":
     """Open the journal for reading, also while a run holds it; `tell` takes its notes for a person.
 
     One that this machine knows nothing of is looked into all the same, unless it `must_be_known`.
     """
-    journal = read_journal(
-        settings.journal_path(),
-        witness_dir=settings.witness_directory(),
-        registry_dir=settings.registry_directory(),
-        endpoint=settings.endpoint_identity(),
-        must_be_known=must_be_known,
-    )
+    journal = _reader(settings, must_be_known=must_be_known)
     try:
         if tell is not None:
             for note in journal.notes:
@@ -101,10 +153,24 @@ def journal_to_read(
         journal.close()
 
 
+def _reader(settings: Settings, *, must_be_known: bool) -> "SqliteReader | PostgresReader":
+    if (place := _database(settings)) is not None:
+        from paygw_batch.journal import read_postgres_journal  # noqa: PLC0415 (psycopg)
+
+        return read_postgres_journal(place)
+    return read_journal(
+        settings.journal_path(),
+        witness_dir=settings.witness_directory(),
+        registry_dir=settings.registry_directory(),
+        endpoint=settings.endpoint_identity(),
+        must_be_known=must_be_known,
+    )
+
+
 @contextmanager
 def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
     """Look into the journal that a run would use. Where the sandbox has none yet, that is an empty one."""
-    if settings.uses_sandbox and not settings.journal_path().exists():
+    if settings.uses_sandbox and not is_there(settings):
         with closing(in_memory_journal()) as empty:
             yield empty
         return
@@ -115,7 +181,7 @@ def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
 @contextmanager
 def journal_to_name(settings: Settings, command: str) -> Iterator[JournalReader]:
     """Look into the journal that a document is to name. The sandbox makes its own first, where it has none yet."""
-    if settings.uses_sandbox and not settings.journal_path().exists():
+    if settings.uses_sandbox and not is_there(settings):
         open_to_write(settings, command).close()
     with journal_to_read(settings, must_be_known=True) as journal:
         yield journal

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.journal import Tell, open_to_write
@@ -12,6 +13,9 @@ from paygw_batch.journal import Journal, SqliteJournal
 from paygw_batch.language import say, say_count
 from paygw_batch.run.quarantine_clock import clock_sentences
 from paygw_batch.settings.configuration import Settings
+
+if TYPE_CHECKING:
+    from paygw_batch.journal import PostgresJournal
 
 WAIT_EVERY_S = 0.5
 """How often a run that waits for another one looks whether it has ended."""
@@ -68,7 +72,7 @@ def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quie
         )
 
 
-def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> SqliteJournal:
+def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> "SqliteJournal | PostgresJournal":
     has_told = False
     give_up_s = time.monotonic() + LISTENER_LIMIT_S
     while True:

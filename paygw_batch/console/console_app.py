@@ -24,7 +24,10 @@ from paygw_batch.console.pages import (
     invitation_page,
     new_payout_page,
     overview_page,
+    payee_page,
     payout_page,
+    people_page,
+    reconcile_page,
     signing_in,
 )
 from paygw_batch.console.permissions import Act
@@ -60,6 +63,10 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/start", approval_page.start, Act.START, "POST"),
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
+    WebRoute("/payouts/{batch}/reconciliation.{ending}", reconcile_page.download_reconciliation, Act.DOWNLOAD),
+    WebRoute("/payees", payee_page.find_payee, Act.LOOK),
+    WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
+    WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
     WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "POST"),
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),

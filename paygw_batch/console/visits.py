@@ -248,7 +248,7 @@ def signed_in(visit: Visit, member: Member, passkey: SignedInKey | None = None) 
     """Return the answer that signs a person in, with a new session, and leads to the first page for them."""
     console = visit.console
     session_id = console.sessions.sign_in(member, _cookie(console, visit.request), passkey)
-    first = "/sign-in" if member.roles == {Role.ADMINISTRATOR} else "/"
+    first = "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
     answer = visit.go_to(first)
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
     return answer

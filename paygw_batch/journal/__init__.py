@@ -47,6 +47,16 @@ if TYPE_CHECKING:
     from paygw_batch.journal.opening.create import new_journal
     from paygw_batch.journal.opening.in_memory import in_memory_journal
     from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
+    from paygw_batch.journal.opening.open_postgres import (
+        PostgresJournal,
+        PostgresPlace,
+        PostgresReader,
+        new_postgres_journal,
+        open_postgres_journal,
+        place_of_database,
+        postgres_holder,
+        read_postgres_journal,
+    )
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 
 __all__ = [
@@ -88,6 +98,9 @@ __all__ = [
     "NewInstruction",
     "Notification",
     "PaymentSearch",
+    "PostgresJournal",
+    "PostgresPlace",
+    "PostgresReader",
     "RepeatedBatch",
     "RowStanding",
     "SqliteJournal",
@@ -105,8 +118,13 @@ __all__ = [
     "journal_holder",
     "make_directory",
     "new_journal",
+    "new_postgres_journal",
     "open_journal",
+    "open_postgres_journal",
+    "place_of_database",
+    "postgres_holder",
     "read_journal",
+    "read_postgres_journal",
     "verify_audit_trail",
 ]
 
@@ -124,6 +142,14 @@ _ON_DEMAND = {
     "open_journal": "paygw_batch.journal.opening.open",
     "read_journal": "paygw_batch.journal.opening.open",
     "in_memory_journal": "paygw_batch.journal.opening.in_memory",
+    "PostgresJournal": "paygw_batch.journal.opening.open_postgres",
+    "PostgresPlace": "paygw_batch.journal.opening.open_postgres",
+    "PostgresReader": "paygw_batch.journal.opening.open_postgres",
+    "new_postgres_journal": "paygw_batch.journal.opening.open_postgres",
+    "open_postgres_journal": "paygw_batch.journal.opening.open_postgres",
+    "place_of_database": "paygw_batch.journal.opening.open_postgres",
+    "postgres_holder": "paygw_batch.journal.opening.open_postgres",
+    "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
     "inbox_path": "paygw_batch.journal.sqlite.inbox",

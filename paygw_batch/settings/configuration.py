@@ -126,8 +126,18 @@ class Settings(Section):
         """Return where journals are remembered; None for the sandbox, whose journals are thrown away."""
         return None if self.uses_sandbox else state_directory() / "journals"
 
+    def journal_place(self) -> str:
+        """Return the place of the journal for people: its path, or the address of its database without a user."""
+        if self.journal.url is None:
+            return str(self.journal_path())
+        address = urlsplit(self.journal.url)
+        return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
+
     def journal_path(self) -> Path:
-        """Return the journal's path: the configured one, or one per endpoint under the user's state directory."""
+        """Return the journal's path: the configured one, or one per endpoint under the user's state directory.
+
+        With `journal.url` there is no file at it; the inbox and other files of this host are beside it.
+        """
         if self.journal.path is not None:
             return self.journal.path
         endpoint = self.endpoint()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, model_validator
 
@@ -61,9 +62,33 @@ class SubmissionSection(Section):
 
 
 class JournalSection(Section):
-    """`[journal]`: where the journal is."""
+    """`[journal]`: where the journal is: a file of this machine, or a database that several hosts share.
+
+    `url` is the address of a PostgreSQL database, without a password. A process that shows no sign of life for
+    `lease_s` may be taken over; it leases `chunk_rows` rows at a time.
+    """
 
     path: FilePath | None = None
+    url: str | None = None
+    replication: Literal["none", "provider", "synchronous"] = "none"
+    lease_s: Annotated[float, Field(ge=5, le=600)] = 30
+    chunk_rows: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+
+    @model_validator(mode="after")
+    def _in_one_place(self) -> "JournalSection":
+        if self.url is None:
+            return self
+        if self.path is not None:
+            raise ValueError("path and url are both set; a journal is in one place: leave one of them out")
+        if not self.url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("url must begin with postgresql://")
+        address = urlsplit(self.url)
+        if ":" in address.netloc.rpartition("@")[0] or "password" in parse_qs(address.query):
+            raise ValueError(
+                "url holds a password; keep it out of the configuration: write it into a file of your own with mode "
+                "0600 and name that file in the environment variable PGPASSFILE, or use a client certificate"
+            )
+        return self
 
 
 class RetrySection(Section):

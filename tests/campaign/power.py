@@ -415,7 +415,9 @@ def open_as_configured(machine: Machine) -> SqliteJournal:
     """Open the journal of a machine as the program would there."""
     with as_configured(machine) as settings:
         try:
-            return open_to_write(settings, "campaign")
+            journal = open_to_write(settings, "campaign")
         except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
             make_journal(settings, "campaign")
-            return open_to_write(settings, "campaign")
+            journal = open_to_write(settings, "campaign")
+    assert isinstance(journal, SqliteJournal)
+    return journal

@@ -34,7 +34,7 @@ def address(screen: WebRoute) -> str:
         ("{batch}", "0" * 16),
         ("{row:int}", "2"),
         ("{sheet}", "0" * 16),
-        ("{number:int}", "0"),
+        ("{ending}", "csv"),
     ):
         found = found.replace(part, value)
     assert "{" not in found, found

@@ -76,7 +76,7 @@ def uploaded(person: Person, content: bytes, name: str = "payroll-november.csv")
 def signed(person: Person, place: str) -> str:
     """Sign a sheet that is ready, and return the digest of its plan."""
     page = person.get(f"{place}/plan").text
-    code = re.findall(r'name="code" value="(\w+)"', page)[0]
+    code = str(re.findall(r'name="code" value="(\w+)"', page)[0])
     assert person.post(f"{place}/sign", code=code).status_code == 303
     return code
 
@@ -86,7 +86,7 @@ def digest(person: Person, place: str) -> str:
 
 
 def to_pay(page: str) -> str:
-    return re.findall(r'<tfoot><tr><th scope="row">All</th><td class="number">([\d,]+)</td>', page)[0]
+    return str(re.findall(r'<tfoot><tr><th scope="row">All</th><td class="number">([\d,]+)</td>', page)[0])
 
 
 def finished(person: Person, place: str) -> str:

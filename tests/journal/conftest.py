@@ -1,4 +1,4 @@
-"""A private place for a journal, and journals on disk and in memory in turn."""
+"""A private place for a journal, and journals of every store in turn."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.journal.journal_rows import memory, open_at
+from tests.journal.postgres_rows import make_postgres, open_postgres, postgres_place
+from tests.journal.postgres_server import PostgresServer
 from tests.journal.tested_journal import Journal
 
 
@@ -16,9 +18,31 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a database with an empty journal; each test has a copy of it."""
+    place = tmp_path_factory.mktemp("template", numbered=True)
+    place.chmod(0o700)
+    name = postgres_server.new_database()
+    make_postgres(postgres_place(postgres_server.url(name), place))
+    return name
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """The address of a database with an empty journal, gone after the test."""
+    name = postgres_server.new_database(postgres_template)
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(params=["disk", "memory", "postgres"])
 def journal(request: pytest.FixtureRequest, place: Path) -> Iterator[Journal]:
-    """An empty journal, on disk and in memory."""
-    opened: Journal = open_at(place) if request.param == "disk" else memory()
+    """An empty journal: on disk, in memory, and in PostgreSQL."""
+    opened: Journal
+    if request.param == "postgres":
+        opened = open_postgres(postgres_place(request.getfixturevalue("database"), place))
+    else:
+        opened = open_at(place) if request.param == "disk" else memory()
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""What a journal promises: every test here runs against one on disk and one in memory."""
+"""What a journal promises: every test here runs against one on disk, one in memory, and one in PostgreSQL."""
 
 import asyncio
 
@@ -461,6 +461,7 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, mon
     whole = [line for lines in journal.standing_lines(1) for line in lines]
     found = list(journal.rows(1, states={State.REJECTED}))
     monkeypatch.setattr("paygw_batch.journal.sqlite.states._AT_ONCE", 3)
+    monkeypatch.setattr("paygw_batch.journal.postgres.batch_rows._AT_ONCE", 3)
     assert [line for lines in journal.standing_lines(1) for line in lines] == whole
     assert list(journal.rows(1, states={State.REJECTED})) == found == list(journal.rows(1))
 

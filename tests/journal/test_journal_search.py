@@ -139,6 +139,7 @@ def test_a_journal_of_an_earlier_version_is_filled_in_when_it_is_brought_up(
         assert journal.verify()["ready"] == 2
 
 
+@pytest.mark.parametrize("journal", ["disk", "memory"], indirect=True)
 def test_a_search_reads_an_index_and_not_the_instructions(people: Journal) -> None:
     connection = people._connection  # type: ignore[attr-defined]  # what a store really does
     plans: list[str] = []

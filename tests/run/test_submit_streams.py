@@ -7,7 +7,7 @@ from random import Random
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.countries.load import load_rules
@@ -175,6 +175,7 @@ def test_a_batch_that_fails_at_its_end_leaves_the_journal_as_it_was() -> None:
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\x1f"), max_size=12)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.lists(st.tuples(TEXTS, TEXTS, TEXTS, st.integers(0, 2**62), st.booleans()), max_size=30),
     first=st.integers(1, 10**12),

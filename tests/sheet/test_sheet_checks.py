@@ -14,8 +14,8 @@ from paygw_batch.core.money import parse_amount, to_minor
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.errors import SheetError
-from paygw_batch.sheet.check.contract import NO_COUNTRY, breaches, checks_in, contract
+from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.sheet.check.contract import NO_COUNTRY, ContractGate, breaches, checks_in, contract
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import CLEANERS, is_clean, prepared
 from paygw_batch.sheet.columns import columns_of_operation, known_columns
@@ -101,6 +101,15 @@ def in_one_call(rules: Rules, rows: list[dict[str, str | None]], operation: str)
     return breaches(sheet.frame, rules, columns_of_operation(operation)).sort(place), defects.sort(place)
 
 
+def gate_opens(rules: Rules, rows: list[dict[str, str | None]], operation: str) -> bool:
+    """Return whether the gate, which asks all checks of a country at once, lets these rows pass."""
+    try:
+        ContractGate(rules, operation).hold(of_rows(*rows).frame)
+    except InternalError as error:
+        return "validation passed a value that the schema refuses" not in error.message
+    return True
+
+
 @pytest.mark.parametrize("operation", CELLS_OF)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(data=st.data())
@@ -118,6 +127,7 @@ def test_validation_and_panderas_validate_find_the_same_in_rows_of_anything(
     for some in rules_of(operation, rules):
         pandera, defects = in_one_call(some, rows, operation)
         assert pandera.rows() == defects.select("row", "column").rows()
+        assert gate_opens(some, rows, operation) == pandera.is_empty()
 
 
 @pytest.mark.parametrize(("operation", "codes_at_least"), [("payout", 35), ("payin", 25)])

@@ -9,6 +9,8 @@ from paygw_batch.cli.options import guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.errors import UsageError
+from paygw_batch.journal import SqliteReader
 from paygw_batch.report.summary import ExitCode, Summary
 
 
@@ -25,8 +27,14 @@ def command(invocation: Invocation, *, file: Path) -> None:
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
+    if settings.journal.url is not None:
+        raise UsageError(
+            "A journal in PostgreSQL is copied with the database's own tools: nothing was copied.",
+            hint="Use pg_basebackup or pg_dump, as docs/several-hosts.md says.",
+        )
     guard_of(invocation, settings).check(Wanted("FILE", file, OutputKind.NEW))
     with journal_to_read(settings, screen.say) as journal:
         facts = journal.head().seq
+        assert isinstance(journal, SqliteReader)  # noqa: S101 - there is no url
         journal.backup(file)
     screen.finish(Summary(ExitCode.DONE, f"The journal, {facts:,} facts, was copied to {file}."))

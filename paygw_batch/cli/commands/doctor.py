@@ -15,7 +15,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.approvals import policy_of
 from paygw_batch.compose.gateway import GatewayAccess, gateway_of
-from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.compose.journal import is_there, journal_to_read
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.compose.operations import as_answered, filled_in, operation_of, rules_of
 from paygw_batch.compose.signing import Signing, signer_key, signing_of
@@ -223,9 +223,9 @@ def _key(settings: Settings, environ: Mapping[str, str]) -> HealthCheck:
 
 
 def _journal_and_clock(settings: Settings) -> Iterator[HealthCheck]:
-    path = settings.journal_path()
+    path = settings.journal_place()
     now, wrong = utc_now(), list[str]()
-    if settings.uses_sandbox and not path.exists():
+    if settings.uses_sandbox and not is_there(settings):
         yield HealthCheck("journal", Health.GOOD, f"{path}: not there yet; the first run makes it")
     else:
         try:

@@ -44,10 +44,11 @@ def new(invocation: Invocation, *, beside: str | None) -> None:
     settings = settings_of(invocation)
     require_endpoint(settings)
     made = make_journal(settings, "journal new", beside=beside)
-    path = settings.journal_path()
+    path = settings.journal_place()
     if made is None:
+        kind = "file" if settings.journal.url is None else "journal"
         raise JournalError(
-            f"There is a file at {path} already: no journal was made.",
+            f"There is a {kind} at {path} already: no journal was made.",
             hint="If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` looks at it.",
         )
     screen.finish(
@@ -55,7 +56,7 @@ def new(invocation: Invocation, *, beside: str | None) -> None:
             ExitCode.DONE,
             f"The journal {made.journal_id} of {made.endpoint} was made at {path}. Every run for this endpoint must "
             "use it, from every account.",
-            further={"journal": {"id": made.journal_id, "path": str(path), "endpoint": made.endpoint}},
+            further={"journal": {"id": made.journal_id, "path": path, "endpoint": made.endpoint}},
         )
     )
 

@@ -17,7 +17,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.gateway import GatewayAccess, gateway_of
-from paygw_batch.compose.journal import journal_to_read, open_to_write
+from paygw_batch.compose.journal import is_there, journal_to_read, open_to_write
 from paygw_batch.compose.notifications import authenticity, field_names, listener_path
 from paygw_batch.compose.operations import rules_of
 from paygw_batch.core.batch import PAYOUT
@@ -133,13 +133,12 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
 
 def _open_inbox(settings: Settings) -> Inbox:
     taken = InboxEnd()
-    if (
-        settings.uses_sandbox and not settings.journal_path().exists()
-    ):  # the first run makes it, and takes in what waits
+    if settings.uses_sandbox and not is_there(settings):  # the first run makes it, and takes in what waits
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
             taken = journal.head().inbox
+        make_directory(settings.journal_path().parent)  # it is not there beside a database
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
@@ -191,7 +190,7 @@ class _Taking:
 
     def _take_for_a_moment(self) -> bool:
         """Take in some of the waiting notifications; return whether the journal could be used, or is only in use."""
-        if self._inbox.end.number <= self._taken or not self._settings.journal_path().exists():
+        if self._inbox.end.number <= self._taken or not is_there(self._settings):
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from paygw_batch.clock import utc_now
+from paygw_batch.compose.journal import holder_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, shown_state
@@ -23,7 +24,6 @@ from paygw_batch.journal import (
     JournalReader,
     LockHolder,
     RowStanding,
-    journal_holder,
 )
 from paygw_batch.report.next_step import NextStep, next_step
 from paygw_batch.run.quarantine_clock import quarantine_in_force
@@ -94,7 +94,7 @@ class FollowedRowHistory:
 
 def running_now(settings: Settings) -> LockHolder | None:
     """Return the run that holds the journal; None: there is none. The lock is not touched."""
-    holder = journal_holder(settings.journal_path())
+    holder = holder_now(settings)
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.files import write_whole
+from paygw_batch.language import in_all_languages, say
 from paygw_batch.sheet.check.mending import CellEdit, Mending, RowLeftOut, plain_cell
 
 MOST_EDITS = 20_000
 """More corrections than this are made in the file itself."""
 _MOST_BYTES = 64 * 1024 * 1024
-_WRITE = re.compile(r": write ([^\s,;]+?)\.?$")
-"""The end of a sentence that names the one right text."""
 
 
 def read_mending(path: Path) -> Mending:
@@ -29,7 +28,7 @@ def read_mending(path: Path) -> Mending:
             tuple(RowLeftOut(**one) for one in found["left_out"]),
         )
     except (OSError, ValueError, TypeError, KeyError):
-        raise SheetError(f"{path.name} does not read as the corrections of a sheet.") from None
+        raise SheetError(say("{name} does not read as the corrections of a sheet.", name=path.name)) from None
 
 
 def write_mending(mending: Mending, path: Path) -> None:
@@ -49,7 +48,7 @@ def with_edits(mending: Mending, cells: Iterable[tuple[int, str, str | None, str
         if now != was:
             edits[row, column] = CellEdit(row, column, was, now, by, at)
     if len(edits) > MOST_EDITS:
-        raise SheetError("Too many cells were mended here: correct the file itself, and upload it again.")
+        raise SheetError(say("Too many cells were mended here: correct the file itself, and upload it again."))
     return replace(mending, edits=tuple(edits.values()))
 
 
@@ -67,7 +66,19 @@ def suggestion(code: str, message: str, country: str | None, rules: Rules) -> st
         return ""
     if code == "currency.mismatch" and country is not None and country in rules:
         return rules[country].currency
-    found = _WRITE.search(message)
-    if column in {"amount", "country"} and found is not None and " or " not in message:
+    found = _write_pattern().search(message)
+    if (
+        column in {"amount", "country"}
+        and found is not None
+        and not any(word in message for word in in_all_languages(" or "))
+    ):
         return found.group(1)
     return None
+
+
+def _write_pattern() -> re.Pattern[str]:
+    """Return the pattern of the end of a sentence that names the one right text, in any language."""
+    middles = (
+        said.partition("{value}")[2].partition("{code}")[0] for said in in_all_languages("{value}: write {code}.")
+    )
+    return re.compile(rf"(?:{'|'.join(map(re.escape, middles))})([^\s,;]+?)\.?$")

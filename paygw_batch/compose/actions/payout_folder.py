@@ -18,6 +18,7 @@ from paygw_batch.compose.actions.mend_sheet import read_mending, write_mending
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import make_directory
+from paygw_batch.language import say
 from paygw_batch.run.approval import PlanDocument, read_plan
 from paygw_batch.run.signed_document import write_document
 from paygw_batch.sheet.check.mending import Mending
@@ -159,7 +160,8 @@ def plain_file_name(name: str) -> str:
     is_plain = last.isprintable() and not last.startswith(".") and 0 < len(last) <= _MOST_NAME
     if not is_plain or len(last.encode()) > 2 * _MOST_NAME:
         raise UsageError(
-            f"A sheet needs a plain file name of at most {_MOST_NAME} characters.", hint="Rename the file."
+            say("A sheet needs a plain file name of at most {most} characters.", most=_MOST_NAME),
+            hint=say("Rename the file."),
         )
     return last
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.send import Task, real_world
 from paygw_batch.compose.gateway import GatewayAccess
-from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.compose.journal import is_there, journal_to_read
 from paygw_batch.compose.operations import as_answered, minor_units_of
 from paygw_batch.compose.run_journal import take_in_waiting
 from paygw_batch.core.batch import PAYOUT
@@ -52,7 +52,7 @@ async def following_up(
     section = settings.status_enquiry
 
     def look(order_id: str) -> Sequence[Candidate]:
-        if not settings.journal_path().exists():
+        if not is_there(settings):
             return []
         with journal_to_read(settings, must_be_known=True) as journal:
             return journal.orders(order_id)
@@ -78,7 +78,7 @@ async def following_up(
 
 def _doubts(settings: Settings) -> Sequence[Claim]:
     """Return a claim for each order about which an unproven notification waits in the journal."""
-    if not settings.journal_path().exists():
+    if not is_there(settings):
         return []
     with journal_to_read(settings, must_be_known=True) as journal:
         waiting = [

@@ -18,6 +18,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import make_directory
+from paygw_batch.language import say
 
 _MOST_SUMMARY_BYTES = 1024 * 1024
 _lock = threading.Lock()
@@ -86,7 +87,7 @@ def pause_run(directory: Path, batch: str) -> None:
     """
     found = started_run(directory, batch)
     if found is None or not found.is_alive:
-        raise UsageError("No run of this payout was started from these pages, or it has ended.", hint="")
+        raise UsageError(say("No run of this payout was started from these pages, or it has ended."), hint="")
     with suppress(ProcessLookupError):
         os.kill(found.pid, signal.SIGINT)
 

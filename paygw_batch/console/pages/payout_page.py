@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from starlette.responses import Response
@@ -75,7 +76,8 @@ def payout(visit: Visit) -> Response:
         followed = followed_batch(visit.console.settings, journal, record)
         shown = _shown(visit, journal, followed)
         history = [_deed(entry) for entry in journal.history(record.number)[-MOST_DEEDS:]]
-    return visit.page("payout.html", history=history, **shown)
+    files = [("csv", "CSV"), *([("xlsx", "Workbook")] if find_spec("xlsxwriter") else []), ("html", "Page to print")]
+    return visit.page("payout.html", history=history, files=files, **shown)
 
 
 def progress(visit: Visit) -> Response:
@@ -124,14 +126,8 @@ def account_filter(visit: Visit) -> Any:
 
 
 def _seen(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a text that is the same while nothing that the page shows has changed.
-
-    A run's process ends after it has let go of the journal: that alone changes the page too.
-    """
-    running = followed.running
-    holder = running and (running.pid, running.since)
-    shown = sorted(_run(visit, followed).items())
-    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), holder, shown))
+    """Return a text that is the same while nothing that the page shows has changed."""
+    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -168,9 +164,9 @@ def _run(visit: Visit, followed: FollowedBatch) -> dict[str, Any]:
     run = started_run(visit.console.directory / RUNS, followed.record.batch)
     is_alive, is_left = run is not None and run.is_alive, bool(followed.counts.get("ready"))
     holder = None if followed.running is None else followed.running.pid
-    is_running = followed.is_sending or (run is not None and is_alive and holder == run.pid)
+    is_running = followed.is_sending or (run is not None and is_alive and is_left and holder == run.pid)
     waits = ""
-    if is_alive and not is_running:
+    if is_alive and is_left and not is_running:
         waits = (
             "The run is starting."
             if followed.running is None

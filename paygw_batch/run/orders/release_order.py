@@ -55,7 +55,9 @@ class ReleaseOrder(SignedDocument):
     noun: ClassVar[str] = mark("release order")
     placeholder: ClassVar[str] = "ORDER"
     nothing_done: ClassVar[str] = mark("Nothing was released or sent.")
-    make_another: ClassVar[str] = mark("Make a new order: `paygw-batch retry BATCH --order-out ORDER --key KEY`.")
+    make_another: ClassVar[str] = mark(
+        "Make a new order: `paygw-batch retry BATCH --evidence TEXT --order-out ORDER --key KEY`."
+    )
 
     document: Literal["paygw-batch release order 1"] = "paygw-batch release order 1"
     content: ReleaseContent

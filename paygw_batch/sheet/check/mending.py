@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from paygw_batch.errors import SheetError
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL
 from paygw_batch.sheet.model import DEFECT_SCHEMA, Deferred, Sheet, as_defects
 
@@ -52,20 +53,23 @@ class Mending:
 def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
     """Return the sheet with all corrections. Raises `SheetError` where they are not for this very sheet."""
     if mending.sheet_sha256 != sheet.sha256:
-        raise SheetError(f"The corrections are for another file than {sheet.name}.", hint="Upload the sheet again.")
+        raise SheetError(
+            say("The corrections are for another file than {name}.", name=sheet.name),
+            hint=say("Upload the sheet again."),
+        )
     if not mending.edits and not mending.left_out:
         return sheet
     frame = _edited(sheet.frame, mending.edits)
     rows = set(frame["row"])
     if strange := [one.row for one in mending.left_out if one.row not in rows]:
-        raise SheetError(f"The sheet has no row {strange[0]}, which was to be left out.")
+        raise SheetError(say("The sheet has no row {row}, which was to be left out.", row=strange[0]))
     mended = pl.DataFrame(
         [(edit.row, edit.column) for edit in mending.edits],
         schema={"row": pl.UInt32, "column": pl.String},
         orient="row",
     )
     left_out = as_defects(
-        (one.row, "", None, LEFT_OUT, f"Left out by {one.by}: it is not paid with this sheet.")
+        (one.row, "", None, LEFT_OUT, say("Left out by {by}: it is not paid with this sheet.", by=one.by))
         for one in mending.left_out
     )
     of_file = sheet.defects.join(mended, on=["row", "column"], how="anti")
@@ -81,7 +85,12 @@ def plain_cell(text: str) -> str | None:
     """Return a typed text as a cell has it; None for an empty one. Raises `SheetError` for text that no cell holds."""
     cell = text.strip()
     if len(cell) > MOST_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
-        raise SheetError(f"A cell is one line of at most {MOST_CHARACTERS} characters, without control characters.")
+        raise SheetError(
+            say(
+                "A cell is one line of at most {characters} characters, without control characters.",
+                characters=MOST_CHARACTERS,
+            )
+        )
     return cell or None
 
 
@@ -93,12 +102,14 @@ def _edited(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame:
     changed = []
     for column, of_column in by_column.items():
         if column not in frame.columns[1:]:
-            raise SheetError(f"The sheet has no column {column}, which was to be mended.")
+            raise SheetError(say("The sheet has no column {column}, which was to be mended.", column=column))
         cells = frame[column].clone()
         for edit in of_column:
             place = places.get(edit.row)
             if place is None or cells[place] != edit.was:
-                raise SheetError(f"Row {edit.row}, column {column}, is not as it was when it was mended.")
+                raise SheetError(
+                    say("Row {row}, column {column}, is not as it was when it was mended.", row=edit.row, column=column)
+                )
             cells[place] = edit.now
         changed.append(cells.alias(column))
     return frame.with_columns(changed)

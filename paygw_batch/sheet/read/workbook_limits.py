@@ -95,7 +95,7 @@ class Budget:
         )
 
     def _check(self, cells_bytes: int) -> None:
-        """Refuse what becomes too much. Cells are there twice while the pieces that were read become one frame."""
+        """Refuse a workbook that takes too much memory. Cells are there twice while its pieces become one frame."""
         if self._held + 2 * (self._texts + cells_bytes) > self.max_bytes // 2:
             raise self.too_large()
 

@@ -1,0 +1,61 @@
+"""Was this person paid? A search over all payouts, and a remittance advice to hand over."""
+
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from paygw_batch.compose.find_payments import MOST_FOUND, payment_search
+from paygw_batch.compose.journal import journal_to_plan_with
+from paygw_batch.console.pages.payout_page import account_filter
+from paygw_batch.console.visits import Visit
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import shown_state
+from paygw_batch.countries.payees import payee_of
+from paygw_batch.errors import UsageError
+from paygw_batch.journal import FoundPayment
+from paygw_batch.report.remittance import remittance_page
+
+_SHORTEST = 2
+
+
+def find_payee(visit: Visit) -> Response:
+    """Show the payments that fit a name, a number or an order id."""
+    typed = visit.query("text").strip()
+    found = _found(visit, typed)
+    people = {payee_of(one.form, one.fields).person for one in found}
+    return visit.page(
+        "payee.html",
+        typed=typed,
+        is_asked=len(typed) >= _SHORTEST,
+        has_more=len(found) > MOST_FOUND,
+        found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:MOST_FOUND]],
+        has_advice=len(people) == 1 and bool(_paid(found)),
+        account=account_filter(visit),
+    )
+
+
+def remittance_advice(visit: Visit) -> Response:
+    """Return the remittance advice for the one person that a text fits. Others' payments are in none."""
+    typed = visit.query("text").strip()
+    found = _found(visit, typed)
+    paid = _paid(found)
+    if len({payee_of(one.form, one.fields).person for one in found}) != 1 or not paid:
+        raise UsageError(
+            "The text fits nobody who was paid, or several people.", hint="Write the number or the order id."
+        )
+    page = remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
+    headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
+    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _found(visit: Visit, typed: str) -> Sequence[FoundPayment]:
+    if len(typed) < _SHORTEST:
+        return []
+    search = payment_search(typed, [rule.numbers for rule in visit.console.rules.values()])
+    with journal_to_plan_with(visit.console.settings) as journal:
+        return journal.find_payments(search, limit=MOST_FOUND + 1)
+
+
+def _paid(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+    return [one for one in found if one.state is State.PAID and one.operation == PAYOUT]

@@ -1,0 +1,192 @@
+"""Makes and opens the journal in PostgreSQL: to write it, one command at a time, or to look into it."""
+
+import secrets
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.guards.location import check_directory, make_directory, settled
+from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.opening.create import check_beside
+from paygw_batch.journal.opening.registry import JournalRegistry, Registered
+from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
+
+__all__ = ["PostgresJournal", "PostgresReader"]
+
+try:
+    import psycopg
+
+    from paygw_batch.journal.postgres.leasing import leases
+    from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
+    from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+    from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, check_witnesses
+    from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
+    from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
+    from paygw_batch.journal.postgres.migrations import check_endpoint, check_version, identity_in, make_tables
+    from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+    from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+    from paygw_batch.journal.postgres.session import Server, Session, plainly
+except ModuleNotFoundError as error:
+    if error.name not in {"psycopg", "psycopg_pool"}:
+        raise
+    raise ConfigurationError(
+        "journal.url is set, and the part of this program that speaks with PostgreSQL is not installed.",
+        hint="Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file.",
+    ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresPlace:
+    """The place of a journal in PostgreSQL, and of the files that this host keeps beside it.
+
+    `inbox` is the file in which notifications wait. `registry_dir` remembers journals; None remembers nothing.
+    """
+
+    server: Server
+    witness_dir: Path
+    registry_dir: Path | None
+    inbox: Path
+    endpoint: EndpointIdentity
+    lease_s: float = 30.0
+    chunk_rows: int = 1_000
+
+    @property
+    def registry(self) -> JournalRegistry | None:
+        """The registry of journals, if there is one."""
+        return None if self.registry_dir is None else JournalRegistry(settled(self.registry_dir))
+
+
+def place_of_database(
+    url: str,
+    *,
+    replication: str,
+    witness_dir: Path,
+    registry_dir: Path | None,
+    journal: Path,
+    endpoint: EndpointIdentity,
+    lease_s: float,
+    chunk_rows: int,
+) -> PostgresPlace:
+    """Return the place of the journal in the database at `url`; the inbox of this host is beside the path `journal`."""
+    server = Server(url, replication)
+    return PostgresPlace(server, witness_dir, registry_dir, inbox_path(journal), endpoint, lease_s, chunk_rows)
+
+
+def new_postgres_journal(place: PostgresPlace, *, now: str, beside: str | None = None) -> Identity | None:
+    """Make the journal of the endpoint in its database; return which one it is, or None where one is there already.
+
+    Raises `JournalError` when another journal of the endpoint is remembered and not named by `beside`.
+    """
+    registry = place.registry
+    with ExitStack() as held:
+        if registry is not None:
+            held.enter_context(registry.held(now))
+            check_beside(_others(registry, place), beside, command="journal new")
+        session = held.enter_context(closing(Session(place.server, write=True)))
+        identity = Identity(secrets.token_hex(16), place.endpoint.name, now, place.server.place)
+        with plainly(place.server):
+            if not make_tables(session.connection, identity, place.endpoint):
+                check_version(session.connection, place.server)
+                check_endpoint(session.connection, place.server, place.endpoint)
+                return None
+        if registry is not None:
+            for entry in registry.entries():
+                if entry.path == identity.home:  # a person said that it is lost: it is told apart from the new one
+                    registry.write(replace(entry, path=f"{entry.path} (before {now})"))
+            registry.write(Registered(identity.journal_id, (place.endpoint,), identity.home, now))
+    return identity
+
+
+def open_postgres_journal(
+    place: PostgresPlace, *, now: str, holder: str, kind: HolderKind = HolderKind.RUN
+) -> PostgresJournal:
+    """Open the journal for a run, and hold its desk until `close`. It must be there.
+
+    Raises `JournalMissing` when there is none, `JournalHeld` when another run has its desk, `JournalWentBack` when this
+    host has seen more of it, and `JournalError` for everything else that speaks against using it.
+    """
+    witness_dir = settled(place.witness_dir)
+    with ExitStack() as undo:
+        session = Session(place.server, write=True)
+        undo.callback(session.close)
+        with plainly(place.server):
+            identity = _checked(session, place, witness_dir)
+            make_directory(witness_dir)
+            check_directory(witness_dir)
+            witness = HostWitness(witness_dir, identity.journal_id, now=now, command=holder)
+            undo.callback(witness.close)
+            worker = leases.enrol(session.connection, command=holder, kind=kind, lease_s=place.lease_s)
+            with session.connection.transaction():
+                desk = leases.take(session.connection, DESK, worker)
+            if desk is None:
+                leases.give_back(session.connection, [], worker)
+                raise leases.held_by(session.connection, DESK)
+        _remember(place, identity, now)
+        heartbeat = Heartbeat(place.server, worker, place.lease_s)
+        undo.callback(heartbeat.close)
+        guarded, held = GuardedSession(session, identity, witness), HeldLeases(worker, desk)
+        writer = LeaseWriter(guarded, held, heartbeat)
+        desk_writer = DeskWriter(guarded, held, writer.forget_all)
+        undo.pop_all()
+    inbox = InboxReader(place.inbox)
+    return PostgresJournal(session, identity, writer, desk_writer, inbox, chunk_rows=place.chunk_rows)
+
+
+def read_postgres_journal(place: PostgresPlace) -> PostgresReader:
+    """Open the journal to look into it, also while runs write it: one snapshot. Raises the errors of opening it."""
+    session = Session(place.server, write=False)
+    try:
+        with plainly(place.server):
+            identity = _checked(session, place, settled(place.witness_dir))
+            session.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    except BaseException:
+        session.close()
+        raise
+    return PostgresReader(session, identity, InboxReader(place.inbox))
+
+
+def postgres_holder(place: PostgresPlace) -> LockHolder | None:
+    """Return the living process that has the desk of the journal; None: nobody has."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        check_version(session.connection, place.server)
+        return leases.holder_of(session.connection, DESK, living=True)
+
+
+def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:
+    """Return which journal it is, once nothing speaks against it."""
+    check_version(session.connection, place.server)
+    identity = identity_in(session.connection, place.server)
+    check_endpoint(session.connection, place.server, place.endpoint)
+    registry = place.registry
+    for entry in [] if registry is None else registry.entries():
+        if entry.path == identity.home and entry.journal_id != identity.journal_id and entry.pays((place.endpoint,)):
+            raise JournalWentBack(
+                f"Another journal stands in {identity.home}, where this machine knows one that rows were sent from.",
+                hint="Nothing was sent. Bring the database back, or name the right one in [journal] url.",
+            )
+    check_witnesses(session.connection, place.server, witness_dir, identity.journal_id)
+    return identity
+
+
+def _others(registry: JournalRegistry, place: PostgresPlace) -> list[Registered]:
+    """Return the journals of the endpoint that are remembered, except the one in this database."""
+    try:
+        with closing(Session(place.server, write=False)) as session:
+            check_version(session.connection, place.server)
+            ours = identity_in(session.connection, place.server).journal_id
+    except (JournalError, psycopg.Error):
+        ours = ""
+    return list(registry.paying((place.endpoint,), but=ours))
+
+
+def _remember(place: PostgresPlace, identity: Identity, now: str) -> None:
+    """Register the journal with this user, so that no second one of its endpoint is made by mistake."""
+    registry = place.registry
+    wanted = Registered(identity.journal_id, (place.endpoint,), identity.home, identity.created_at)
+    if registry is None or registry.entry(identity.journal_id) == wanted:
+        return
+    with registry.held(now):
+        registry.write(wanted)

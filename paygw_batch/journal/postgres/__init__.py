@@ -1,0 +1,1 @@
+"""Stores the journal in PostgreSQL: tables, functions and SQL behind the journal's port."""

@@ -1,0 +1,138 @@
+"""Guards the session of a writer: a lost connection is replaced, a failure is final, the witness learns of commits."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+from psycopg import Connection
+
+from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
+from paygw_batch.journal.facts.chain import Identity, Link
+from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
+from paygw_batch.journal.postgres.migrations import identity_in
+from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
+
+T = TypeVar("T")
+
+_MOST_TRIES = 5
+_RECONNECT_LIMIT_S = 60.0
+_RECONNECT_EVERY_S = 0.25
+_WAIT_CANCELLED = "01000"
+"""A commit whose wait for a standby was cancelled returns as if all were well, with this warning."""
+_HINT = "Mend the database, then run again."
+_ENDINGS = ("08", "57P")
+"""How the codes of errors begin with which a server ends a connection."""
+
+
+class GuardedSession:
+    """The session of one process that writes. After a write that failed for good it never writes again."""
+
+    def __init__(self, session: Session, identity: Identity, witness: HostWitness) -> None:
+        self.session = session
+        self._identity = identity
+        self._witness = witness
+        self._process = os.getpid()
+        self._failure: str | None = None
+        self._has_warned = False
+        self._watch_warnings()
+
+    @property
+    def connection(self) -> Connection[Row]:
+        """The connection that is open now."""
+        return self.session.connection
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write failed for good."""
+        return self._failure is not None
+
+    def is_lost(self, error: psycopg.Error) -> bool:
+        """Whether an error means that the connection is gone, and with it the answer."""
+        return self.connection.closed or (error.sqlstate or "").startswith(_ENDINGS)
+
+    def reconnect(self) -> None:
+        """Open a new connection, for as long as a server may take to come back. Raises `JournalUnwritable`."""
+        give_up_s = time.monotonic() + _RECONNECT_LIMIT_S
+        while True:
+            try:
+                self.session.reconnect()
+                break
+            except JournalError as error:
+                if time.monotonic() > give_up_s:
+                    raise self.give_up(error.message.removesuffix(".")) from None
+                time.sleep(_RECONNECT_EVERY_S)
+        self._watch_warnings()
+        if identity_in(self.connection, self.session.server) != self._identity:
+            raise self.give_up("another journal is in its place")
+
+    def again(self, call: Callable[[], T]) -> T:
+        """Make a call that may be made twice: where the connection is lost or silent, it is made on a new one."""
+        try:
+            with limited(self.connection, self.session.server.commit_limit_s):
+                return call()
+        except psycopg.Error as error:
+            if not self.is_lost(error):
+                raise
+            self.reconnect()
+            return call()
+
+    @contextmanager
+    def confirmed(self) -> Iterator[None]:
+        """Make sure that a commit in the block is durable: a server can return from it although no standby has it."""
+        self._has_warned = False
+        yield
+        if self._has_warned:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make one more durable write: everything read before it cannot be lost either once it is there."""
+        for _ in range(_MOST_TRIES):
+            self._has_warned = False
+            with limited(self.connection, self.session.server.commit_limit_s):
+                fetch(self.connection, "SELECT pg_logical_emit_message(true, 'paygw', '')")
+            if not self._has_warned:
+                return
+        raise self.give_up("no standby confirms what is written")
+
+    def tell_witness(self, ends: Mapping[int, Link]) -> None:
+        """Note one end of a commit, by segment: its chains were written together."""
+        segment, end = next(iter(ends.items()))
+        try:
+            self._witness.note(segment, end)
+        except OSError as error:
+            raise self.give_up(f"its witness: {error.strerror}") from None
+
+    def give_up(self, reason: str) -> JournalUnwritable:
+        """Stop this process from writing the journal ever again, and return the error that says so."""
+        if self._failure is None:
+            place = self.session.server.place
+            self._failure = f"The journal in {place} can no longer be written ({reason}); nothing more was sent."
+        return JournalUnwritable(self._failure, hint=_HINT)
+
+    def require_writable(self) -> None:
+        """Raise `JournalUnwritable` after a write that failed for good."""
+        if self._failure is not None:
+            raise JournalUnwritable(self._failure, hint=_HINT)
+        if os.getpid() != self._process:
+            raise InternalError("a journal was written from a process that did not open it")
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Give up where the database fails in the block."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self.give_up(reason_of_failure(error)) from None
+
+    def close(self) -> None:
+        """Let go of the witness."""
+        self._witness.close()
+
+    def _watch_warnings(self) -> None:
+        def take_note(notice: psycopg.errors.Diagnostic) -> None:
+            self._has_warned |= notice.sqlstate == _WAIT_CANCELLED
+
+        self.connection.add_notice_handler(take_note)

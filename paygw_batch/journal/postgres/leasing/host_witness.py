@@ -1,0 +1,67 @@
+"""The witness of this host: the newest commit that its processes saw, in small files outside of the database.
+
+A database that was restored, or that a lagging standby took over from, is sound in itself, and would have rows paid
+again. It is found because a host has seen more. Each process that writes has a file of its own; what any of them saw
+is held against the database before anything is sent.
+"""
+
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from psycopg import Connection
+
+from paygw_batch.errors import JournalHeld, JournalWentBack
+from paygw_batch.journal.facts.chain import Link
+from paygw_batch.journal.guards.lock import LockWait, RunLock
+from paygw_batch.journal.guards.witness import Seen, Witness, read_witness
+from paygw_batch.journal.postgres.session import Row, Server, fetch
+
+
+class HostWitness:
+    """The witness of one process: the first free file of its journal in `directory`, held until `close`."""
+
+    def __init__(self, directory: Path, journal_id: str, *, now: str, command: str) -> None:
+        self._journal_id = journal_id
+        for number in count(1):
+            path = directory / f"{journal_id}-{number}.pg-witness"
+            with suppress(JournalHeld):
+                self._lock = RunLock(
+                    path.with_name(f"{path.name}.lock"), now=now, command=command, wait=LockWait(limit_s=0.0)
+                )
+                break
+        try:
+            seen = read_witness(path) or Seen(journal_id, 0, "-")
+            self._count = seen.seq
+            self._file = Witness(path, seen)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def note(self, segment: int, end: Link) -> None:
+        """Make durable that the commit with this end was seen. Raises `OSError`."""
+        self._count += 1
+        self._file.note(Seen(self._journal_id, self._count, f"{segment}.{end.seq}.{end.hash.hex()}"))
+
+    def close(self) -> None:
+        """Let another process have the file."""
+        self._file.close()
+        self._lock.close()
+
+
+def check_witnesses(connection: Connection[Row], server: Server, directory: Path, journal_id: str) -> None:
+    """Raise `JournalWentBack` unless the database has every commit that a process of this host saw last."""
+    for path in sorted(directory.glob(f"{journal_id}-*.pg-witness")):
+        seen = read_witness(path)
+        if seen is None or seen.seq == 0:
+            continue
+        segment, seq, digest = seen.hash.split(".")
+        found = fetch(connection, "SELECT hash FROM fact WHERE segment = %s AND seq = %s", (int(segment), int(seq)))
+        if found != [(bytes.fromhex(digest),)]:
+            raise JournalWentBack(
+                f"The journal in {server.place} does not have fact {seq} of lease {segment}, which this machine has "
+                "sent on: the database is an older copy.",
+                hint="Nothing was sent. Bring the newest data of the database back: sending from this one could pay "
+                "rows twice. Only if it is lost for good and you have checked with the gateway what was paid since, "
+                f"remove {path}.",
+            )

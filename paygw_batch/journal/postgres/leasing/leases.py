@@ -1,0 +1,191 @@
+"""Takes leases: the right of one process to write one chain of facts, until another process takes it over.
+
+A lease ends where the database says so, never where a clock of ours does: whoever takes one closes the chain of the
+lease before it, and no fact can follow there. The clock only decides how soon that may happen.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import psycopg
+from psycopg import Connection
+
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
+from paygw_batch.journal.facts.chain import Link
+from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.postgres.session import Row, Server, connect, fetch
+
+DESK = 0
+"""The chain of people's deeds and of evidence."""
+_BEATS_A_LEASE = 6
+
+
+@dataclass(slots=True)
+class Lease:
+    """A chain that this process may write, and its end. `is_clear`: nothing of an earlier lease is in flight there."""
+
+    segment: int
+    chain: int
+    end: Link
+    is_clear: bool
+
+
+@dataclass(slots=True)
+class HeldLeases:
+    """The leases that a process has: the desk, chunks by number, and a chain for late answers after it lost any."""
+
+    worker: int
+    desk: Lease | None
+    chunks: dict[int, Lease] = field(default_factory=dict)
+    own: Lease | None = None
+
+    def all(self) -> list[Lease]:
+        """Return every lease."""
+        return [*self.chunks.values(), *(lease for lease in (self.desk, self.own) if lease is not None)]
+
+    def lose(self, segments: Collection[int]) -> None:
+        """Forget leases that another process has taken over."""
+        self.chunks = {chunk: lease for chunk, lease in self.chunks.items() if lease.segment not in segments}
+        self.desk = None if self.desk is not None and self.desk.segment in segments else self.desk
+
+
+@cache
+def machine() -> str:
+    """Return the start of the machine and the container, in which process ids are unique."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # no Linux: the processes of another run are never known to be dead
+        return os.urandom(16).hex()
+
+
+def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, lease_s: float) -> int:
+    """Write down that this process is about to write, and return its number as a worker."""
+    line = (socket.gethostname(), machine(), os.getpid(), command, kind.value, lease_s)
+    query = (
+        "INSERT INTO worker (host, boot, pid, command, kind, lease_s) VALUES (%s, %s, %s, %s, %s, %s) RETURNING number"
+    )
+    ((number,),) = fetch(connection, query, line)
+    return int(number)
+
+
+def take(connection: Connection[Row], chain: int, worker: int) -> Lease | None:
+    """Take the lease of a chain inside the open transaction; None while another process has it."""
+    query = "SELECT number, head_hash, head_at, is_clear FROM take_lease(%s, %s, %s)"
+    found = fetch(connection, query, (chain, worker, _dead(connection)))
+    if not found:
+        return None
+    ((segment, start, newest, is_clear),) = found
+    return Lease(segment, chain, Link(0, start, newest), is_clear)
+
+
+def _dead(connection: Connection[Row]) -> list[int]:
+    """Return the workers of this machine whose process has ended without saying so."""
+    query = "SELECT number, pid FROM worker WHERE ended_at IS NULL AND boot = %s AND host = %s"
+    found = fetch(connection, query, (machine(), socket.gethostname()))
+    return [number for number, pid in found if not _is_running(pid)]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it lives, and belongs to someone else
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return stat.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
+
+
+def holder_of(connection: Connection[Row], chain: int, *, living: bool = False) -> LockHolder | None:
+    """Return the process that has the lease of a chain; None where no process has it, or, if `living`, a dead one."""
+    found = fetch(
+        connection,
+        """SELECT w.number, w.pid, w.host, to_char(w.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), w.command,
+            w.kind, is_alive(w.number)
+        FROM segment g JOIN worker w ON w.number = g.worker WHERE g.chain = %s AND g.sealed_at IS NULL""",
+        (chain,),
+    )
+    if not found or (living and (not found[0][6] or found[0][0] in _dead(connection))):
+        return None
+    ((_, pid, host, since, command, kind, _),) = found
+    return LockHolder(pid, host, since, command, HolderKind(kind))
+
+
+def held_by(connection: Connection[Row], chain: int) -> JournalHeld:
+    """Return the error that names the process which has the lease of a chain."""
+    holder = holder_of(connection, chain)
+    if holder is None:
+        return JournalHeld()
+    told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
+    refusal = JournalHeld(f"Another run holds this journal: {told}.")
+    refusal.holder = holder.kind
+    return refusal
+
+
+def give_back(connection: Connection[Row], segments: Sequence[int], worker: int) -> None:
+    """Close leases, and write down that the process has ended, in one transaction."""
+    with connection.transaction():
+        for segment in sorted(segments):
+            fetch(connection, "SELECT seal_segment(%s)", (segment,))
+        fetch(connection, "UPDATE worker SET ended_at = clock_timestamp() WHERE number = %s", (worker,))
+
+
+class Heartbeat:
+    """Notes in the database again and again that this process lives, on a second connection and in a thread.
+
+    `is_good` answers by the clock of this machine: a process that was frozen, or cut off, knows that its leases may
+    have been taken over before it asks the database.
+    """
+
+    def __init__(
+        self, server: Server, worker: int, lease_s: float, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._server, self._worker, self._lease_s = server, worker, lease_s
+        self._monotonic_s = monotonic_s
+        self._seen_s = monotonic_s()
+        self._stop = threading.Event()
+        self._connection: Connection[Row] | None = None
+        self._thread = threading.Thread(target=self._beat_on, name="journal heartbeat", daemon=True)
+        self._thread.start()
+
+    def is_good(self) -> bool:
+        """Whether no other process can have found this one dead yet: half of the lease is kept as a margin."""
+        return self._monotonic_s() < self._seen_s + self._lease_s / 2
+
+    def seen(self, since_s: float) -> None:
+        """Take note of a commit that began at `since_s`: it showed the database that this process lives."""
+        self._seen_s = max(self._seen_s, since_s)
+
+    def now_s(self) -> float:
+        """Return the time of this machine's monotonic clock."""
+        return self._monotonic_s()
+
+    def close(self) -> None:
+        """Stop, and wait for a beat that is under way."""
+        self._stop.set()
+        self._thread.join()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _beat_on(self) -> None:
+        while not self._stop.wait(self._lease_s / _BEATS_A_LEASE):
+            since_s = self._monotonic_s()
+            try:
+                if self._connection is None or self._connection.closed:
+                    self._connection = connect(self._server, write=True)
+                    self._connection.execute("SET synchronous_commit = off")  # a beat that is lost is only late
+                query = "UPDATE worker SET seen_at = clock_timestamp() WHERE number = %s AND ended_at IS NULL"
+                fetch(self._connection, query, (self._worker,))
+            except (psycopg.Error, JournalError):
+                continue  # the next one may get through; until then `is_good` ends by itself
+            self.seen(since_s)

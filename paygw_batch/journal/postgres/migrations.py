@@ -1,0 +1,85 @@
+"""Makes the tables of a journal in PostgreSQL, and says which version they are of."""
+
+from functools import cache
+from importlib import resources
+
+from psycopg import Connection, sql
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
+
+
+@cache
+def scripts() -> tuple[str, ...]:
+    """Return the scripts that lead from each version to the next; the first leads from nothing to version 1."""
+    return (resources.files(__package__).joinpath("schema-1.sql").read_text(encoding="utf-8"),)
+
+
+def version_in(connection: Connection[Row]) -> int:
+    """Return the version of the tables; 0 where there is no journal."""
+    if fetch(connection, "SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.migration",)) == [(True,)]:
+        return 0
+    ((version,),) = fetch(connection, "SELECT coalesce(max(version), 0) FROM migration")
+    return int(version)
+
+
+def make_tables(connection: Connection[Row], identity: Identity, endpoint: EndpointIdentity) -> bool:
+    """Make the journal in one transaction, and return whether it was made: False where one is there already."""
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # two makers at the same moment: one makes it
+        if version_in(connection):
+            return False
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
+        for number, script in enumerate(scripts(), start=1):
+            connection.execute(script.encode())
+            fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, identity.created_at))
+        line = (identity.journal_id, identity.endpoint, endpoint.consumer_key_sha256, identity.created_at)
+        fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
+    return True
+
+
+def check_version(connection: Connection[Row], server: Server) -> None:
+    """Raise `JournalMissing` where there is no journal, and `JournalError` for one of another version."""
+    version = version_in(connection)
+    if version == 0:
+        raise JournalMissing(f"There is no journal in the database {server.place}.")
+    if version > len(scripts()):
+        raise JournalError(
+            f"The journal in {server.place} was written by a newer version of this program.",
+            hint="Install that version, or a later one.",
+        )
+    if version < len(scripts()):
+        raise JournalError(
+            f"The journal in {server.place} was written by an older version of this program.",
+            hint="Run `paygw-batch journal new` as the owner of the database: it brings the tables up.",
+        )
+
+
+def identity_in(connection: Connection[Row], server: Server) -> Identity:
+    """Return which journal it is. Its home is the address of the database."""
+    found = fetch(connection, "SELECT journal_id, endpoint, created_at FROM identity")
+    if not found:
+        raise JournalCorrupt("The journal does not say which one it is.")
+    ((journal_id, endpoint, created_at),) = found
+    return Identity(journal_id, endpoint, created_at, server.place)
+
+
+def check_endpoint(connection: Connection[Row], server: Server, endpoint: EndpointIdentity) -> None:
+    """Raise `JournalError` for a journal of another endpoint, or of the same one under another name."""
+    ((name, key),) = fetch(connection, "SELECT endpoint, consumer_key_sha256 FROM identity")
+    host, _, endpoint_id = name.partition("/")
+    ours = EndpointIdentity(host, endpoint_id, key)
+    if ours.is_reached_like(endpoint):
+        return
+    if not endpoint.is_same_as(ours):
+        raise JournalError(
+            f"The journal in {server.place} belongs to another endpoint.",
+            hint="Nothing was sent. Name a database of its own for each endpoint in [journal] url.",
+        )
+    raise JournalError(
+        f"The journal in {server.place} is that of the same endpoint and consumer key under another name: it knows "
+        f"{ours.host}, and the configuration says {endpoint.host}.",
+        hint="Nothing was sent. Correct gateway.base_url: a journal in PostgreSQL keeps the name it was made with.",
+    )

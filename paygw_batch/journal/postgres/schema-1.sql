@@ -1,0 +1,400 @@
+-- Version 1 of the journal in PostgreSQL. What is written down here never changes; a later version adds a migration.
+-- Texts that are compared or sorted have the collation "C", so that every server orders them alike. The large tables have no
+-- foreign keys, which would cost every payout a look-up and a lock: `verify` holds them to each other.
+
+CREATE TABLE migration (
+    version    integer PRIMARY KEY,
+    applied_at text NOT NULL
+);
+
+-- One line. `endpoint` is HOST/ENDPOINT_ID; the consumer key is only here as its SHA-256 (hex).
+CREATE TABLE identity (
+    one                 integer PRIMARY KEY CHECK (one = 1),
+    journal_id          text NOT NULL,
+    endpoint            text NOT NULL,
+    consumer_key_sha256 text NOT NULL,
+    created_at          text NOT NULL
+);
+
+CREATE TABLE batch (
+    number       bigint PRIMARY KEY,
+    batch        text COLLATE "C" NOT NULL,
+    operation    text COLLATE "C" NOT NULL,
+    sheet_name   text NOT NULL,
+    sheet_sha256 text NOT NULL,
+    rows         bigint NOT NULL CHECK (rows >= 0),
+    defects      bigint NOT NULL CHECK (defects >= 0),
+    opened_at    text COLLATE "C" NOT NULL,
+    sheet_path   text NOT NULL,
+    plan_sha256  text NOT NULL,
+    reference    text NOT NULL,
+    UNIQUE (operation, batch)
+);
+CREATE UNIQUE INDEX batch_of_plan ON batch (plan_sha256) WHERE plan_sha256 <> '';
+
+CREATE TABLE page (
+    batch   bigint NOT NULL,
+    number  bigint NOT NULL,
+    content bytea NOT NULL,
+    PRIMARY KEY (batch, number)
+);
+
+CREATE TABLE instruction (
+    number         bigint PRIMARY KEY,
+    batch          bigint NOT NULL,
+    row            bigint NOT NULL,
+    client_orderid text COLLATE "C" NOT NULL,
+    country        text COLLATE "C" NOT NULL,
+    currency       text COLLATE "C" NOT NULL,
+    minor          bigint NOT NULL CHECK (minor >= 0),
+    replaces       bigint,
+    amount         text NOT NULL,
+    form           text NOT NULL,
+    fields         text NOT NULL,
+    payee          text COLLATE "C" NOT NULL,
+    content        text COLLATE "C" NOT NULL,
+    UNIQUE (batch, row)
+);
+CREATE UNIQUE INDEX instruction_replacing ON instruction (replaces) WHERE replaces IS NOT NULL;
+CREATE INDEX instruction_by_payee ON instruction (payee, minor);
+
+-- Rows of a batch whose instruction an earlier batch brought.
+CREATE TABLE known (
+    batch       bigint NOT NULL,
+    row         bigint NOT NULL,
+    instruction bigint NOT NULL,
+    PRIMARY KEY (batch, row),
+    UNIQUE (batch, instruction)
+);
+
+CREATE VIEW covered AS
+    SELECT batch, row, number AS instruction FROM instruction
+    UNION ALL
+    SELECT batch, row, instruction FROM known;
+
+-- Every order id ever used, with the instruction it belongs to now. `spelling` is the id in one spelling.
+CREATE TABLE order_id (
+    operation   text COLLATE "C" NOT NULL,
+    order_id    text COLLATE "C" NOT NULL,
+    instruction bigint NOT NULL,
+    spelling    text COLLATE "C" NOT NULL,
+    PRIMARY KEY (operation, order_id)
+);
+CREATE INDEX order_id_by_spelling ON order_id (operation, spelling);
+CREATE INDEX order_id_of_instruction ON order_id (instruction);
+
+-- The words by which a payment is found. Derived from the instructions: `verify` makes them again.
+CREATE TABLE payee_words (
+    instruction bigint PRIMARY KEY,
+    words       tsvector NOT NULL
+);
+CREATE INDEX payee_words_index ON payee_words USING gin (words);
+
+-- The life of a process that writes. `boot` says on which start of a machine, and in which container, `pid` counts.
+CREATE TABLE worker (
+    number   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    host     text NOT NULL,
+    boot     text NOT NULL,
+    pid      bigint NOT NULL,
+    command  text NOT NULL,
+    kind     text NOT NULL,
+    since    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    lease_s  double precision NOT NULL,
+    ended_at timestamptz
+) WITH (fillfactor = 50);
+
+-- Instructions `first` to `last` are leased together. `segment` is the latest lease.
+CREATE TABLE chunk (
+    number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    batch   bigint NOT NULL REFERENCES batch,
+    first   bigint NOT NULL UNIQUE,
+    last    bigint NOT NULL CHECK (last >= first),
+    epoch   integer NOT NULL DEFAULT 0,
+    segment bigint
+) WITH (fillfactor = 50);
+CREATE INDEX chunk_of_batch ON chunk (batch);
+
+-- A lease, and its chain of facts. `chain` is the number of a chunk; or 0, the desk: the one place where people's deeds and
+-- evidence are written; or, below 0, what worker -`chain` has to say after its leases were taken over. `before` is the lease
+-- before it of the same chain. `start` is the hash before its first fact. `is_clear`: nothing that
+-- an earlier lease left is in flight any more.
+CREATE TABLE segment (
+    number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    chain       bigint NOT NULL,
+    epoch       integer NOT NULL,
+    worker      bigint NOT NULL REFERENCES worker,
+    before      bigint REFERENCES segment,
+    start       bytea NOT NULL CHECK (length(start) = 32),
+    head_seq    bigint NOT NULL DEFAULT 0,
+    head_hash   bytea NOT NULL CHECK (length(head_hash) = 32),
+    head_at     text COLLATE "C" NOT NULL,
+    is_clear    boolean NOT NULL,
+    sealed_at   timestamptz
+) WITH (fillfactor = 20);
+ALTER TABLE chunk ADD FOREIGN KEY (segment) REFERENCES segment;
+CREATE UNIQUE INDEX segment_of_epoch ON segment (chain, epoch);
+CREATE UNIQUE INDEX segment_unsealed ON segment (chain) WHERE sealed_at IS NULL;
+
+-- One chain over finished segments. `facts` counts those of all segments up to here.
+CREATE TABLE seal (
+    number  bigint PRIMARY KEY,
+    segment bigint NOT NULL UNIQUE REFERENCES segment,
+    facts   bigint NOT NULL,
+    hash    bytea NOT NULL CHECK (length(hash) = 32)
+);
+
+-- `nth` counts the facts of an instruction. `number` is for people and for references: it grows, and has gaps.
+CREATE SEQUENCE fact_number AS bigint;
+CREATE TABLE fact (
+    segment     bigint NOT NULL,
+    seq         bigint NOT NULL,
+    number      bigint NOT NULL DEFAULT nextval('fact_number'),
+    at          text COLLATE "C" NOT NULL,
+    kind        text COLLATE "C" NOT NULL,
+    batch       bigint NOT NULL,
+    instruction bigint,
+    nth         integer,
+    attempt     bigint,
+    contradicts text,
+    details     text NOT NULL,
+    hash        bytea NOT NULL CHECK (length(hash) = 32),
+    PRIMARY KEY (segment, seq)
+);
+CREATE UNIQUE INDEX fact_nth ON fact (instruction, nth) WHERE instruction IS NOT NULL;
+-- The last guard, should everything above it fail: an attempt that moved its row has one intent, for ever.
+CREATE UNIQUE INDEX fact_one_intent ON fact (instruction, attempt) WHERE kind = 'intended' AND contradicts IS NULL;
+CREATE INDEX fact_contradicting ON fact (number) WHERE contradicts IS NOT NULL;
+CREATE INDEX fact_of_people ON fact (batch, instruction) WHERE instruction IS NULL OR (kind >= 'rel' AND kind < 's');
+CREATE INDEX fact_of_customer_page ON fact (instruction) WHERE strpos(details, '"customer_url"') > 0;
+
+-- An instruction without a line is ready and nothing ever happened to it. `facts` counts its facts: whoever changes a line
+-- says how many there were when it was read.
+CREATE TABLE standing (
+    instruction           bigint PRIMARY KEY,
+    facts                 integer NOT NULL,
+    state                 text COLLATE "C" NOT NULL,
+    attempt               bigint NOT NULL,
+    generation            bigint NOT NULL,
+    possible_duplicate_of bigint,
+    inherited_attempts    bigint NOT NULL,
+    order_id              text COLLATE "C" NOT NULL,
+    sent_orderid          text,
+    purpose               text,
+    gateway_status        text,
+    gateway_reference     text,
+    http_status           bigint,
+    error_code            text,
+    message               text,
+    intended_at           text COLLATE "C",
+    first_sent_at         text COLLATE "C",
+    updated_at            text COLLATE "C"
+) WITH (fillfactor = 70);
+
+CREATE VIEW progress AS
+    SELECT i.*, coalesce(s.order_id, i.client_orderid) AS order_id, coalesce(s.state, 'ready') AS state,
+        coalesce(s.attempt, 0) AS attempt, coalesce(s.generation, 1) AS generation, s.possible_duplicate_of,
+        coalesce(s.inherited_attempts, 0) AS inherited_attempts, s.sent_orderid, s.purpose, s.gateway_status,
+        s.gateway_reference, s.http_status, s.error_code, s.message, s.intended_at, s.first_sent_at, s.updated_at,
+        coalesce(s.facts, 0) AS facts, s.instruction IS NULL AS is_new
+    FROM instruction i LEFT JOIN standing s ON s.instruction = i.number;
+
+-- Evidence from outside a run: a chain of its own, written from the desk alone.
+CREATE TABLE evidence (
+    number      bigint PRIMARY KEY,
+    taken_at    text COLLATE "C" NOT NULL,
+    source      text NOT NULL,
+    spooled     bigint UNIQUE,
+    spool_hash  text,
+    finding     text COLLATE "C" NOT NULL,
+    said        text,
+    instruction bigint REFERENCES instruction,
+    attempt     bigint,
+    fact        bigint,
+    content     text NOT NULL,
+    hash        bytea NOT NULL CHECK (length(hash) = 32)
+);
+CREATE INDEX evidence_by_finding ON evidence (finding, instruction);
+CREATE INDEX evidence_of_instruction ON evidence (instruction) WHERE instruction IS NOT NULL;
+
+-- The evidence that says that the gateway has its row, and that no person has answered since.
+CREATE VIEW unanswered AS
+    SELECT e.* FROM evidence e
+    WHERE (e.finding = 'contradicting' OR (e.finding = 'ambiguous' AND e.said IN ('paid', 'accepted')))
+        AND NOT EXISTS (
+            SELECT FROM evidence answer
+            WHERE answer.instruction = e.instruction AND answer.finding = 'resolved' AND answer.number > e.number
+        );
+
+-- Raw replies of the gateway for rows that did not end paid.
+CREATE TABLE reply (
+    instruction bigint NOT NULL,
+    nth         integer NOT NULL,
+    head        bytea NOT NULL,
+    body        bytea NOT NULL CHECK (length(body) <= 65536),
+    PRIMARY KEY (instruction, nth)
+);
+
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'lines of % are never changed and never removed', TG_TABLE_NAME;
+END $$;
+
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
+        'seal', 'fact', 'evidence', 'reply'] LOOP
+        EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
+    END LOOP;
+    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
+        EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
+    END LOOP;
+    FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
+        'seal', 'fact', 'evidence', 'reply', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
+        EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
+        -- ALWAYS: a session that plays the part of a replica is refused as well.
+        EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
+        EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_emptied', name);
+    END LOOP;
+END $$;
+CREATE TRIGGER sealed_is_final BEFORE UPDATE ON segment FOR EACH ROW WHEN (OLD.sealed_at IS NOT NULL)
+    EXECUTE FUNCTION refuse_change();
+ALTER TABLE segment ENABLE ALWAYS TRIGGER sealed_is_final;
+CREATE TRIGGER range_is_final BEFORE UPDATE ON chunk FOR EACH ROW
+    WHEN ((OLD.batch, OLD.first, OLD.last) IS DISTINCT FROM (NEW.batch, NEW.first, NEW.last))
+    EXECUTE FUNCTION refuse_change();
+ALTER TABLE chunk ENABLE ALWAYS TRIGGER range_is_final;
+
+-- Whether the process that has a lease is alive, as far as its heartbeat says. The clock is the server's alone.
+CREATE FUNCTION is_alive(p_worker bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM worker
+        WHERE number = p_worker AND ended_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => lease_s)
+    )
+$$;
+
+-- Close a lease: no fact can follow. It waits for a commit of its holder that is under way.
+CREATE FUNCTION seal_segment(p_segment bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE closed segment; newest seal;
+BEGIN
+    UPDATE segment SET sealed_at = clock_timestamp() WHERE number = p_segment AND sealed_at IS NULL RETURNING * INTO closed;
+    IF NOT FOUND THEN RETURN; END IF;
+    PERFORM FROM identity FOR UPDATE;  -- one seal at a time
+    SELECT * INTO newest FROM seal ORDER BY number DESC LIMIT 1;
+    INSERT INTO seal VALUES (
+        coalesce(newest.number, 0) + 1, closed.number, coalesce(newest.facts, 0) + closed.head_seq,
+        sha256(coalesce(newest.hash, sha256('paygw seal')) || convert_to(format(E'%s\n%s\n', closed.number, closed.head_seq), 'UTF8')
+            || closed.head_hash)
+    );
+END $$;
+
+-- Take a lease. Nothing is returned while another process has it. `dead` are
+-- workers that the caller knows to have ended: processes of its own machine that are gone. The lease before is closed; what it
+-- left in flight has to be put in doubt by the first commit, unless `is_clear`.
+CREATE FUNCTION take_lease(p_chain bigint, p_worker bigint, p_dead bigint[])
+RETURNS TABLE (number bigint, epoch integer, head_hash bytea, head_at text, is_clear boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE old segment; taken segment; range chunk; start_hash bytea; newest text;
+BEGIN
+    IF p_chain <= 0 THEN
+        PERFORM FROM identity FOR UPDATE;
+    ELSE
+        SELECT * INTO range FROM chunk c WHERE c.number = p_chain FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN RETURN; END IF;
+    END IF;
+    SELECT * INTO old FROM segment s WHERE s.chain = p_chain ORDER BY s.epoch DESC LIMIT 1;
+    IF old.sealed_at IS NULL AND old.worker <> p_worker AND old.worker <> ALL (p_dead) AND is_alive(old.worker) THEN
+        RETURN;
+    END IF;
+    IF old.number IS NOT NULL THEN
+        PERFORM seal_segment(old.number);
+        SELECT * INTO old FROM segment s WHERE s.number = old.number;
+        start_hash := old.head_hash;
+    ELSE
+        SELECT sha256(convert_to(concat_ws(E'\n', 'paygw chain', i.journal_id, i.endpoint, i.created_at, p_chain), 'UTF8'))
+            INTO start_hash FROM identity i;
+    END IF;
+    SELECT coalesce(max(s.head_at), '') INTO newest FROM segment s;
+    INSERT INTO segment AS s (chain, epoch, worker, before, start, head_hash, head_at, is_clear)
+        VALUES (p_chain, coalesce(old.epoch, 0) + 1, p_worker, old.number, start_hash, start_hash, newest,
+            p_chain <= 0 OR NOT EXISTS (
+                SELECT FROM standing t WHERE t.instruction BETWEEN range.first AND range.last AND t.state = 'in_flight'))
+        RETURNING * INTO taken;
+    UPDATE chunk c SET epoch = taken.epoch, segment = taken.number WHERE c.number = p_chain;
+    RETURN QUERY SELECT taken.number, taken.epoch, taken.head_hash, taken.head_at, taken.is_clear;
+END $$;
+
+-- One group commit: the ends of chains move on, facts are added, and instructions move as the facts say. The first statement
+-- is fence, continuity and idempotency key in one. Errors of ours: PW001 fenced, PW002 a row moved, PW003 not leased, PW004 held by
+-- evidence (the detail names the instructions). Any of them undoes all of it.
+CREATE FUNCTION commit_facts(
+    p_worker bigint,
+    s_number bigint[], s_seq bigint[], s_hash bytea[], s_new_seq bigint[], s_new_hash bytea[], s_new_at text[],
+    f_segment bigint[], f_seq bigint[], f_at text[], f_kind text[], f_batch bigint[], f_instruction bigint[], f_nth integer[],
+    f_attempt bigint[], f_contradicts text[], f_details text[], f_hash bytea[],
+    t_instruction bigint[], t_is_new boolean[], t_before integer[], t_facts integer[], t_state text[], t_attempt bigint[], t_generation bigint[],
+    t_duplicate bigint[], t_inherited bigint[], t_order_id text[], t_sent_orderid text[], t_purpose text[],
+    t_gateway_status text[], t_gateway_reference text[], t_http_status bigint[], t_error_code text[], t_message text[],
+    t_intended_at text[], t_first_sent_at text[], t_updated_at text[],
+    r_instruction bigint[], r_nth integer[], r_head bytea[], r_body bytea[]
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE held bigint[]; moved bigint; more bigint; is_sending boolean := 'intended' = ANY (f_kind);
+BEGIN
+    UPDATE segment g SET head_seq = u.new_seq, head_hash = u.new_hash, head_at = u.new_at, is_clear = true
+        FROM unnest(s_number, s_seq, s_hash, s_new_seq, s_new_hash, s_new_at) u(number, seq, hash, new_seq, new_hash, new_at)
+        WHERE g.number = u.number AND g.sealed_at IS NULL AND g.head_seq = u.seq AND g.head_hash = u.hash
+            AND (g.is_clear OR NOT is_sending);
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    IF moved <> cardinality(s_number) THEN
+        RAISE EXCEPTION 'a lease was taken over, or its chain is not where it was left' USING ERRCODE = 'PW001';
+    END IF;
+    IF is_sending THEN
+        PERFORM FROM unnest(f_segment, f_kind, f_instruction) u(segment, kind, instruction)
+            LEFT JOIN segment g ON g.number = u.segment LEFT JOIN chunk c ON c.number = g.chain
+            WHERE u.kind = 'intended' AND (u.instruction BETWEEN c.first AND c.last) IS NOT TRUE;
+        IF FOUND THEN
+            RAISE EXCEPTION 'a row is not of the chunk that is leased' USING ERRCODE = 'PW003';
+        END IF;
+        SELECT array_agg(DISTINCT e.instruction) INTO held FROM unanswered e
+            WHERE e.instruction IN (SELECT u.instruction FROM unnest(f_kind, f_instruction) u(kind, instruction) WHERE u.kind = 'intended');
+        IF held IS NOT NULL THEN
+            RAISE EXCEPTION 'evidence holds a row' USING ERRCODE = 'PW004', DETAIL = array_to_string(held, ' ');
+        END IF;
+    END IF;
+    UPDATE worker SET seen_at = clock_timestamp() WHERE number = p_worker AND seen_at < clock_timestamp() - interval '2 s';
+    -- The rows first, in order: whoever moves one waits for who moved it before, and facts are numbered after that.
+    WITH line AS (
+        SELECT u.* FROM unnest(t_instruction, t_is_new, t_before, t_facts, t_state, t_attempt, t_generation, t_duplicate, t_inherited, t_order_id,
+            t_sent_orderid, t_purpose, t_gateway_status, t_gateway_reference, t_http_status, t_error_code, t_message,
+            t_intended_at, t_first_sent_at, t_updated_at)
+            u(instruction, is_new, before, facts, state, attempt, generation, possible_duplicate_of, inherited_attempts, order_id, sent_orderid,
+            purpose, gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at)
+        WHERE NOT u.is_new
+    )
+    UPDATE standing t SET facts = u.facts, state = u.state, attempt = u.attempt, generation = u.generation,
+        possible_duplicate_of = u.possible_duplicate_of, inherited_attempts = u.inherited_attempts, order_id = u.order_id,
+        sent_orderid = u.sent_orderid, purpose = u.purpose, gateway_status = u.gateway_status,
+        gateway_reference = u.gateway_reference, http_status = u.http_status, error_code = u.error_code, message = u.message,
+        intended_at = u.intended_at, first_sent_at = u.first_sent_at, updated_at = u.updated_at
+    FROM line u WHERE t.instruction = u.instruction AND t.facts = u.before
+        AND (u.state <> 'in_flight' OR t.state = 'in_flight' OR (t.state = 'ready' AND t.attempt = u.attempt - 1));
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    INSERT INTO standing SELECT u.instruction, u.facts, u.state, u.attempt, u.generation, u.possible_duplicate_of,
+            u.inherited_attempts, u.order_id, u.sent_orderid, u.purpose, u.gateway_status, u.gateway_reference, u.http_status,
+            u.error_code, u.message, u.intended_at, u.first_sent_at, u.updated_at
+        FROM unnest(t_instruction, t_is_new, t_before, t_facts, t_state, t_attempt, t_generation, t_duplicate, t_inherited, t_order_id,
+            t_sent_orderid, t_purpose, t_gateway_status, t_gateway_reference, t_http_status, t_error_code, t_message,
+            t_intended_at, t_first_sent_at, t_updated_at)
+            u(instruction, is_new, before, facts, state, attempt, generation, possible_duplicate_of, inherited_attempts, order_id, sent_orderid,
+            purpose, gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at)
+        WHERE u.is_new
+        ON CONFLICT (instruction) DO NOTHING;
+    GET DIAGNOSTICS more = ROW_COUNT;
+    IF moved + more <> cardinality(t_instruction) THEN
+        RAISE EXCEPTION 'a row is no longer where it was when it was read' USING ERRCODE = 'PW002';
+    END IF;
+    INSERT INTO fact (segment, seq, at, kind, batch, instruction, nth, attempt, contradicts, details, hash)
+        SELECT u.* FROM unnest(f_segment, f_seq, f_at, f_kind, f_batch, f_instruction, f_nth, f_attempt, f_contradicts, f_details, f_hash) u;
+    INSERT INTO reply SELECT u.* FROM unnest(r_instruction, r_nth, r_head, r_body) u;
+END $$;

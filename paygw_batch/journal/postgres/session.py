@@ -1,0 +1,236 @@
+"""Opens a connection to PostgreSQL so that a commit is durable, and proves that it was opened so.
+
+What cannot be relied on is refused in one sentence: a server that does not flush, a pooler in between, a clock that is
+off, a database of something else.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+from psycopg import Connection, conninfo
+
+from paygw_batch.errors import ConfigurationError, InternalError, JournalCorrupt, JournalError
+
+SCHEMA = "paygw"
+"""The schema of the database that holds the journal."""
+MOST_CLOCK_OFF_S = 30
+"""How far the clock of this machine may be from the database's."""
+OLDEST_SERVER = 150_000
+_CONNECT_TIMEOUT_S = 10
+_DEAD_PEER_MS = 10_000
+_HINT = "Nothing was sent. Check [journal] url and the server, then run the same command again."
+_ABOUT = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
+    current_setting('full_page_writes'), current_setting('synchronous_commit'),
+    current_setting('synchronous_standby_names'), pg_is_in_recovery(), pg_backend_pid(),
+    extract(epoch FROM clock_timestamp())::double precision, current_setting('server_encoding')"""
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The address of the database, and the operator's word about its copies."""
+
+    url: str
+    replication: str = "none"
+    """`synchronous`: a standby confirms each commit; `provider`: somebody else sees to it; `none`."""
+    commit_limit_s: float = 10.0
+    """How long a statement may take to answer before its fate counts as unknown."""
+
+    @property
+    def place(self) -> str:
+        """The address without a password, for people."""
+        about = conninfo.conninfo_to_dict(self.url)
+        host = about.get("host") or "localhost"
+        return f"{about.get('dbname') or about.get('user') or 'postgres'} on {host}"
+
+
+def check_url(url: str) -> None:
+    """Raise `ConfigurationError` unless `url` is the address of a database, without a password."""
+    try:
+        about = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationError(f"journal.url cannot be read: {_sentence(error)}.") from None
+    if about.get("password"):
+        raise ConfigurationError(
+            "journal.url holds a password.",
+            hint="Keep it out of the configuration: write it into a file of your own (mode 0600), and name that file "
+            "in the environment variable PGPASSFILE. Or use a client certificate.",
+        )
+
+
+def connect(server: Server, *, write: bool) -> Connection[Row]:
+    """Open a session whose commits are durable (see `Server`). Raises `JournalError`, `ConfigurationError`."""
+    check_url(server.url)
+    try:
+        connection = _LimitedConnection.connect(
+            server.url,
+            autocommit=True,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            application_name="paygw-batch",
+            tcp_user_timeout=_DEAD_PEER_MS,
+        )
+    except psycopg.Error as error:
+        raise JournalError(
+            f"The database of the journal, {server.place}, cannot be reached: {_sentence(error)}.", hint=_HINT
+        ) from None
+    try:
+        _prepare(connection, server, write=write)
+    except psycopg.Error as error:
+        connection.close()
+        raise JournalError(f"The database {server.place} cannot be used: {_sentence(error)}.", hint=_HINT) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Session:
+    """A connection that can be replaced by a new one to the same database when it is lost."""
+
+    def __init__(self, server: Server, *, write: bool) -> None:
+        self.server = server
+        self._write = write
+        self.connection = connect(server, write=write)
+
+    def reconnect(self) -> None:
+        """Open a new connection in the place of the old one. Raises `JournalError`."""
+        self.connection.close()
+        self.connection = connect(self.server, write=self._write)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.connection.close()
+
+
+class _LimitedConnection(Connection[Row]):
+    """A connection on which a statement can be given a time to answer in: a network may swallow the answer."""
+
+    limit_s: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Wait for the server, no longer than `limit_s`. Raises `psycopg.OperationalError`."""
+        try:
+            return super().wait(gen, interval, self.limit_s if timeout is None else timeout)
+        except psycopg.OperationalError:
+            if timeout is None and self.limit_s is not None:
+                self.pgconn.finish()
+            raise
+
+
+@contextmanager
+def limited(connection: Connection[Row], limit_s: float) -> Iterator[None]:
+    """Give each statement of the block so long to answer; after that the connection is gone and its fate unknown."""
+    assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
+    connection.limit_s = limit_s
+    try:
+        yield
+    finally:
+        connection.limit_s = None
+
+
+def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> None:
+    connection.execute(f"SET search_path = {SCHEMA}, pg_temp")
+    connection.execute("SET client_min_messages = warning")
+    connection.execute("SET jit = off")
+    connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
+    if write:
+        connection.execute("SET synchronous_commit = on")
+        connection.execute("SET idle_in_transaction_session_timeout = '5min'")
+    before_s = datetime.now(UTC).timestamp()
+    (found,) = fetch(connection, _ABOUT)
+    middle_s = (before_s + datetime.now(UTC).timestamp()) / 2
+    version, fsync, full_pages, synchronous, standbys, is_standby, pid, clock_s, encoding = found
+    if version < OLDEST_SERVER:
+        raise JournalError(f"The server of {server.place} is too old: PostgreSQL 15 is the oldest that can be used.")
+    if encoding != "UTF8":
+        raise JournalError(f"The database {server.place} is in the encoding {encoding}.", hint="Make it with UTF8.")
+    if pid != connection.info.backend_pid:
+        raise JournalError(
+            f"There is a pooler between this program and {server.place}: another session can get its connection.",
+            hint="Nothing was sent. Name the server itself in [journal] url, not the pooler in front of it.",
+        )
+    if not write:
+        return
+    _check_durable(server, fsync, full_pages, synchronous, standbys, is_standby=is_standby)
+    if abs(clock_s - middle_s) > MOST_CLOCK_OFF_S:
+        raise JournalError(
+            f"The clock of this machine is {abs(clock_s - middle_s):.0f} seconds "
+            f"{'behind' if clock_s > middle_s else 'ahead of'} that of {server.place}.",
+            hint="Nothing was sent. Set both clocks by the same time server, then run again.",
+        )
+
+
+def _check_durable(
+    server: Server, fsync: str, full_pages: str, synchronous: str, standbys: str, *, is_standby: bool
+) -> None:
+    if is_standby:
+        raise JournalError(
+            f"{server.place} is a standby: it cannot be written.",
+            hint="Name all servers in [journal] url, with target_session_attrs=read-write.",
+        )
+    for name, value in (("fsync", fsync), ("full_page_writes", full_pages), ("synchronous_commit", synchronous)):
+        if value != "on":
+            raise JournalError(
+                f"The server of {server.place} has {name} = {value}: a commit could be lost, and its row paid twice.",
+                hint=f"Nothing was sent. Set {name} = on in postgresql.conf, and restart the server.",
+            )
+    if server.replication == "synchronous" and not standbys.strip():
+        raise JournalError(
+            f'[journal] replication is "synchronous", but {server.place} waits for no standby.',
+            hint="Nothing was sent. Set synchronous_standby_names on the server, or say in [journal] replication how "
+            'its data is kept: "none" or "provider".',
+        )
+
+
+def fetch(connection: Connection[Row], query: str, values: Sequence[Any] = ()) -> list[Row]:
+    """Run one statement and return all it finds; `%s` in `query` are the places of `values`. Raises `psycopg.Error`."""
+    cursor = connection.execute(query.encode(), values or None)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+def streamed(connection: Connection[Row], query: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    """Run one query inside the open transaction, and yield its lines without holding all of them."""
+    with connection.cursor(name=f"paygw_{time.monotonic_ns()}") as cursor:
+        cursor.itersize = 5_000
+        cursor.execute(query.encode(), values or None)
+        yield from cursor
+
+
+@contextmanager
+def plainly(server: Server) -> Iterator[None]:
+    """Turn errors of the database into errors of the journal."""
+    try:
+        yield
+    except psycopg.errors.DataCorrupted as error:
+        raise JournalCorrupt(f"The database {server.place} is damaged: {_sentence(error)}.") from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise JournalError(
+            f"The role of [journal] url may not do this in {server.place}: {_sentence(error)}.",
+            hint="Nothing was sent. Use the role that the journal was made with, or one with the same rights.",
+        ) from None
+    except psycopg.Error as error:
+        raise JournalError(f"The journal in {server.place} cannot be used: {_sentence(error)}.", hint=_HINT) from None
+
+
+@contextmanager
+def conflicting_lines(message: str) -> Iterator[None]:
+    """Turn a violated constraint of the tables into an `InternalError` with the caller's message."""
+    try:
+        yield
+    except psycopg.errors.IntegrityError:
+        raise InternalError(message) from None
+
+
+def _sentence(error: psycopg.Error) -> str:
+    """Return the first line of an error of the database, without values of rows (those are in DETAIL)."""
+    text = error.diag.message_primary or str(error)
+    return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
+
+
+reason_of_failure = _sentence

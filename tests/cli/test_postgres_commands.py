@@ -1,0 +1,248 @@
+"""The commands on a journal in PostgreSQL: kills, a server that crashes, and everything that is refused."""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.compose.actions.follow_payout import running_now
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import Program, kenyan_rows, kill, read_csv
+from tests.cli.test_crashes import paid, wait_for_record
+from tests.journal.postgres_server import PostgresServer, own_server
+from tests.journal.wire_proxy import Trouble, wire_proxy
+
+ROWS = 60
+
+
+@dataclass
+class ClusterProgram(Program):
+    """A user's machine whose journal is in PostgreSQL."""
+
+    def write_url(self, url: str, more: str = "") -> None:
+        """Write the configuration anew, with its journal at `url`."""
+        shipped = self.config.read_text().partition("[journal]")
+        tables = shipped[2].partition("\n[")
+        head = shipped[0] if shipped[1] else self.config.read_text()
+        rest = f"\n[{tables[2]}" if tables[1] else ""
+        self.config.write_text(f'{head}[journal]\nurl = "{url}"\nlease_s = 5\nchunk_rows = 7\n{more}{rest}')
+
+    def record(self) -> list[dict[str, str]]:
+        found = sorted((self.home / "state").rglob("sandbox-record.csv"))
+        return [line for path in found for line in read_csv(path)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> Iterator[ClusterProgram]:
+    name = postgres_server.new_database()
+    user = ClusterProgram(tmp_path, program.config)
+    user.write_url(postgres_server.url(name))
+    yield user
+    postgres_server.drop_database(name)
+
+
+def slow(user: ClusterProgram) -> None:
+    """Let the sandbox take its time, so that there is something to interrupt."""
+    (user.home / "slow.toml").write_text("[default]\ndelay_s = 0.02\n")
+    user.config.write_text(f'{user.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+
+
+def url_of(user: ClusterProgram) -> str:
+    return user.config.read_text().partition('url = "postgres')[2].partition('"')[0].join(("postgres", ""))
+
+
+def test_what_one_machine_does_with_a_file_it_does_with_a_database(cluster: ClusterProgram) -> None:
+    odd = [kenyan_rows(1, amount=amount, prefix=name)[0] for name, amount in (("NO", "9001"), ("ODD", "9006"))]
+    sheet = cluster.sheet([*kenyan_rows(9), *odd])
+    assert cluster.json("submit", sheet)["states"] == {"paid": 9, "rejected": 1, "in_doubt": 1}
+    again = cluster.json("submit", sheet)
+    assert (again["sent_this_run"], again["known"]) == (0, 11)
+    assert len(cluster.record()) == 11
+    said = ("--as", "paid", "--evidence", "statement of 22 November", "--by", "amina")
+    assert cluster.json("resolve", sheet, "--row", "12", *said)["exit_code"] in {0, 4}
+    assert cluster.json("retry", sheet, "--row", "11")["states"] == {"paid": 10, "rejected": 1}
+    assert [line["client_orderid"] for line in cluster.record()][-1] == "NO-1-r2"
+    assert cluster.json("status")["batches"][0]["rows"] == 11
+    assert cluster.json("find", "PAY-3")["payments"][0]["state"] == "paid"
+    assert len(read_csv(cluster.json("reconcile", sheet, "--out", cluster.home / "r.csv")["reconciliation"])) == 11
+    assert cluster.json("verify")["exit_code"] == 0
+    assert cluster.json("doctor")["exit_code"] == 0
+
+
+def test_killed_again_and_again_no_row_is_paid_twice_and_none_is_lost(cluster: ClusterProgram) -> None:
+    slow(cluster)
+    sheet = cluster.sheet(kenyan_rows(ROWS))
+    for lines in (0, 1, 20, 41):
+        process = cluster.start("submit", sheet)
+        wait_for_record(cluster, lines, process)
+        kill(process)
+    check_end(cluster, sheet)
+
+
+def check_end(user: ClusterProgram, sheet: Path) -> None:
+    """Hold the reconciliation of a batch to the gateway's own record."""
+    summary = user.json("submit", sheet)
+    reconciled = read_csv(summary["reconciliation"])
+    assert [line["client_orderid"] for line in reconciled] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
+    assert {line["state"] for line in reconciled} <= {"paid", "in_doubt"}
+    found: Counter[str] = paid(user)
+    assert max(found.values()) == 1
+    assert {line["client_orderid"] for line in reconciled if line["state"] == "paid"} <= set(found)
+    assert user.json("verify")["exit_code"] == 0
+
+
+@contextmanager
+def own_cluster(program: Program) -> Iterator[tuple[ClusterProgram, PostgresServer]]:
+    with own_server() as server:
+        user = ClusterProgram(program.home, program.config)
+        user.write_url(server.url())
+        slow(user)
+        yield user, server
+
+
+def test_a_run_goes_on_after_its_server_has_crashed_and_come_back(program: Program) -> None:
+    with own_cluster(program) as (user, server):
+        sheet = user.sheet(kenyan_rows(ROWS))
+        process = user.start("submit", sheet)
+        wait_for_record(user, 10, process)
+        server.stop("immediate")
+        starting = threading.Thread(target=server.start)
+        starting.start()
+        _, stderr = process.communicate(timeout=120)
+        starting.join()
+        assert process.returncode == 0, stderr
+        assert Counter(paid(user).values()) == {1: ROWS}
+        check_end(user, sheet)
+
+
+def test_a_run_that_is_killed_while_its_server_is_down_is_resumed_and_pays_nothing_twice(program: Program) -> None:
+    with own_cluster(program) as (user, server):
+        sheet = user.sheet(kenyan_rows(ROWS))
+        process = user.start("submit", sheet)
+        wait_for_record(user, 10, process)
+        server.stop("immediate")
+        assert user.run("status").exit_code == 7
+        kill(process)
+        before = len(user.record())
+        refused = user.run("submit", sheet)
+        assert refused.exit_code == 7
+        assert "cannot be reached" in refused.stderr
+        assert len(user.record()) == before
+        server.start()
+        assert user.run("resume").exit_code in {0, 5}
+        check_end(user, sheet)
+
+
+# Bad input: one sentence, what to do, exit 2 or 7, nothing sent.
+
+
+def refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Path) -> None:
+    before = user.record()
+    result = user.run(*(arguments or ("submit", user.sheet(kenyan_rows(2)))))
+    assert (result.exit_code, "Traceback" in result.output) == (code, False), result.output
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) >= 2, "what to do next is missing"
+    assert user.record() == before
+
+
+def test_an_address_that_leads_nowhere_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+    for wrong in ("postgresql://paygw@127.0.0.1:1/x", postgres_server.url("no_such_database")):
+        cluster.write_url(wrong)
+        refused(cluster, 7, "cannot be reached")
+    cluster.write_url(postgres_server.url(user="nobody_we_know"))
+    refused(cluster, 7, "nobody_we_know")
+    for wrong in ("mysql://x", "postgresql://paygw:secret@db/x", "postgresql://db/x?password=secret"):
+        cluster.write_url(wrong)
+        refused(cluster, 2, "journal")
+        assert "secret" not in cluster.run("status").output
+    cluster.write_url("postgresql://paygw@db/x", 'path = "a.sqlite3"\n')
+    refused(cluster, 2, "path and url are both set")
+
+
+def test_a_role_without_rights_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+    cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
+    name = url_of(cluster).rpartition("/")[2]
+    postgres_server.execute(f"CREATE ROLE stranger_{name} LOGIN")
+    cluster.write_url(postgres_server.url(name, user=f"stranger_{name}"))
+    refused(cluster, 7, "permission denied")
+    refused(cluster, 7, "permission denied", "status")
+
+
+def test_an_unsafe_server_is_refused(program: Program) -> None:
+    with own_cluster(program) as (user, server):
+        for setting in ("fsync", "full_page_writes"):
+            server.execute(f"ALTER SYSTEM SET {setting} = off")
+            server.execute("SELECT pg_reload_conf()")
+            wait_for_setting(server, setting, "off")
+            refused(user, 7, f"{setting} = off")
+            server.execute(f"ALTER SYSTEM RESET {setting}")
+            server.execute("SELECT pg_reload_conf()")
+            wait_for_setting(server, setting, "on")
+        user.write_url(server.url(), 'replication = "synchronous"\n')
+        refused(user, 7, "waits for no standby")
+
+
+def wait_for_setting(server: PostgresServer, setting: str, value: str) -> None:
+    found = ""
+    while found != value:  # every look is a new session: it has the settings that are in force
+        with psycopg.connect(server.url()) as connection:
+            row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
+            assert row is not None
+            found = row[0]
+
+
+def test_a_pooler_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+    with wire_proxy(postgres_server.port) as proxy:
+        proxy.trouble = Trouble.POOLER
+        cluster.write_url(proxy.url(url_of(cluster)))
+        refused(cluster, 7, "There is a pooler")
+
+
+def test_a_clock_that_is_off_is_refused(cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
+    monkeypatch.setattr("paygw_batch.journal.postgres.session.MOST_CLOCK_OFF_S", -1)
+    refused(cluster, 7, "The clock of this machine is")
+
+
+def test_a_database_of_another_endpoint_or_version_is_refused(cluster: ClusterProgram) -> None:
+    cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
+    text = cluster.config.read_text()
+    cluster.config.write_text(text.replace('endpoint_id = "1000"', 'endpoint_id = "2000"'))
+    refused(cluster, 7, "belongs to another endpoint")
+    cluster.config.write_text(text)
+    with psycopg.connect(url_of(cluster), autocommit=True) as connection:
+        connection.execute("INSERT INTO paygw.migration VALUES (99, 'now')")
+    refused(cluster, 7, "newer version")
+
+
+def test_without_its_extra_the_program_says_what_to_install(
+    cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [
+        one for one in sys.modules if one.partition(".")[0] in {"psycopg", "psycopg_binary"} or "postgres" in one
+    ]:
+        if not name.startswith("tests."):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    refused(cluster, 2, "pip install 'paygw-batch[cluster]'", "status")
+
+
+def test_a_second_command_is_refused_and_told_who_holds_the_journal(cluster: ClusterProgram) -> None:
+    sheet = cluster.sheet(kenyan_rows(1, amount="9005"))
+    process = cluster.start("submit", sheet)
+    wait_for_record(cluster, 1, process)
+    held = cluster.run("submit", sheet)
+    assert (held.exit_code, str(process.pid) in held.stderr) == (7, True), held.stderr
+    assert cluster.run("status").exit_code != 7  # to look is always possible
+    settings = load_settings(cluster.config, environ=cluster.environ)
+    holder = running_now(settings)
+    assert holder is not None
+    assert holder.pid == process.pid
+    kill(process)
+    assert running_now(settings) is None

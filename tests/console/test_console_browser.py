@@ -1,0 +1,136 @@
+"""The story of a payout in a real browser: two people, and no axe-core violation on any screen that they see."""
+
+import re
+import runpy
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it has no types
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.cli.listening import answers, free_port, until
+from tests.cli.program import ROOT, Program
+
+DEMO = runpy.run_path(str(ROOT / "tooling/console_demo.py"))
+NARROW = 320
+PATIENCE_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Serve the demonstration; yield its address and its folder."""
+    folder = tmp_path_factory.mktemp("demo")
+    folder.chmod(0o700)
+    program = Program(folder, DEMO["set_up"](folder))
+    (folder / "behaviour.toml").write_text(DEMO["BEHAVIOUR"].replace("delay_s = 0.4", "delay_s = 0.05"))
+    port = free_port()
+    running = program.start("console", "--port", str(port))
+    until(lambda: answers(port), "the pages are not there")
+    yield f"http://127.0.0.1:{port}", folder
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=30)
+
+
+def signed_in(browser: Browser, address: str, name: str, **options: object) -> BrowserContext:
+    context = browser.new_context(base_url=address, **options)  # type: ignore[arg-type]  # whatever a test asks for
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    page.goto("/sign-in")
+    page.get_by_label(name).check()
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.close()
+    return context
+
+
+def look(page: Page) -> None:
+    """Hold what is shown to axe-core, wide and narrow: no violation, nothing beyond the edge."""
+    found = Axe().run(page)
+    assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": NARROW, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW, page.url
+    page.set_viewport_size(size)
+
+
+def mend_everything(page: Page) -> None:
+    """Mend the cells of the sample sheet, two of them by the text that the page suggests."""
+    page.get_by_role("button", name="Use 1250.00").click()
+    page.get_by_label("Amount of row 19").fill("1250.00")
+    page.get_by_role("row").filter(has=page.get_by_label("Amount of row 19")).get_by_role("button", name="Mend").click()
+    page.get_by_role("button", name="Use KE", exact=True).click()
+    page.get_by_label("Account Name of row 42").fill("Halima Abdi")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Use KES").click()
+    page.get_by_label("Client Order ID of row 92").fill("NOV-91")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Every row can be paid")).to_be_visible()
+
+
+def test_two_people_bring_a_sheet_with_defects_to_a_reconciliation(browser: Browser, pages: tuple[str, Path]) -> None:
+    address, folder = pages
+    ada, ben = (signed_in(browser, address, name).new_page() for name in ("Ada Wanjiru", "Ben Okello"))
+    problems: list[str] = []
+    for page in (ada, ben):
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    ada.goto("/")
+    look(ada)
+    ada.get_by_role("link", name="Start a new payout").click()
+    look(ada)
+    ada.get_by_label("Your sheet").set_input_files(folder / "payroll-november.csv")
+    ada.get_by_role("button", name="Upload and check").click()
+    expect(ada.get_by_text("7 of 200 rows cannot be paid yet")).to_be_visible()
+    look(ada)
+    mend_everything(ada)
+    look(ada)
+    ada.get_by_role("link", name="Check what will be paid").click()
+    look(ada)
+    code = ada.locator(".code").inner_text()
+    ada.get_by_role("button", name="Sign and send for approval").click()
+    expect(ada.get_by_text("another person has to approve it")).to_be_visible()
+    ben.goto("/")
+    ben.get_by_role("link", name="payroll-november.csv").first.click()
+    assert ben.locator(".code").inner_text() == code
+    look(ben)
+    ben.get_by_role("button", name="Approve", exact=True).click()
+    ben.get_by_role("button", name="Start the payout").dblclick()
+    ben.wait_for_url(re.compile("/payouts/"), timeout=PATIENCE_MS)
+    ada.goto(ben.url)
+    expect(ada.get_by_text(re.compile("^Finished")).first).to_be_visible(timeout=PATIENCE_MS)  # by its own asking
+    look(ada)
+    ada.get_by_role("link", name=re.compile("^In doubt")).click()
+    ada.locator("tbody a").last.click()
+    expect(ada.get_by_role("heading", name="Do not pay this another way")).to_be_visible()
+    look(ada)
+    ada.go_back()
+    with ada.expect_download() as download:
+        ada.get_by_role("link", name="CSV").click()
+    assert len(Path(download.value.path()).read_text().splitlines()) == 201
+    ada.goto("/payees?text=Halima")
+    look(ada)
+    ada.goto("/people")
+    look(ada)
+    assert problems == []
+    record = (folder / "state" / "sandbox-record.csv").read_text()
+    assert len(set(re.findall(r"NOV-\d+", record))) == len(re.findall(r"NOV-\d+", record))
+
+
+def test_without_javascript_a_sheet_comes_as_far_as_the_approval(browser: Browser, pages: tuple[str, Path]) -> None:
+    address, folder = pages
+    context = signed_in(browser, address, "Ada Wanjiru", java_script_enabled=False, color_scheme="dark")
+    page = context.new_page()
+    page.goto("/new")
+    plain = folder / "december.csv"
+    lines = (
+        (folder / "payroll-november.csv").read_text().replace("NOV-", "DEC-").replace("254712", "254713").splitlines()
+    )
+    plain.write_text("\n".join([lines[0], *lines[5:9]]))
+    page.get_by_label("Your sheet").set_input_files(plain)
+    page.get_by_role("button", name="Upload and check").click()
+    page.get_by_role("link", name="Check what will be paid").click()
+    page.get_by_role("button", name="Sign and send for approval").click()
+    expect(page.get_by_text("another person has to approve it")).to_be_visible()
+    context.close()

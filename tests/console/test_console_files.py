@@ -1,0 +1,77 @@
+"""Files to take away, the search for a person, and what the administrator sees."""
+
+from pathlib import Path
+
+from paygw_batch.compose.actions.audit import newest_entries
+from tests.cli.program import Program
+from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, House, set_up
+
+
+def paid(program: Program) -> str:
+    small = '[approval.from_amount]\nKES = "100000000"\n'
+    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{small}[approval.makers]"))
+    heading = "country,client_orderid,amount,currency,account_name,account_number,phone,note"
+    rows = [
+        "KE,F-1,100.00,KES,Jane Wanjiku,254712345001,+254712345001,=1+1",
+        "KE,F-2,200.00,KES,Halima Abdi,254712345002,+254712345002,@SUM(A1)",
+    ]
+    return str(program.json("submit", program.sheet(rows, "payroll.csv", heading))["batch"])
+
+
+def test_reconciliations_are_files_without_formulas_and_leave_nothing_behind(tmp_path: Path) -> None:
+    house = House(set_up(tmp_path))
+    batch = paid(house.program)
+    person = house.person(MAKER)
+    csv = person.get(f"/payouts/{batch}/reconciliation.csv")
+    assert "attachment" in csv.headers["content-disposition"]
+    assert "'=1+1" in csv.text
+    assert "'@SUM(A1)" in csv.text
+    assert csv.text.count("paid") >= 2
+    assert person.get(f"/payouts/{batch}/reconciliation.xlsx").content.startswith(b"PK")
+    page = person.get(f"/payouts/{batch}/reconciliation.html")
+    assert "attachment" in page.headers["content-disposition"]
+    assert "Jane Wanjiku" in page.text
+    assert person.get(f"/payouts/{batch}/reconciliation.exe").status_code == 404
+    assert not list(house.console.directory.glob(".download-*"))
+    assert house.person(AUDITOR).get(f"/payouts/{batch}/reconciliation.csv").status_code == 403
+
+
+def test_a_person_is_found_and_gets_an_advice_of_her_own(tmp_path: Path) -> None:
+    house = House(set_up(tmp_path))
+    batch = paid(house.program)
+    person = house.person(MAKER)
+    found = person.get("/payees?text=halima").text
+    assert f"/payouts/{batch}/rows/3" in found
+    assert "Jane Wanjiku" not in found
+    advice = person.get("/payees/advice?text=0712345002")
+    assert "Halima Abdi" in advice.text
+    assert "Jane" not in advice.text
+    assert person.get("/payees/advice?text=nobody").status_code == 409
+    assert "No payment fits" in person.get("/payees?text=nobody").text
+    masked = house.person(AUDITOR).get("/payees?text=halima").text
+    assert "254712345002" not in masked
+    assert "...002" in masked
+    assert house.person(AUDITOR).get("/payees/advice?text=halima").status_code == 403
+
+
+def test_every_act_download_and_refusal_has_a_line_without_personal_data(tmp_path: Path) -> None:
+    house = House(set_up(tmp_path))
+    batch = paid(house.program)
+    person, auditor = house.person(MAKER), house.person(AUDITOR)
+    person.get(f"/payouts/{batch}/reconciliation.csv")
+    person.get("/payees/advice?text=Halima")
+    auditor.get(f"/payouts/{batch}/reconciliation.csv")
+    auditor.post("/sign-out")
+    entries = [(one.who, one.act, one.thing, one.result) for one in newest_entries(house.console.settings, limit=99)]
+    assert entries[::-1] == [
+        (MAKER, "sign in", "sandbox", "done"),
+        (AUDITOR, "sign in", "sandbox", "done"),
+        (MAKER, "download reconciliation", f"batch {batch}, ending csv", "done"),
+        (MAKER, "remittance advice", "", "done"),
+        (AUDITOR, "download reconciliation", f"batch {batch}, ending csv", "refused"),
+        (AUDITOR, "sign out", "", "done"),
+    ]
+    page = house.person(ADMINISTRATOR).get("/people").text
+    assert f"batch {batch}, ending csv" in page
+    assert "Halima" not in page
+    assert house.program.json("verify")["exit_code"] == 0

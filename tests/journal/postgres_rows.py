@@ -1,0 +1,53 @@
+"""A journal in PostgreSQL as the tests of all stores use it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paygw_batch.core.lifecycle import Intended
+from paygw_batch.journal.opening.open_postgres import (
+    PostgresPlace,
+    new_postgres_journal,
+    open_postgres_journal,
+    read_postgres_journal,
+)
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.values import Entry, MoveResult
+from tests.journal.journal_rows import AT, ENDPOINT
+
+
+class LeasingPostgres(PostgresJournal):
+    """The journal of a run, which leases the chunk of every row that a test sends, as an engine's `due` does."""
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        sent = sorted({entry.instruction for entry in entries if isinstance(entry.fact, Intended)})
+        self.writer.lease_chunks(self.writer.chunks_of(sent).values())
+        return super().append(entries)
+
+
+def postgres_place(url: str, place: Path, **more: float) -> PostgresPlace:
+    return PostgresPlace(
+        Server(url),
+        witness_dir=place / "witness",
+        registry_dir=place / "journals",
+        inbox=place / "state" / "journal.inbox",
+        endpoint=ENDPOINT,
+        **{"chunk_rows": 3, **more},  # type: ignore[arg-type]  # figures of a test
+    )
+
+
+def open_postgres(place: PostgresPlace) -> LeasingPostgres:
+    """Open the journal of a place for a run."""
+    with_it = open_postgres_journal(place, now=AT, holder="a test")
+    with_it.__class__ = LeasingPostgres
+    assert isinstance(with_it, LeasingPostgres)
+    return with_it
+
+
+def make_postgres(place: PostgresPlace) -> None:
+    new_postgres_journal(place, now=AT)
+
+
+def read_postgres(place: PostgresPlace) -> PostgresReader:
+    return read_postgres_journal(place)

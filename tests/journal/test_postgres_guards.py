@@ -1,0 +1,366 @@
+"""What only the journal in PostgreSQL must withstand: other processes, lost answers, older copies, changed tables."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.core.evidence import Claim, Finding, Proof
+from paygw_batch.core.lifecycle import Concluded, State
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.kept_notification import Notification, encode_notification
+from paygw_batch.journal.opening.open_postgres import PostgresPlace
+from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.sqlite.inbox import Inbox
+from paygw_batch.journal.values import MoveResult
+from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
+from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_server import PostgresServer, own_server
+from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
+
+
+@pytest.fixture
+def at_database(database: str, place: Path) -> PostgresPlace:
+    return postgres_place(database, place)
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
+    with wire_proxy(postgres_server.port) as relay:
+        yield relay
+
+
+def states(journal: LeasingPostgres, batch: int = 1) -> list[State]:
+    return [row.state for row in journal.rows(batch)]
+
+
+def by_hand(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        connection.execute(statement.encode())
+
+
+def freeze(url: str) -> None:
+    """Let the database see nothing more of a process, as if it were frozen for longer than its lease."""
+    by_hand(url, "UPDATE worker SET seen_at = seen_at - interval '1 hour'")
+
+
+# A second process.
+
+
+def test_a_second_run_is_refused_and_told_who_holds_the_journal(at_database: PostgresPlace) -> None:
+    with closing(open_postgres(at_database)), pytest.raises(JournalHeld, match=r"process \d+ on .*: a test"):
+        open_postgres(at_database)
+    open_postgres(at_database).close()
+
+
+def test_a_run_that_was_frozen_sends_nothing_more_and_its_answers_are_kept(at_database: PostgresPlace) -> None:
+    frozen = open_postgres(at_database)
+    open_sheet(frozen, new=3)
+    first, second, third = all_due(frozen, 1)
+    frozen.append([intent(first), intent(second)])
+    freeze(at_database.server.url)
+    with closing(open_postgres(at_database)) as taker:
+        assert taker.conclude_dead(AT) == 2
+        assert states(taker) == [State.IN_DOUBT, State.IN_DOUBT, State.READY]
+        # It thaws: the row that it was about to send stays where it is, and what the gateway said is not lost.
+        results = frozen.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(third)])
+        assert list(results) == [MoveResult.MOVED, MoveResult.HELD]
+        assert states(taker) == [State.PAID, State.IN_DOUBT, State.READY]
+        with pytest.raises(JournalError, match="taken over"):
+            open_sheet(frozen, "b2", [new_instruction(2, "X")])
+        frozen.close()
+        send(taker, 1, OutcomeKind.PAID)
+        assert states(taker) == [State.PAID, State.IN_DOUBT, State.PAID]
+        assert taker.verify()["facts"] == taker.head().seq == 8
+
+
+def test_a_row_is_intended_once_whatever_two_processes_believe(at_database: PostgresPlace) -> None:
+    """The last guard: with every fence taken away, the table itself refuses a second intent for an attempt."""
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        journal.append([intent(all_due(journal, 1)[0])])
+    copied = """INSERT INTO fact (segment, seq, at, kind, batch, instruction, nth, attempt, details, hash)
+        SELECT segment, seq + 1, at, kind, batch, instruction, nth + 1, attempt, details, hash FROM fact
+        WHERE kind = 'intended'"""
+    with pytest.raises(psycopg.errors.UniqueViolation, match="fact_one_intent"):
+        by_hand(at_database.server.url, copied)
+
+
+def test_the_rows_of_a_process_that_lives_are_its_own(at_database: PostgresPlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        journal.append([intent(all_due(journal, 1)[0])])
+        desk_alone_is_free(at_database.server.url)
+        with closing(open_postgres(at_database)) as other:
+            assert other.conclude_dead(AT) == 0
+            assert states(other) == [State.IN_FLIGHT]
+            assert [*other.append([outcome_of(1, 1, OutcomeKind.PAID)])] == [MoveResult.MOVED]
+
+
+def desk_alone_is_free(url: str) -> None:
+    """Let another process have the desk, as if the one that lives had chunks alone."""
+    new_worker = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, ended_at)
+        VALUES ('h', 'b', 1, 'c', 'run', 1, now())"""
+    by_hand(url, new_worker)
+    by_hand(url, "UPDATE segment SET worker = (SELECT max(number) FROM worker) WHERE chain = 0 AND sealed_at IS NULL")
+
+
+def test_an_engine_passes_over_the_chunks_of_another_process_that_lives(at_database: PostgresPlace) -> None:
+    async def given(journal: LeasingPostgres) -> list[int]:
+        with journal.for_engine() as engine:
+            return [due.row for due in await engine.due(1, limit=100)]
+
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=8)
+        journal.append([intent(all_due(journal, 1)[4])])
+        desk_alone_is_free(at_database.server.url)
+        with closing(open_postgres(at_database)) as other:
+            assert asyncio.run(given(other)) == [2, 3, 4, 8, 9]
+        freeze(at_database.server.url)
+        with closing(open_postgres(at_database)) as other:
+            assert asyncio.run(given(other)) == [2, 3, 4, 5, 7, 8, 9]
+            assert states(other)[4] == State.IN_DOUBT
+
+
+def sent_over_a_takeover(at: PostgresPlace) -> Counter[str]:
+    """Send a batch by a run that is frozen in its middle and by the one that takes over; return its record."""
+    record: Counter[str] = Counter()
+    frozen = open_postgres(at)
+    open_sheet(frozen, new=6)
+    under_way = all_due(frozen, 1)[:3]
+    assert set(frozen.append([intent(due) for due in under_way])) == {MoveResult.MOVED}
+    record.update(due.instruction.client_orderid for due in under_way)
+    freeze(at.server.url)
+    with closing(open_postgres(at)) as taker:
+        taker.conclude_dead(AT)
+        record.update(due.instruction.client_orderid for due in send(taker, 1, OutcomeKind.PAID))
+    frozen.close()
+    return record
+
+
+def test_what_was_in_flight_is_not_sent_again_by_the_one_that_takes_over(at_database: PostgresPlace) -> None:
+    assert sent_over_a_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
+
+
+def test_the_bug_that_puts_rows_in_flight_back_would_be_seen(
+    at_database: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: whoever takes over believes that nothing left of what was in flight."""
+    put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
+    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.lease_writer.Interrupted", lambda: put_back)
+    assert max(sent_over_a_takeover(at_database).values()) == 2
+
+
+# An answer that does not come.
+
+
+@pytest.mark.parametrize("trouble", [Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.SILENCE])
+def test_a_commit_without_an_answer_is_made_once(
+    at_database: PostgresPlace, proxy: WireProxy, trouble: Trouble
+) -> None:
+    server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
+    with closing(open_postgres(replace(at_database, server=server))) as journal:
+        open_sheet(journal, new=2)
+        first, second = all_due(journal, 1)
+        journal.append([intent(first)])
+        proxy.trouble = trouble
+        assert [*journal.append([outcome_of(1, 1, OutcomeKind.PAID)])] == [MoveResult.MOVED]
+        assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
+        assert states(journal) == [State.PAID, State.IN_FLIGHT]
+        assert journal.verify()["facts"] == 4
+
+
+@pytest.mark.parametrize("trouble", [Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST])
+def test_a_batch_is_opened_whole_or_not_at_all_when_the_connection_is_lost(
+    at_database: PostgresPlace, proxy: WireProxy, trouble: Trouble
+) -> None:
+    server = Server(proxy.url(at_database.server.url))
+    with closing(open_postgres(replace(at_database, server=server))) as journal:
+        proxy.trouble = trouble
+        with pytest.raises(JournalUnwritable):
+            open_sheet(journal, new=2)
+        with pytest.raises(JournalUnwritable):
+            open_sheet(journal, new=2)
+    with closing(open_postgres(at_database)) as journal:
+        assert list(journal.batches()) == []
+        open_sheet(journal, new=2)
+        assert journal.verify()["batches"] == 1
+
+
+def test_a_server_that_crashes_and_comes_back_loses_nothing(place: Path) -> None:
+    with own_server() as server:
+        at = postgres_place(server.url(), place)
+        with closing(made(at)) as journal:
+            open_sheet(journal, new=3)
+            first, second, third = all_due(journal, 1)
+            journal.append([intent(first)])
+            server.stop("immediate")
+            starting = threading.Thread(target=server.start)
+            starting.start()
+            assert [*journal.append([outcome_of(1, 1, OutcomeKind.PAID), intent(second)])] == [MoveResult.MOVED] * 2
+            starting.join()
+            journal.append([outcome_of(2, 1, OutcomeKind.PAID), intent(third)])
+            assert states(journal) == [State.PAID, State.PAID, State.IN_FLIGHT]
+            assert journal.verify()["facts"] == 6
+
+
+def made(at: PostgresPlace) -> LeasingPostgres:
+    make_postgres(at)
+    return open_postgres(at)
+
+
+# An older copy.
+
+
+def test_a_database_that_went_back_in_time_is_refused_before_anything_is_sent(
+    at_database: PostgresPlace, postgres_server: PostgresServer
+) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+    name = at_database.server.url.rpartition("/")[2]
+    backup = postgres_server.new_database(name)
+    with closing(open_postgres(at_database)) as journal:
+        journal.append([intent(all_due(journal, 1)[0])])
+    postgres_server.drop_database(name)
+    postgres_server.execute(f"ALTER DATABASE {backup} RENAME TO {name}")
+    for opens in (open_postgres, read_postgres):
+        with pytest.raises(JournalWentBack, match="older copy"):
+            opens(at_database)
+
+
+def test_a_run_finds_at_its_next_commit_that_the_database_went_back(at_database: PostgresPlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+        first, second = all_due(journal, 1)
+        journal.append([intent(first)])
+        back = """UPDATE segment SET head_seq = 0, head_hash = start WHERE chain > 0"""
+        by_hand(at_database.server.url, back)
+        with pytest.raises(JournalWentBack):
+            journal.append([intent(second)])
+        with pytest.raises(JournalUnwritable):
+            journal.append([intent(second)])
+
+
+def test_another_journal_in_the_place_of_the_known_one_is_refused(
+    at_database: PostgresPlace, postgres_server: PostgresServer
+) -> None:
+    open_postgres(at_database).close()
+    name = at_database.server.url.rpartition("/")[2]
+    postgres_server.drop_database(name)
+    postgres_server.execute(f"CREATE DATABASE {name}")
+    with pytest.raises(JournalError, match="has a journal already"):
+        make_postgres(at_database)
+    make_postgres(replace(at_database, registry_dir=None))
+    with pytest.raises(JournalWentBack, match="Another journal stands"):
+        open_postgres(at_database)
+
+
+# A hand in the tables.
+
+KEPT = ("fact", "instruction", "batch", "page", "known", "evidence", "seal", "identity", "migration")
+
+
+@pytest.mark.parametrize("role", ["origin", "replica"])
+def test_facts_are_never_changed_or_removed_by_anybody(at_database: PostgresPlace, role: str) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.PAID)
+    with psycopg.connect(at_database.server.url, autocommit=True) as connection:
+        connection.execute(f"SET session_replication_role = {role}".encode())
+        connection.execute("SET search_path = paygw")
+        tried = [f"TRUNCATE {table} CASCADE" for table in KEPT]
+        tried += [
+            "DELETE FROM fact",
+            "DELETE FROM instruction",
+            "DELETE FROM batch",
+            "DELETE FROM page",
+            "DELETE FROM seal",
+        ]
+        tried += ["DELETE FROM standing", "DELETE FROM order_id", "UPDATE fact SET details = '{}'"]
+        tried += ["UPDATE instruction SET payee = 'me'", "UPDATE segment SET head_seq = 9"]
+        tried += ["UPDATE chunk SET last = last + 1", "UPDATE batch SET rows = 9"]
+        for statement in tried:
+            with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
+                connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("UPDATE fact SET details = '{\"cause\":\"x\"}' WHERE kind = 'paid'", "was changed, or the one before"),
+        ("DELETE FROM fact WHERE kind = 'paid'", "does not end where"),
+        ("UPDATE standing SET state = 'rejected'", "is not as its facts say"),
+        ("UPDATE standing SET message = 'mine'", "is not as its facts say"),
+        ("UPDATE instruction SET payee = 'me'", "instructions_sha256 differs"),
+        ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
+        ("UPDATE segment SET head_seq = 1 WHERE chain > 0", "does not end where"),
+        ("DELETE FROM seal WHERE number = 1", "was changed, or one before it is missing"),
+        ("UPDATE order_id SET order_id = 'x' WHERE instruction = 1", "order ids of instruction 1"),
+        ("UPDATE payee_words SET words = ''", "index of payees"),
+        ("UPDATE chunk SET last = last + 5 WHERE number = 1", "overlap"),
+        ("INSERT INTO reply VALUES (1, 1, '', '')", "no fact names"),
+    ],
+)
+def test_what_an_owner_changed_with_the_guards_off_is_found(
+    at_database: PostgresPlace, statement: str, found: str
+) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=4)
+        send(journal, 1, OutcomeKind.PAID)
+    table = statement.split()[1 if statement.startswith("UPDATE") else 2]
+    off, on = "DISABLE TRIGGER USER", "ENABLE ALWAYS TRIGGER"
+    more = {"segment": ["sealed_is_final"], "chunk": ["range_is_final"]}
+    guards = ["never_changed", "never_emptied", *more.get(table, [])]
+    by_hand(at_database.server.url, f"ALTER TABLE {table} {off}")
+    by_hand(at_database.server.url, statement)
+    elsewhere = replace(at_database, witness_dir=at_database.witness_dir / "of another host")
+    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="guards of its tables"):
+        journal.verify()
+    for guard in guards:
+        by_hand(at_database.server.url, f"ALTER TABLE {table} {on} {guard}")
+    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match=found):
+        journal.verify()
+
+
+def test_a_witness_that_cannot_be_written_ends_the_run(
+    at_database: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+        first, second = all_due(journal, 1)
+        monkeypatch.setattr("paygw_batch.journal.guards.witness.os.pwrite", full)
+        with pytest.raises(JournalUnwritable, match="No space left"):
+            journal.append([intent(first)])
+        monkeypatch.undo()
+        with pytest.raises(JournalUnwritable):
+            journal.append([intent(second)])
+    with closing(open_postgres(at_database)) as journal:
+        assert journal.conclude_dead(AT) == 1
+
+
+def test_notifications_that_wait_on_this_host_are_taken_in_once(at_database: PostgresPlace) -> None:
+    at_database.inbox.parent.mkdir(mode=0o700)
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
+    kept = Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.ACCEPTED)
+        with closing(Inbox(at_database.inbox, taken=journal.head().inbox, now=AT)) as inbox:
+            inbox.append([encode_notification(kept), encode_notification(kept)])
+        words = {"approved": OutcomeKind.PAID}
+        assert journal.take_in_waiting(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 1})
+        assert journal.take_in_waiting(words, at=AT) == Counter()
+        assert states(journal) == [State.PAID]
+        assert journal.head().inbox.number == 2
+        assert journal.verify()["evidence"] == 2

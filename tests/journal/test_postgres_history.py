@@ -1,0 +1,28 @@
+"""Random histories in PostgreSQL: the same acts and the same model as for the journal in a file."""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.journal.postgres_rows import open_postgres, postgres_place
+from tests.journal.postgres_server import PostgresServer
+from tests.journal.test_journal_history import Pair, go_through
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_through_any_history_the_journal_in_postgres_agrees_with_its_model(
+    postgres_server: PostgresServer, postgres_template: str, data: st.DataObject
+) -> None:
+    name = postgres_server.new_database(postgres_template)
+    with tempfile.TemporaryDirectory() as directory:
+        place = postgres_place(postgres_server.url(name), Path(directory))
+        both = Pair(partial(open_postgres, place), is_numbered=False)
+        try:
+            go_through(both, data, steps=12)
+        finally:
+            both.disk.close()
+            postgres_server.drop_database(name)
