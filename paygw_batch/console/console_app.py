@@ -29,6 +29,7 @@ from paygw_batch.console.pages import (
     payout_page,
     people_page,
     reconcile_page,
+    settle_page,
     signing_in,
 )
 from paygw_batch.console.permissions import Act
@@ -68,6 +69,7 @@ ROUTES = (
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
     WebRoute("/payouts/{batch}/reconciliation.{ending}", reconcile_page.download_reconciliation, Act.DOWNLOAD),
+    WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_row, Act.SETTLE, "POST"),
     WebRoute("/payees", payee_page.find_payee, Act.LOOK),
     WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
     WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),

@@ -6,7 +6,7 @@ from paygw_batch.language import language, languages, mark, say, speaking
 
 LANGUAGE_COOKIE = "language"
 _OWN_NAME = mark("English")
-"""Each catalogue translates it by the name of its own language."""
+"""Each catalogue has the name of its language for it."""
 
 
 def language_of(cookies: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
     SignedPart,
+    in_groups,
     read_document,
     require_signatures,
 )
@@ -77,6 +78,11 @@ class PlanDocument(SignedDocument):
     findings: list[PlanFinding]
     repeats_meant: str = ""
     """The batch that the sheet is meant to repeat under other order ids, as its maker said; empty: none."""
+
+    @property
+    def code(self) -> str:
+        """The code that two people compare by phone: that of the payout, the same before and after it is signed."""
+        return in_groups(payout_code(self.content))
 
 
 @dataclass(frozen=True, slots=True)

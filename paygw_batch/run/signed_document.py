@@ -98,14 +98,18 @@ class SignedDocument(SignedPart):
 
     @property
     def code(self) -> str:
-        """The beginning of the digest, in groups of four: two people compare it by phone."""
-        digest = self.digest()
-        return " ".join(digest[start : start + 4] for start in range(0, 16, 4))
+        """The code that two people compare by phone: the beginning of the digest."""
+        return in_groups(self.digest()[:16])
 
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
         """Return the text that the signature of an approver with this key covers."""
         body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
         return _text(f"{self.document} approval", body)
+
+
+def in_groups(digits: str) -> str:
+    """Return digits in groups of four, as people read them out."""
+    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 Document = TypeVar("Document", bound=SignedDocument)

@@ -22,7 +22,9 @@ PAGES = (
     ("/people", "people"),
     ("/no-such-page", "error"),
 )
-SHEET = b"country,client_orderid,amount,account_name,account_number\nKE,o-1,abc,Jane,254712345678\n"
+SHEET = b"""country,client_orderid,amount,account_name,account_number,phone
+KE,P-1,abc,Jane,254712345001,+254712345001
+"""
 
 
 def sentences(template: str) -> set[str]:

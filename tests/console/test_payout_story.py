@@ -84,6 +84,8 @@ def test_two_people_sign_by_passkey_and_the_payout_is_sent(
         ben.page.goto(place)
         ben.require_accessible()
         assert code_on(ben) == code
+        (plan,) = tmp_path.glob("console/*/plan.json")
+        assert f"The code of this plan is {code}:" in " ".join(program.run("approve", plan).stdout.split())
         approve = ben.page.get_by_role("button", name="Approve with my passkey")
         ben.recognise(is_owner=False)
         approve.click()

@@ -17,6 +17,8 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.open_postgres import PostgresPlace
+from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.leasing.leases import Heartbeat
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite.inbox import Inbox
 from paygw_batch.journal.values import MoveResult
@@ -176,6 +178,54 @@ def test_a_commit_without_an_answer_is_made_once(
         assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
         assert states(journal) == [State.PAID, State.IN_FLIGHT]
         assert journal.verify()["facts"] == 4
+
+
+def test_a_row_whose_lease_is_taken_over_before_its_intent_is_known_to_be_durable_is_not_sent(
+    at_database: PostgresPlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    through = replace(at_database, server=Server(proxy.url(at_database.server.url)))
+    reconnect = GuardedSession.reconnect
+
+    def slowly(guarded: GuardedSession) -> None:
+        """Be gone for so long that another process takes over, before the answer can be looked up."""
+        freeze(at_database.server.url)
+        with closing(open_postgres(at_database)) as taker:
+            assert taker.conclude_dead(AT) == 1
+        reconnect(guarded)
+
+    journal = open_postgres(through)
+    open_sheet(journal, new=1)
+    (due,) = all_due(journal, 1)
+    journal.writer.lease_chunks(journal.writer.chunks_of([due.number]).values())
+    monkeypatch.setattr(GuardedSession, "reconnect", slowly)
+    journal.writer.learn([due.number])
+    proxy.trouble = Trouble.LOSE_ANSWER
+    assert list(journal.writer.append([intent(due)])) == [MoveResult.HELD]
+    assert states(journal) == [State.IN_DOUBT]
+    journal.close()
+
+
+def test_a_heartbeat_after_a_long_silence_proves_nothing(at_database: PostgresPlace) -> None:
+    """Frozen and thawed: whoever took over in between must not be answered by a beat that comes first."""
+    clock = [0.0]
+    beaten = threading.Event()
+
+    class Beating(Heartbeat):
+        def seen(self, since_s: float) -> None:
+            super().seen(since_s)
+            beaten.set()
+
+    with closing(open_postgres(at_database)):
+        heartbeat = Beating(at_database.server, 1, 0.3, lambda: clock[0])
+        assert beaten.wait(60)
+        assert heartbeat.is_good()
+        clock[0] = 100.0
+        beaten.clear()
+        assert not beaten.wait(1.0), "a beat after the silence counts"
+        assert not heartbeat.is_good()
+        heartbeat.seen(clock[0])  # a commit came through
+        assert heartbeat.is_good()
+        heartbeat.close()
 
 
 @pytest.mark.parametrize("trouble", [Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST])

@@ -17,7 +17,7 @@ from webauthn.helpers.exceptions import WebAuthnException
 
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
-from paygw_batch.run.approval import Content, PlanDocument, unsigned_plan
+from paygw_batch.run.approval import Content, PlanDocument, payout_code, unsigned_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, public_key_of, read_public_key
 from paygw_batch.run.orders.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.passkey import (
@@ -420,8 +420,9 @@ def test_an_approval_counts_for_no_other_endpoint_journal_or_batch(kind: Any, pa
     assert not holds(moved)
 
 
-def test_two_people_compare_the_beginning_of_the_digest() -> None:
-    assert made(plan()).code.replace(" ", "") == plan().digest()[:16]
+def test_two_people_compare_the_code_of_the_payout_or_of_the_order() -> None:
+    assert made(plan()).code.replace(" ", "") == payout_code(plan().content)
+    assert made(order()).code.replace(" ", "") == order().digest()[:16]
     assert plan().code != plan(endpoint="gateway.example/2").code
     assert [len(part) for part in plan().code.split(" ")] == [4, 4, 4, 4]
 

@@ -88,7 +88,7 @@ def _signed_by_maker(visit: Visit, draft: PlanDocument) -> PlanDocument:
 
 
 def _by_passkey(draft: PlanDocument, passkey: SignedInKey) -> PlanDocument:
-    """Return a draft as the owner of this passkey makes it. Whoever uploaded the sheet may have several keys."""
+    """Return a draft as the owner of this passkey makes it. A maker may have several keys."""
     return draft.model_copy(update={"maker": passkey.key.text})
 
 

@@ -34,6 +34,7 @@ ACTS_NOTED = mark_all(
     "start",
     "pause",
     "continue payout",
+    "settle row",
     "download reconciliation",
     "remittance advice",
 )

@@ -42,7 +42,7 @@ def copy_batch(
         digests.instructions(part.instructions, replaced)
         with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
             for place, new in enumerate(part.instructions, start=start):
-                copy.write_row(_line_of(place, number, new, replaced.get(new.row)))
+                copy.write_row(_line_of(place, number, new, replaced.get(new[0])))
     last = first
     reference = ""
     query = (

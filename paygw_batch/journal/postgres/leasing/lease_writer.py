@@ -114,7 +114,8 @@ class LeaseWriter:
             }
         else:
             raise self._guarded.give_up("rows were moved by another process again and again")
-        if not self._heartbeat.is_good():  # between the commit and here this process was frozen, or cut off
+        # Between the commit and here this process was frozen or cut off, or its lease was taken over.
+        if self.has_lost or not self._heartbeat.is_good():
             results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
         return [results[at] for at in range(len(entries))]
 
@@ -165,6 +166,9 @@ class LeaseWriter:
         query = "SELECT number, head_seq, head_hash, sealed_at IS NOT NULL FROM segment WHERE number = ANY (%s)"
         found = {line[0]: line[1:] for line in fetch(self._guarded.connection, query, (list(staged.ends),))}
         self._guarded.flush()
+        lost = [one for one in staged.ends if found.get(one, (0, b"", False))[2]]
+        self.has_lost |= bool(lost)
+        self._held.lose(lost)
         if all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in staged.ends.items()):
             return _Fate.COMMITTED
         if not all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in staged.before.items()):
@@ -173,12 +177,7 @@ class LeaseWriter:
                 "The database no longer has what this process wrote to it: it is an older copy.",
                 hint="Nothing more was sent. Bring the newest data of the database back before anything else.",
             )
-        lost = [one for one in staged.ends if found[one][2]]
-        if not lost:
-            return _Fate.NOT_COMMITTED
-        self.has_lost = True
-        self._held.lose(lost)
-        return _Fate.FENCED
+        return _Fate.FENCED if lost else _Fate.NOT_COMMITTED
 
     def _done(self, staged: StagedFacts, since_s: float) -> None:
         """Take note of a commit: the ends of the chains, the rows, the witness."""
@@ -229,9 +228,6 @@ class LeaseWriter:
             lease.is_clear = True
             self._guarded.tell_witness(staged.ends)
         return lease
-
-    def _loaded(self, numbers: Iterable[int]) -> dict[int, Loaded]:
-        return self._guarded.again(lambda: load_instructions(self._guarded.connection, numbers))
 
     def _read(self, call: Callable[[], T]) -> T:
         """Read, on a new connection where the old one is lost."""

@@ -179,7 +179,7 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         while not self._stop.wait(self._lease_s / _BEATS_A_LEASE):
-            since_s = self._monotonic_s()
+            since_s, is_good = self._monotonic_s(), self.is_good()
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
@@ -188,4 +188,5 @@ class Heartbeat:
                 fetch(self._connection, query, (self._worker,))
             except (psycopg.Error, JournalError):
                 continue  # the next one may get through; until then `is_good` ends by itself
-            self.seen(since_s)
+            if is_good:  # after too long a silence only a commit can prove that the leases are still ours
+                self.seen(since_s)
