@@ -66,7 +66,7 @@ FLOORS = {
     ),
     "compose": ("*", "actions"),
     "console": (
-        "access members permissions web_sessions web_guard state_words",
+        "access members permissions visit_language web_sessions web_guard state_words",
         "rendering visits sheet_process",
         "pages",
         "console_app console_server",

@@ -22,6 +22,7 @@ from paygw_batch.console.pages import (
     approval_page,
     check_page,
     invitation_page,
+    language_page,
     new_payout_page,
     overview_page,
     payee_page,
@@ -33,11 +34,13 @@ from paygw_batch.console.pages import (
 )
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC, page_templates
+from paygw_batch.console.visit_language import language_of
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
 from paygw_batch.console.web_guard import MOST_FORM_BYTES, AsgiApp, WebGuard
 from paygw_batch.console.web_sessions import WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import speaking
 from paygw_batch.settings.configuration import Settings
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -45,6 +48,7 @@ ROUTES = (
     WebRoute("/sign-in", signing_in.sign_in_page, None),
     WebRoute("/sign-in", signing_in.choose_person, None, "POST"),
     WebRoute("/sign-in/passkey", signing_in.use_passkey, None, "POST"),
+    WebRoute("/language", language_page.choose_language, None, "POST"),
     WebRoute("/invitation/{token}", invitation_page.invited, None),
     WebRoute("/invitation/{token}", invitation_page.take_invitation, None, "POST"),
     WebRoute("/sign-out", signing_in.sign_out, Act.LOOK_AFTER, "POST"),
@@ -117,7 +121,8 @@ def console_app(console: Console) -> AsgiApp:
 
     async def missing(request: Request, _error: Exception) -> Response:
         session = console.sessions.session(request.cookies.get(console.cookie, ""))
-        return error_page(Visit(console, request, session), PageNotFound())
+        with speaking(language_of(request.cookies)):
+            return error_page(Visit(console, request, session), PageNotFound())
 
     app = Starlette(
         routes=[

@@ -13,6 +13,7 @@ import uvicorn
 from paygw_batch.console.console_app import console_app, console_of
 from paygw_batch.console.web_guard import AsgiApp
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 LOOPBACK = "127.0.0.1"
@@ -26,9 +27,9 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def serve_console(
-    settings: Settings, config: Path | None, environ: Mapping[str, str], say: Callable[[str], None]
+    settings: Settings, config: Path | None, environ: Mapping[str, str], tell: Callable[[str], None]
 ) -> None:
-    """Serve the pages by the settings of the file `config` until SIGINT or SIGTERM; `say` is called with the place."""
+    """Serve the pages by the settings of the file `config` until SIGINT or SIGTERM; `tell` is called with the place."""
     section = settings.console
     with ExitStack() as stack:
         if section.socket is None:
@@ -39,9 +40,9 @@ def serve_console(
             raise ConfigurationError("console.socket needs console.origin: the address that browsers see.")
         else:
             listener, port = stack.enter_context(listen_on_socket(section.socket)), 0
-            place = f"{section.socket}, for {section.origin}"
+            place = say("{socket}, for {origin}", socket=section.socket, origin=section.origin)
         app = console_app(console_of(settings, config=config, environ=environ, port=port))
-        asyncio.run(serve_pages(app, listener, ready=lambda: say(f"The pages are at {place}.")))
+        asyncio.run(serve_pages(app, listener, ready=lambda: tell(say("The pages are at {place}.", place=place))))
 
 
 def listen_on_port(port: int) -> socket.socket:

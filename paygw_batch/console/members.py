@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from paygw_batch.compose.approvals import required_policy
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import mark, say
 from paygw_batch.run.people import plain_name
 from paygw_batch.settings.configuration import Settings
 
@@ -12,10 +13,15 @@ from paygw_batch.settings.configuration import Settings
 class Role(StrEnum):
     """The role of a person on these pages."""
 
-    MAKER = "maker"
-    APPROVER = "approver"
-    AUDITOR = "auditor"
-    ADMINISTRATOR = "administrator"
+    MAKER = mark("maker")
+    APPROVER = mark("approver")
+    AUDITOR = mark("auditor")
+    ADMINISTRATOR = mark("administrator")
+
+    @property
+    def shown(self) -> str:
+        """The name of the role, for people."""
+        return say(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,27 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from paygw_batch.console import state_words
 from paygw_batch.core.money import with_separators
-from paygw_batch.language import gettext, language, ngettext
+from paygw_batch.core.recorded_words import recorded
+from paygw_batch.language import gettext, language, mark_all, ngettext, say
 from paygw_batch.run.people import plain_name
 
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
 _SHOWN_DIGITS = 3
+_DAYS = mark_all(
+    "{day} Jan {year}",
+    "{day} Feb {year}",
+    "{day} Mar {year}",
+    "{day} Apr {year}",
+    "{day} May {year}",
+    "{day} Jun {year}",
+    "{day} Jul {year}",
+    "{day} Aug {year}",
+    "{day} Sep {year}",
+    "{day} Oct {year}",
+    "{day} Nov {year}",
+    "{day} Dec {year}",
+)
 
 
 def page_templates() -> Environment:
@@ -32,6 +47,7 @@ def page_templates() -> Environment:
     found.filters.update(
         money=with_separators, number=_number, when=when, share=_share, code=_grouped, first_name=_first_name
     )
+    found.filters["recorded"] = lambda sentence: recorded(sentence) if sentence else sentence
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
     found.globals.update(state_sign=state_words.sign, state_word=state_words.word, state_meaning=state_words.meaning)
     return found
@@ -45,7 +61,7 @@ def when(at: str | None) -> str:
         moment = datetime.fromisoformat(at).astimezone(UTC)
     except ValueError:
         return at
-    return f"{moment.day} {moment:%b %Y, %H:%M} UTC"
+    return f"{say(_DAYS[moment.month - 1], day=moment.day, year=moment.year)}, {moment:%H:%M} UTC"
 
 
 def masked(number: str) -> str:

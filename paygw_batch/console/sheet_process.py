@@ -15,6 +15,7 @@ from paygw_batch.compose.actions.payout_folder import PayoutFolder
 from paygw_batch.compose.operations import rules_of
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import SheetError
+from paygw_batch.language import ENGLISH, language, say, use
 from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
@@ -37,6 +38,7 @@ def check_in_process(
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
+    environment["PAYGW_LANG"] = language()
     command = [sys.executable, "-P", "-c", _PROGRAM]
     given = [str(config), str(settings.journal_path()), str(folder.path), maker_key]
     try:
@@ -54,7 +56,8 @@ def check_in_process(
         done = None
     if done is None or done.returncode != 0:
         raise SheetError(
-            "The sheet needs more memory or time than a check may use.", hint="Split it, and upload the parts."
+            say("The sheet needs more memory or time than a check may use."),
+            hint=say("Split it, and upload the parts."),
         )
 
 
@@ -62,6 +65,7 @@ def main() -> None:
     """Check one payout: configuration, journal, folder and the maker's public key are the arguments."""
     forbid_core_dumps(for_good=True)
     os.umask(0o077)
+    use(os.environ.get("PAYGW_LANG", ENGLISH))
     config, journal, folder, key = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))

@@ -5,17 +5,18 @@ from types import MappingProxyType
 
 from paygw_batch.compose.actions.follow_payout import BEING_SENT
 from paygw_batch.core.shown_states import INVALID
+from paygw_batch.language import mark_all, say
 
-_WORDS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "paid": ("✓", "Paid", "the gateway's final yes"),
-        "accepted": ("…", "With the gateway", "taken; its final word is awaited"),
-        "rejected": ("✕", "Rejected", "the gateway's final no; no money left"),
-        "returned": ("↩", "Came back", "paid, and the money came back"),
-        "in_doubt": ("?", "In doubt", "may have been paid; never sent again without evidence"),
-        BEING_SENT: ("→", "Being sent", "on the way to the gateway now"),
-        "ready": ("○", "Not sent yet", "nothing has left for these people"),
-        INVALID: ("-", "Left out", "not part of this payout"),
+        "paid": ("✓", *mark_all("Paid", "the gateway's final yes")),
+        "accepted": ("…", *mark_all("With the gateway", "taken; its final word is awaited")),
+        "rejected": ("✕", *mark_all("Rejected", "the gateway's final no; no money left")),
+        "returned": ("↩", *mark_all("Came back", "paid, and the money came back")),
+        "in_doubt": ("?", *mark_all("In doubt", "may have been paid; never sent again without evidence")),
+        BEING_SENT: ("→", *mark_all("Being sent", "on the way to the gateway now")),
+        "ready": ("○", *mark_all("Not sent yet", "nothing has left for these people")),
+        INVALID: ("-", *mark_all("Left out", "not part of this payout")),
     }
 )
 """State -> sign, word, meaning; in the order in which they are shown."""
@@ -29,9 +30,9 @@ def sign(state: str) -> str:
 
 def word(state: str) -> str:
     """Return the name of a state."""
-    return _WORDS[state][1]
+    return say(_WORDS[state][1])
 
 
 def meaning(state: str) -> str:
     """Return the meaning of a state, in a few words."""
-    return _WORDS[state][2]
+    return say(_WORDS[state][2])

@@ -18,10 +18,12 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.access.passkey_access import PasskeyAccess
 from paygw_batch.console.members import Member, Role
 from paygw_batch.console.permissions import Act, Thing, may
+from paygw_batch.console.visit_language import language_of, own_names
 from paygw_batch.console.web_sessions import SignedInKey, WebSession, WebSessions
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import AuditUnwritable, PaygwError
 from paygw_batch.journal import AuditNote, AuditResult, AuditTrail
+from paygw_batch.language import language, mark_all, say, speaking
 from paygw_batch.settings.configuration import Settings
 
 _log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ _COMMAND = re.compile(r"`|--[a-z]|\.toml|\[[a-z]+\]")
 """A hint with one of these is for a person at a terminal."""
 _OWN_SITE = frozenset({"same-origin", "none"})
 MOST_FIELDS = 2_000
+_GENERAL = mark_all("There is no such page.", "This is not for you to do.")
+"""The general messages of the errors below, for the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class Visit:
     def member(self) -> Member:
         """Who asks."""
         if self.session is None:
-            raise ActRefused("Sign in first.")
+            raise ActRefused(say("Sign in first."))
         return self.session.member
 
     @property
@@ -135,8 +139,21 @@ class Visit:
             "is_sandbox": console.settings.uses_sandbox,
             "gateway": console.settings.gateway.base_url or "",
             "here": self.request.url.path,
+            "back": self._back,
+            "languages": own_names(),
         }
         return HTMLResponse(console.templates.get_template(template).render(common | context), status_code=status)
+
+    @property
+    def _back(self) -> str:
+        """The address of this page; the first page where it is an answer to a form."""
+        url = self.request.url
+        return "/" if self.request.method == "POST" else f"{url.path}?{url.query}" if url.query else url.path
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment of a command that is started for the person: it speaks the language of the page."""
+        return {**self.console.environ, "PAYGW_LANG": language()}
 
     def go_to(self, path: str) -> Response:
         """Lead the browser to another page, after something was done."""
@@ -160,6 +177,10 @@ class WebRoute:
         """Return the endpoint for Starlette."""
 
         async def answer(request: Request) -> Response:
+            with speaking(language_of(request.cookies)):
+                return await in_language(request)
+
+        async def in_language(request: Request) -> Response:
             visit = Visit(console, request, console.sessions.session(_cookie(console, request), is_poll=self.is_poll))
             try:
                 refused = self._refused(visit)
@@ -172,7 +193,7 @@ class WebRoute:
                 return await run_in_threadpool(self._answer_refused, visit, error)
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
-                return visit.page("error.html", status=500, heading="Something went wrong", message="", hint="")
+                return visit.page("error.html", status=500, heading=say("Something went wrong"), message="", hint="")
             finally:
                 await request.close()
 
@@ -214,11 +235,11 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
     """Return the page about an error, in the words of the pages: without the hints for a terminal."""
     match error:
         case PageNotFound():
-            status, heading = 404, "There is no such page"
+            status, heading = 404, say("There is no such page")
         case ActRefused():
-            status, heading = 403, "This is not for you to do"
+            status, heading = 403, say("This is not for you to do")
         case _:
-            status, heading = 409, "This cannot be done now"
+            status, heading = 409, say("This cannot be done now")
     hint = "" if _COMMAND.search(error.hint) else error.hint
     return visit.page("error.html", status=status, heading=heading, message=error.message, hint=hint)
 
@@ -227,7 +248,7 @@ def _require_own_origin(visit: Visit) -> None:
     """Raise `ActRefused` for a form that another site sends. Every browser names the origin of a form."""
     headers = visit.request.headers
     if headers.get("origin") not in visit.console.origins or headers.get("sec-fetch-site", "none") not in _OWN_SITE:
-        raise ActRefused("This form does not come from these pages.")
+        raise ActRefused(say("This form does not come from these pages."))
 
 
 async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
@@ -235,7 +256,7 @@ async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
     found = await visit.request.form(max_files=1, max_fields=MOST_FIELDS)
     form = {name: value for name, value in found.multi_items() if isinstance(value, str)}
     if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
-        raise ActRefused("This form is too old, or does not come from these pages. Open the page again.")
+        raise ActRefused(say("This form is too old, or does not come from these pages. Open the page again."))
     upload = next((value for _, value in found.multi_items() if isinstance(value, UploadFile)), None)
     return Visit(visit.console, visit.request, visit.session, form, upload)
 

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from types import MappingProxyType
 from typing import Any
 
+from paygw_batch.language import say
+
 AsgiScope = MutableMapping[str, Any]
 AsgiMessage = MutableMapping[str, Any]
 AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
@@ -54,18 +56,18 @@ class WebGuard:
         answered = _with_headers(send, self._headers)
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(given) != 1 or given[0].lower() not in self._hosts:
-            await _refuse(answered, 421, "This name does not belong to the pages.")
+            await _refuse(answered, 421, say("This name does not belong to the pages."))
             return
         most = self._most_bytes(scope["path"])
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not length.isdigit() or int(length) > most:
-            await _refuse(answered, 413, "The file is too large.")
+            await _refuse(answered, 413, say("The file is too large."))
             return
         body = _Body(receive, most)
         try:
             await self._app(scope, body.receive, answered)
         except _TooMuchError:
-            await _refuse(answered, 413, "The file is too large, or came too slowly.")
+            await _refuse(answered, 413, say("The file is too large, or came too slowly."))
 
 
 class _TooMuchError(Exception):

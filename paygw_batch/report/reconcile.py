@@ -83,7 +83,7 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 def _shown(joined: pl.DataFrame) -> pl.DataFrame:
     """Return the columns that a person is shown, and `valid`, of rows joined with their states."""
     own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    joined = _in_chosen_language(joined)
+    joined = _in_visit_language(joined)
     return joined.select(
         *(name for name in joined.columns if name not in own and name not in _OWN_COLUMNS),
         **{
@@ -97,7 +97,7 @@ def _shown(joined: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _in_chosen_language(rows: pl.DataFrame) -> pl.DataFrame:
+def _in_visit_language(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with the journal's messages, which are English, in the chosen language."""
     if language() == ENGLISH:
         return rows

@@ -10,6 +10,7 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 
 _NEEDED = ("starlette", "jinja2", "python_multipart")
@@ -40,4 +41,4 @@ def command(invocation: Invocation, *, port: int | None, host: str) -> None:
     settings = settings_of(invocation, {("console", "port"): port})
     serve_console(settings, invocation.config, os.environ, screen.say)
     interruption.heed_again()
-    screen.finish(Summary(ExitCode.DONE, "The pages have stopped. Payouts that run go on."))
+    screen.finish(Summary(ExitCode.DONE, say("The pages have stopped. Payouts that run go on.")))

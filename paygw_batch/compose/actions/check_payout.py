@@ -22,6 +22,7 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import PaygwError, SheetError
 from paygw_batch.journal import JournalReader
+from paygw_batch.language import say
 from paygw_batch.run.approval import PlanFinding
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.submit import Plan
@@ -178,13 +179,20 @@ def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, i
 def _corrections(mending: Mending, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
     for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
         was, now = (_short(text) for text in (edit.was, edit.now))
-        message = f"{headers.get(edit.column) or edit.column} was {was}, is {now} ({edit.by}, {edit.at})"
+        message = say(
+            "{column} was {was}, is {now} ({by}, {at})",
+            column=headers.get(edit.column) or edit.column,
+            was=was,
+            now=now,
+            by=edit.by,
+            at=edit.at,
+        )
         yield PlanFinding(row=edit.row, code=MENDED, message=message)
     for one in sorted(mending.left_out, key=lambda one: one.row):
-        yield PlanFinding(row=one.row, code=LEFT_OUT, message=f"left out by {one.by} at {one.at}")
+        yield PlanFinding(row=one.row, code=LEFT_OUT, message=say("left out by {by} at {at}", by=one.by, at=one.at))
 
 
 def _short(text: str | None) -> str:
     if text is None:
-        return "empty"
+        return say("empty")
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -25,6 +25,7 @@ from paygw_batch.journal import (
     LockHolder,
     RowStanding,
 )
+from paygw_batch.language import say
 from paygw_batch.report.next_step import NextStep, next_step
 from paygw_batch.run.quarantine_clock import quarantine_in_force
 from paygw_batch.settings.configuration import Settings
@@ -124,7 +125,7 @@ def followed_rows(
     states: Collection[State] | None = None
     if state:
         if state not in _STATES_SHOWN:
-            raise UsageError(f"There is no state {state!r}.")
+            raise UsageError(say("There is no state {state!r}.", state=state))
         states = _STATES_SHOWN[state]
         if state == "in_doubt" and running is None:
             states = states | _STATES_SHOWN[BEING_SENT]
@@ -137,7 +138,7 @@ def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord
     """Return everything about one row. Raises `UsageError` when the batch has no such row."""
     standing = next(journal.rows(record.number, numbers={row}), None)
     if standing is None:
-        raise UsageError(f"Row {row} is not part of this payout.")
+        raise UsageError(say("Row {row} is not part of this payout.", row=row))
     payment = journal.payments(record.number, [row])[row]
     now = utc_now()
     step = next_step(

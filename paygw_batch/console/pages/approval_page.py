@@ -20,6 +20,7 @@ from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import Visit
 from paygw_batch.console.web_sessions import SignedInKey
 from paygw_batch.errors import ApprovalError, UsageError
+from paygw_batch.language import mark, say
 from paygw_batch.report.plan_page import comparison, differences, kinds_of_warnings
 from paygw_batch.run.approval import PlanDocument, PlanFinding, needs_approval, payout_code
 from paygw_batch.run.passkey import challenge_of
@@ -40,7 +41,7 @@ from paygw_batch.sheet.check.mending import LEFT_OUT
 SHOWN_FINDINGS = 200
 """How many changes of one kind a page shows; the most dangerous are first."""
 _OPEN_AT_FIRST = 2
-_OLD = "The page is too old: something was changed since. Open it again, and look once more."
+_OLD = mark("The page is too old: something was changed since. Open it again, and look once more.")
 
 
 def payout_plan(visit: Visit) -> Response:
@@ -62,7 +63,7 @@ def sign(visit: Visit) -> Response:
         checked(visit, found)
         draft = found.draft
         if draft is None or payout_code(draft.content) != visit.form.get("code"):
-            raise UsageError(_OLD, hint="")
+            raise UsageError(say(_OLD), hint="")
         if found.plan is None:
             write_document(_signed_by_maker(visit, draft), found.plan_file)
             found.note(replace(found.uploaded, sent_back=""))
@@ -123,7 +124,7 @@ def send_back(visit: Visit) -> Response:
     """Send the payout back to its maker, with a reason: the signature counts for nothing any more."""
     with changing(visit, Act.APPROVE) as found:
         _same_plan(visit, found)
-        reason = in_words(visit.form.get("reason", ""), "The reason")
+        reason = in_words(visit.form.get("reason", ""), say("The reason"))
         found.forget_plan(f"{visit.member.name}: {reason}")
         found.forget_check()
     return visit.go_to("/")
@@ -145,7 +146,7 @@ def start(visit: Visit) -> Response:
         command += [option, value] if value else []
     if document.repeats_meant:
         command.append("--repeats-meant")
-    start_run(console.directory / RUNS, str(summary["batch"]), command, by=visit.member.name, environ=console.environ)
+    start_run(console.directory / RUNS, str(summary["batch"]), command, by=visit.member.name, environ=visit.environ)
     return visit.go_to(f"/sheets/{found.number}/plan")
 
 
@@ -184,7 +185,7 @@ def has_approved(visit: Visit, document: PlanDocument) -> bool:
 def _same_plan(visit: Visit, found: PayoutFolder) -> PlanDocument:
     document = found.plan
     if document is None or document.digest() != visit.form.get("digest"):
-        raise UsageError(_OLD, hint="")
+        raise UsageError(say(_OLD), hint="")
     return document
 
 
@@ -253,4 +254,4 @@ def _failure(visit: Visit, summary: Mapping[str, Any]) -> str:
     """Return why the last run of a payout ended before it had written anything down."""
     told = last_summary(visit.console.directory / RUNS, str(summary["batch"]))
     message = "" if told is None else str(told.get("message", ""))
-    return message if message and "`" not in message else "The run ended before anything was sent."
+    return message if message and "`" not in message else say("The run ended before anything was sent.")

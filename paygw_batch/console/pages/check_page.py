@@ -16,6 +16,7 @@ from paygw_batch.console.pages.preparing import changing, checked, folder, opene
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import PageNotFound, Visit
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say
 from paygw_batch.sheet.check.mending import Mending
 
 ROWS_A_PAGE = 20
@@ -77,7 +78,7 @@ def mend(visit: Visit) -> Response:
         summary = checked(visit, found)
         row, column = _row(visit), visit.form.get("column", "")
         if column not in summary["columns"]:
-            raise PageNotFound("The sheet has no such column.")
+            raise PageNotFound(say("The sheet has no such column."))
         mending = _mending(found)
         edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
         was = _cell(found, row, column) if edit is None else edit.was
@@ -124,7 +125,7 @@ def repeats_meant(visit: Visit) -> Response:
         summary = checked(visit, found)
         repeat = summary["repeat"]
         if repeat is None or repeat["batch"] != visit.form.get("batch"):
-            raise UsageError("The page is too old: open it again.", hint="")
+            raise UsageError(say("The page is too old: open it again."), hint="")
         found.mend(_mending(found))
         found.note(replace(found.uploaded, repeats_meant=repeat["batch"]))
         checked(visit, found)
@@ -141,14 +142,14 @@ def remove_sheet(visit: Visit) -> Response:
 def _mending(found: PayoutFolder) -> Mending:
     mending = found.mending
     if mending is None:
-        raise PageNotFound("The sheet could not be read.")
+        raise PageNotFound(say("The sheet could not be read."))
     return mending
 
 
 def _row(visit: Visit) -> int:
     text = visit.form.get("row", "")
     if not text.isascii() or not text.isdigit() or len(text) > len("1048576000"):
-        raise PageNotFound("The sheet has no such row.")
+        raise PageNotFound(say("The sheet has no such row."))
     return int(text)
 
 
@@ -177,7 +178,7 @@ def _texts(found: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str
 def _cell(found: PayoutFolder, row: int, column: str) -> str | None:
     cells = _texts(found, [row])
     if row not in cells:
-        raise PageNotFound("The sheet has no such row.")
+        raise PageNotFound(say("The sheet has no such row."))
     return cells[row][column]
 
 

@@ -5,6 +5,7 @@ from starlette.responses import Response
 from paygw_batch.console.access.new_passkey import NewPasskey, invitation_challenge, new_passkey
 from paygw_batch.console.visits import ActRefused, PageNotFound, Visit
 from paygw_batch.journal import AuditResult
+from paygw_batch.language import say
 from paygw_batch.run.passkey import RelyingParty
 
 _SHOWN = 22
@@ -16,7 +17,7 @@ def invited(visit: Visit) -> Response:
     token, party = visit.path("token"), _party(visit)
     found = visit.console.access.invitations.invitation(token, visit.console.now())
     if found is None:
-        raise PageNotFound("This link was used before, or is older than a day. Ask for another one.")
+        raise PageNotFound(say("This link was used before, or is older than a day. Ask for another one."))
     passkey = {
         "kind": "create",
         "challenge": invitation_challenge(token),
@@ -33,10 +34,10 @@ def take_invitation(visit: Visit) -> Response:
     made = NewPasskey(form.get("client_data", ""), form.get("authenticator_data", ""), form.get("public_key", ""))
     key = new_passkey(made, token, _party(visit))
     if key is None:
-        raise ActRefused("The passkey was not made. Open the link again, and make it there.")
+        raise ActRefused(say("The passkey was not made. Open the link again, and make it there."))
     found = console.access.invitations.use(token, console.now())
     if found is None:
-        raise PageNotFound("This link was used before, or is older than a day. Ask for another one.")
+        raise PageNotFound(say("This link was used before, or is older than a day. Ask for another one."))
     visit.note("make a passkey", key.fingerprint, AuditResult.DONE, who=found.name)
     return visit.page("new_passkey.html", name=found.name, line=key.text, fingerprint=key.fingerprint)
 

@@ -12,6 +12,7 @@ from paygw_batch.console.pages.preparing import checked
 from paygw_batch.console.visits import Visit
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import make_directory
+from paygw_batch.language import say
 
 _AT_ONCE = 1024 * 1024
 
@@ -19,7 +20,7 @@ _AT_ONCE = 1024 * 1024
 def new_payout(visit: Visit) -> Response:
     """Show the form."""
     console = visit.console
-    countries = sorted(rule.name for rule in console.rules.values() if rule.form is not None)
+    countries = sorted(say(rule.name) for rule in console.rules.values() if rule.form is not None)
     return visit.page(
         "new.html",
         most_mib=console.settings.console.max_upload_mib,
@@ -32,7 +33,7 @@ def upload(visit: Visit) -> Response:
     """Keep the sheet, check it, and lead to the results."""
     console, upload = visit.console, visit.upload
     if upload is None or not upload.filename:
-        raise UsageError("No file was chosen.", hint="Choose the sheet, and upload it again.")
+        raise UsageError(say("No file was chosen."), hint=say("Choose the sheet, and upload it again."))
     make_directory(console.directory)
     with tempfile.NamedTemporaryFile(dir=console.directory, prefix=".upload-", delete=False) as kept:
         try:

@@ -19,16 +19,17 @@ from paygw_batch.console.visits import Visit
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.journal import BatchRecord
+from paygw_batch.language import mark, say, say_count
 from paygw_batch.report.batch_states import counted_once, totals_of
 
 PAYOUTS_A_PAGE = 50
 _NEXT: Mapping[str, str] = {
-    "mending": "Check the sheet",
-    "to_sign": "Check what will be paid",
-    "to_approve": "A second person approves",
-    "approved": "Start the payout",
-    "failed": "Start the payout again",
-    "starting": "Starting",
+    "mending": mark("Check the sheet"),
+    "to_sign": mark("Check what will be paid"),
+    "to_approve": mark("A second person approves"),
+    "approved": mark("Start the payout"),
+    "failed": mark("Start the payout again"),
+    "starting": mark("Starting"),
 }
 
 
@@ -101,7 +102,7 @@ def _prepared(visit: Visit, opened: Collection[str]) -> Iterator[PreparedPayout]
             uploaded.by,
             uploaded.at,
             stage,
-            _NEXT[stage],
+            say(_NEXT[stage]),
             uploaded.sent_back,
             found.plan is not None and has_approved(visit, found.plan),
         )
@@ -112,11 +113,11 @@ def _needing_preparation(visit: Visit, prepared: Sequence[PreparedPayout]) -> It
     for one in prepared:
         is_own = visit.may(Act.MEND, one.by)
         if one.stage == "to_approve" and visit.may(Act.APPROVE, one.by) and not one.has_approved:
-            yield NeededAct(one.path, one.name, [f"{one.by} asks for your approval."])
+            yield NeededAct(one.path, one.name, [say("{by} asks for your approval.", by=one.by)])
         elif one.sent_back and is_own and one.stage in {"mending", "to_sign"}:
-            yield NeededAct(one.path, one.name, [f"Sent back by {one.sent_back}"])
+            yield NeededAct(one.path, one.name, [say("Sent back by {who}", who=one.sent_back)])
         elif one.stage in {"approved", "failed"} and visit.may(Act.START):
-            yield NeededAct(one.path, one.name, ["Approved: it can be started."])
+            yield NeededAct(one.path, one.name, [say("Approved: it can be started.")])
 
 
 def _counts(one: ListedBatch, *, is_running: bool) -> Mapping[str, int]:
@@ -146,8 +147,8 @@ def _needing(visit: Visit, lines: Sequence[_Line]) -> Iterator[NeededAct]:
 
 def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
     if count := counts.get("in_doubt"):
-        yield f"{count:,} in doubt: ask the gateway what became of them."
+        yield say_count(count, "{count:,} in doubt: ask the gateway what became of them.")
     if count := counts.get("rejected"):
-        yield f"{count:,} rejected: decide whether to try again."
+        yield say_count(count, "{count:,} rejected: decide whether to try again.")
     if count := counts.get("returned"):
-        yield f"{count:,} came back: find out why."
+        yield say_count(count, "{count:,} came back: find out why.")

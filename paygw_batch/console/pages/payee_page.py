@@ -14,6 +14,7 @@ from paygw_batch.core.shown_states import shown_state
 from paygw_batch.countries.payees import payee_of
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import FoundPayment
+from paygw_batch.language import say
 from paygw_batch.report.remittance import remittance_page
 
 _SHORTEST = 2
@@ -42,7 +43,8 @@ def remittance_advice(visit: Visit) -> Response:
     paid = _paid(found)
     if len({payee_of(one.form, one.fields).person for one in found}) != 1 or not paid:
         raise UsageError(
-            "The text fits nobody who was paid, or several people.", hint="Write the number or the order id."
+            say("The text fits nobody who was paid, or several people."),
+            hint=say("Write the number or the order id."),
         )
     page = remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
     headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}

@@ -22,21 +22,23 @@ from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.rendering import masked
 from paygw_batch.console.state_words import STATES_SHOWN
 from paygw_batch.console.visits import PageNotFound, Visit
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
+from paygw_batch.language import mark, say
 from paygw_batch.report.next_step import NextStep, RowStep
 
 ROWS_A_PAGE = 25
 _DEEDS: Mapping[str, str] = {
-    "opened": "Started",
-    "approved": "Prepared or approved",
-    "resolved_paid": "Settled as paid",
-    "resolved_rejected": "Settled as rejected",
-    "resolved_not_received": "Settled as never received",
-    "released": "To be tried again",
-    "returned": "Came back",
-    "replaced": "Replaced by another payout",
+    "opened": mark("Started"),
+    "approved": mark("Prepared or approved"),
+    "resolved_paid": mark("Settled as paid"),
+    "resolved_rejected": mark("Settled as rejected"),
+    "resolved_not_received": mark("Settled as never received"),
+    "released": mark("To be tried again"),
+    "returned": mark("Came back"),
+    "replaced": mark("Replaced by another payout"),
 }
 MOST_DEEDS = 50
 """How many acts of people a page shows: the newest."""
@@ -76,7 +78,11 @@ def payout(visit: Visit) -> Response:
         followed = followed_batch(visit.console.settings, journal, record)
         shown = _shown(visit, journal, followed)
         history = [_deed(entry) for entry in journal.history(record.number)[-MOST_DEEDS:]]
-    files = [("csv", "CSV"), *([("xlsx", "Workbook")] if find_spec("xlsxwriter") else []), ("html", "Page to print")]
+    files = [
+        ("csv", "CSV"),
+        *([("xlsx", say("Workbook"))] if find_spec("xlsxwriter") else []),
+        ("html", say("Page to print")),
+    ]
     return visit.page("payout.html", history=history, files=files, **shown)
 
 
@@ -116,7 +122,7 @@ def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
     """Return the batch of an address. Raises `PageNotFound` where there is none."""
     found = next((record for record in journal.batches() if record.batch == batch), None)
     if found is None:
-        raise PageNotFound("There is no such payout.")
+        raise PageNotFound(say("There is no such payout."))
     return found
 
 
@@ -168,9 +174,9 @@ def _run(visit: Visit, followed: FollowedBatch) -> dict[str, Any]:
     waits = ""
     if is_alive and is_left and not is_running:
         waits = (
-            "The run is starting."
+            say("The run is starting.")
             if followed.running is None
-            else "Another payout is running. This one goes on after it."
+            else say("Another payout is running. This one goes on after it.")
         )
     return {
         "is_running": is_running,
@@ -193,7 +199,7 @@ def continue_payout(visit: Visit) -> Response:
     make_directory(console.directory)
     out = console.directory / RUNS / f"{batch}.reconciliation.csv"
     command = [*console.program, "--json", "resume", batch, "--wait", "--force", "--out", str(out)]
-    start_run(console.directory / RUNS, batch, command, by=visit.member.name, environ=console.environ)
+    start_run(console.directory / RUNS, batch, command, by=visit.member.name, environ=visit.environ)
     return visit.go_to(f"/payouts/{batch}")
 
 
@@ -214,39 +220,42 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 
 def _deed(entry: HistoryEntry) -> ShownEntry:
-    return ShownEntry(_DEEDS.get(entry.kind, entry.kind), entry.at, entry.by, entry.said, entry.row)
+    return ShownEntry(say(_DEEDS.get(entry.kind, entry.kind)), entry.at, entry.by, recorded(entry.said), entry.row)
 
 
 def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[_Happened]:
     standing = story.followed.standing
     if standing.first_sent_at and standing.first_sent_at != standing.intended_at:
-        yield _Happened(standing.first_sent_at, "First sent", None, "")
+        yield _Happened(standing.first_sent_at, say("First sent"), None, "")
     if standing.intended_at:
-        yield _Happened(standing.intended_at, "Sent", standing.attempt, f"order {standing.sent_orderid or ''}")
+        yield _Happened(
+            standing.intended_at, say("Sent"), standing.attempt, say("order {order}", order=standing.sent_orderid or "")
+        )
     for reply in story.replies:
         # An auditor sees accounts by their last digits, and a raw reply can repeat one.
         text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
-        yield _Happened(reply.at, "The gateway answered", reply.attempt, "", text)
+        yield _Happened(reply.at, say("The gateway answered"), reply.attempt, "", text)
     for entry in story.history:
         yield _Happened(
             entry.at,
-            _DEEDS.get(entry.kind, entry.kind),
+            say(_DEEDS.get(entry.kind, entry.kind)),
             entry.attempt,
-            f"{entry.by}: {entry.said}" if entry.by else entry.said,
+            f"{entry.by}: {recorded(entry.said)}" if entry.by else recorded(entry.said),
         )
     if standing.updated_at and not any(entry.at == standing.updated_at for entry in story.history):
-        word = standing.message or standing.gateway_status or ""
-        yield _Happened(standing.updated_at, _OUTCOMES.get(story.followed.state, "Changed"), standing.attempt, word)
+        word = recorded(standing.message or "") or standing.gateway_status or ""
+        yield _Happened(standing.updated_at, say(_OUTCOMES.get(story.followed.state, _CHANGED)), standing.attempt, word)
 
 
+_CHANGED = mark("Changed")
 _OUTCOMES: Mapping[str, str] = {
-    "paid": "Paid",
-    "accepted": "Taken by the gateway",
-    "rejected": "Rejected",
-    "returned": "Came back",
-    "in_doubt": "No clear answer",
-    "ready": "Not sent",
-    BEING_SENT: "On its way",
+    "paid": mark("Paid"),
+    "accepted": mark("Taken by the gateway"),
+    "rejected": mark("Rejected"),
+    "returned": mark("Came back"),
+    "in_doubt": mark("No clear answer"),
+    "ready": mark("Not sent"),
+    BEING_SENT: mark("On its way"),
 }
 
 
@@ -257,37 +266,41 @@ def _advice(step: NextStep) -> _Advice:
     match step.step:
         case RowStep.RESOLVE_HELD:
             return _Advice(
-                "Do not pay this another way",
+                say("Do not pay this another way"),
                 [
-                    "A message of the gateway speaks against sending this row, and no run sends it.",
-                    f"Ask the gateway what became of order {order}.",
+                    say("A message of the gateway speaks against sending this row, and no run sends it."),
+                    say("Ask the gateway what became of order {order}.", order=order),
                 ],
             )
         case RowStep.RESOLVE_DOUBT:
             return _Advice(
-                "Do not pay this another way",
+                say("Do not pay this another way"),
                 [
-                    "A request left, and no clear answer came back: it may have been paid.",
-                    f"Ask the gateway what became of order {order}.",
+                    say("A request left, and no clear answer came back: it may have been paid."),
+                    say("Ask the gateway what became of order {order}.", order=order),
                 ],
             )
         case RowStep.RESOLVE_ACCEPTED:
-            return _Advice("The gateway has not said its final word", [f"Ask after order {order}."])
+            return _Advice(
+                say("The gateway has not said its final word"), [say("Ask after order {order}.", order=order)]
+            )
         case RowStep.WAIT_FOR_RUN:
-            return _Advice("On its way", ["A run is sending it now, or has just ended."], is_urgent=False)
+            return _Advice(say("On its way"), [say("A run is sending it now, or has just ended.")], is_urgent=False)
         case RowStep.RETRY_AFTER_PERSON:
             return _Advice(
-                "Make sure before you try again",
-                ["A person's word alone says that it was rejected: it may have been paid all the same."],
+                say("Make sure before you try again"),
+                [say("A person's word alone says that it was rejected: it may have been paid all the same.")],
             )
         case RowStep.RETRY:
             return _Advice(
-                "Nothing was paid",
-                ["The gateway's answer is final. If it can succeed now, try it again; if not, correct the sheet."],
+                say("Nothing was paid"),
+                [say("The gateway's answer is final. If it can succeed now, try it again; if not, correct the sheet.")],
             )
         case RowStep.SEND:
             marked = row.possible_duplicate_of
-            again = [] if marked is None else [f"It may repeat attempt {marked}: be sure."]
-            return _Advice("Not sent yet", ["The next run sends it.", *again], is_urgent=bool(again))
+            again = [] if marked is None else [say("It may repeat attempt {attempt}: be sure.", attempt=marked)]
+            return _Advice(say("Not sent yet"), [say("The next run sends it."), *again], is_urgent=bool(again))
         case RowStep.PAY_ANEW:
-            return _Advice("The money came back", ["Find out why, and pay it under another order id in a new sheet."])
+            return _Advice(
+                say("The money came back"), [say("Find out why, and pay it under another order id in a new sheet.")]
+            )

@@ -11,8 +11,34 @@ from paygw_batch.compose.journal import journal_to_plan_with
 from paygw_batch.console.visits import Visit
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal import AuditEntry
+from paygw_batch.language import mark_all
 
 ENTRIES_A_PAGE = 50
+ACTS_NOTED = mark_all(
+    "sign in",
+    "sign out",
+    "use passkey",
+    "choose person",
+    "choose language",
+    "make a passkey",
+    "take invitation",
+    "upload",
+    "mend",
+    "mend kind",
+    "leave out",
+    "repeats meant",
+    "remove sheet",
+    "sign",
+    "approve payout",
+    "send back",
+    "start",
+    "pause",
+    "continue payout",
+    "download reconciliation",
+    "remittance advice",
+)
+"""The words of the audit trail, which is English, for the catalogue."""
+RESULTS_NOTED = mark_all("done", "refused")
 
 
 def people_and_health(visit: Visit) -> Response:

@@ -16,6 +16,7 @@ from paygw_batch.console.permissions import Act
 from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
 from paygw_batch.console.visits import ActRefused, Console, PageNotFound, Visit
 from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, load_approval_key
 from paygw_batch.run.people import plain_name
 
@@ -27,7 +28,7 @@ def folder(visit: Visit) -> PayoutFolder:
     """Return the payout in preparation of an address. Raises `PageNotFound` where there is none."""
     found = folder_of(visit.console.directory, visit.path("sheet"))
     if found is None:
-        raise PageNotFound("There is no such sheet. It may have been removed.")
+        raise PageNotFound(say("There is no such sheet. It may have been removed."))
     return found
 
 
@@ -38,14 +39,14 @@ def changing(visit: Visit, act: Act = Act.MEND) -> Iterator[PayoutFolder]:
         found = folder(visit)
         visit.require(act, found.uploaded.by, _why_not(act, found))
         if (summary := found.checked) is not None and is_started(visit, summary):
-            raise ActRefused("This payout was started already: its sheet does not change any more.")
+            raise ActRefused(say("This payout was started already: its sheet does not change any more."))
         yield found
 
 
 def _why_not(act: Act, found: PayoutFolder) -> str:
     if act is Act.APPROVE:
-        return "You prepared this payout: another person has to approve it."
-    return f"Only {found.uploaded.by}, who uploaded the sheet, can change it."
+        return say("You prepared this payout: another person has to approve it.")
+    return say("Only {name}, who uploaded the sheet, can change it.", name=found.uploaded.by)
 
 
 def checked(visit: Visit, found: PayoutFolder) -> Mapping[str, Any]:
@@ -65,7 +66,7 @@ def checked(visit: Visit, found: PayoutFolder) -> Mapping[str, Any]:
         )
     summary = found.checked
     if summary is None:
-        raise SheetError("The sheet could not be checked.", hint="Upload it again.")
+        raise SheetError(say("The sheet could not be checked."), hint=say("Upload it again."))
     return summary
 
 
@@ -93,7 +94,7 @@ def own_key(console: Console, name: str) -> PublicKey:
     keys = next((one.maker_keys for one in people if plain_name(one.name) == plain_name(name)), ())
     passkeys = [key for key in keys if not key.may_be_in_a_file]
     if not (passkeys or keys):
-        raise ActRefused(f"{name} is no maker any more.")
+        raise ActRefused(say("{name} is no maker any more.", name=name))
     return (passkeys or list(keys))[0]
 
 
@@ -113,7 +114,7 @@ def required_key(console: Console, member: Member) -> ApprovalKey:
     key = sandbox_key(console, member.name)
     if key is None:
         raise ConfigurationError(
-            f"There is no key to sign with for {member.name}.",
-            hint="In the sandbox the administrator makes one; with a real gateway people sign with a passkey.",
+            say("There is no key to sign with for {name}.", name=member.name),
+            hint=say("In the sandbox the administrator makes one; with a real gateway people sign with a passkey."),
         )
     return key

@@ -12,6 +12,7 @@ from paygw_batch.compose.operations import minor_units_of
 from paygw_batch.console.pages.payout_page import payout_record
 from paygw_batch.console.visits import PageNotFound, Visit
 from paygw_batch.journal import BatchRecord, JournalReader, make_directory
+from paygw_batch.language import say
 from paygw_batch.report.html import report_html
 from paygw_batch.report.reconcile import reconciled, reconciliation
 from paygw_batch.report.totals import books
@@ -29,7 +30,7 @@ def download_reconciliation(visit: Visit) -> Response:
     """Return the reconciliation of a payout as a file."""
     ending = visit.path("ending")
     if ending not in _TYPES or (ending == "xlsx" and not has_workbooks()):
-        raise PageNotFound("There is no such file.")
+        raise PageNotFound(say("There is no such file."))
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(
         dir=visit.console.directory, prefix=".download-", suffix=f".{ending}", delete=False

@@ -7,6 +7,7 @@ from paygw_batch.console.access.passkey_sign_in import key_that_signed
 from paygw_batch.console.visits import ActRefused, Visit, signed_in, signed_out
 from paygw_batch.console.web_sessions import SignedInKey
 from paygw_batch.journal import AuditResult
+from paygw_batch.language import say
 
 
 def sign_in_page(visit: Visit) -> Response:
@@ -24,10 +25,10 @@ def use_passkey(visit: Visit) -> Response:
     access, form = visit.console.access, visit.form
     begun = access.sign_ins.end(form.get("nonce", ""))
     if begun is None or access.party is None:
-        raise ActRefused("This page was open for too long. Open it again, and sign in.")
+        raise ActRefused(say("This page was open for too long. Open it again, and sign in."))
     key = key_that_signed(begun, signature_in(form), access.keys, access.party)
     if key is None:
-        raise ActRefused("The configuration does not know this passkey.")
+        raise ActRefused(say("The configuration does not know this passkey."))
     visit.note("sign in", key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
     return signed_in(visit, access.keys[key], SignedInKey(key, form.get("credential", "")))
 
@@ -35,10 +36,10 @@ def use_passkey(visit: Visit) -> Response:
 def choose_person(visit: Visit) -> Response:
     """Sign in the person that was chosen from the list of the sandbox."""
     if not visit.console.settings.uses_sandbox:
-        raise ActRefused("People are chosen from a list in the sandbox alone.")
+        raise ActRefused(say("People are chosen from a list in the sandbox alone."))
     member = next((one for one in visit.console.members if one.name == visit.form.get("name")), None)
     if member is None:
-        raise ActRefused("There is no such person.")
+        raise ActRefused(say("There is no such person."))
     visit.note("sign in", "sandbox", AuditResult.DONE, who=member.name)
     return signed_in(visit, member)
 
