@@ -149,14 +149,15 @@ def reconciliation_in_place() -> None:
 
 def reconciliation_with_the_time() -> None:
     """Show when the file was written: then it is no longer a function of sheet and journal alone."""
-    from paygw_batch.compose.actions import send  # noqa: PLC0415 (heavy, and only this plant's)
+    from paygw_batch.cli.runs import send_batch  # noqa: PLC0415 (heavy, and only this plant's)
 
-    reconciliation = send.reconciliation  # type: ignore[attr-defined]
+    reconciled = send_batch.reconciled  # type: ignore[attr-defined]
 
     def dated(*arguments: Any) -> Any:
-        return reconciliation(*arguments).with_columns(updated_at=pl.lit(str(time.time_ns())))
+        for piece in reconciled(*arguments):
+            yield piece.with_columns(updated_at=pl.lit(str(time.time_ns())))
 
-    _put(send, "reconciliation", dated)
+    _put(send_batch, "reconciled", dated)
 
 
 def amounts_as_floats() -> None:

@@ -509,7 +509,7 @@ BUGS: Mapping[str, Bug] = {
     "what came into the journal during a run is not asked for": bug(
         patched(SqliteJournal, "take_in", _without_a_trace), "I1"
     ),
-    "held rows are due": bug(patched(messages, "IS_CONTESTED", "0"), "I1"),
+    "held rows are due": bug(patched(messages, "IS_CONTESTED", "0"), "I1", "error"),
     "rows in flight at a crash: the first alone is in doubt": bug(journal(InterruptsTheFirst), "I1", "I5", "error"),
     "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
     "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10"),
