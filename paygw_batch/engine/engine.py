@@ -9,7 +9,7 @@ A row is sent again within a run only when the transport proved that nothing lef
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from paygw_batch.clock import timestamp
@@ -90,7 +90,10 @@ def _page_rows(left: int | None) -> int:
 
 
 class Engine:
-    """Sends one batch. Made for one run; `drain` may be called at any time, from the event loop."""
+    """Sends one batch. Made for one run; `drain` may be called at any time, from the event loop.
+
+    `on_stop` is told why the run stops by itself, as soon as it does: others may be sending the same batch.
+    """
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class Engine:
         pace: Pace,
         world: World,
         progress: Progress,
+        on_stop: Callable[[str], Coroutine[None, None, None]] | None = None,
     ) -> None:
         self._journal = journal
         self._gateway = gateway
@@ -109,6 +113,7 @@ class Engine:
         self._judge = judge
         self._world = world
         self._progress = progress
+        self._on_stop = on_stop
         self._window = Window(pace.concurrency)
         self._breaker = Breaker(pace.stop_after_in_doubt)
         self._rejections = RejectionBreaker(pace.stop_after_rejected)
@@ -313,6 +318,10 @@ class Engine:
         if self._tally.stop_reason is None:
             self._tally.stop_reason = reason
             self._progress.note(say("{reason} No new row is started.", reason=reason))
+            if self._on_stop is not None:
+                telling = asyncio.get_running_loop().create_task(self._on_stop(reason))
+                self._senders.add(telling)
+                telling.add_done_callback(self._senders.discard)
         self._halt()
 
     def _give_up(self, error: Exception) -> None:
