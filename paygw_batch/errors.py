@@ -114,7 +114,7 @@ class HolderKind(StrEnum):
     STARTING = "starting"
     """It has the lock, and has not written its kind yet."""
     WORKER = "worker"
-    """It sends what commands hand over, and keeps the journal for a moment at a time."""
+    """It sends rows that commands hand over, and keeps the journal for a moment at a time."""
 
 
 class JournalHeld(JournalError):

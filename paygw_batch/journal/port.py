@@ -222,7 +222,7 @@ class Journal(JournalReader, Protocol):
         ...
 
     def hand_over(self, batch: int, *, waits: bool = False) -> RunOfWorkers | None:
-        """Let workers send what is due in a batch, and let go of the journal for writing; None where none lives.
+        """Let workers send the due rows of a batch, and let go of the journal for writing; None where none lives.
 
         With `waits`, also where none lives: the batch waits for one. A journal in a file has no workers. Raises
         `JournalHeld` while workers still end a run of the batch that was stopped.

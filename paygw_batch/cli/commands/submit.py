@@ -134,16 +134,14 @@ def run_sheet(
     force: bool,
 ) -> None:
     """Run a sheet of `operation`: start its batch, or continue it."""
-    screen = Screen(invocation)
-    stated = stated_totals(expect_rows, expect_total)
+    screen, stated = Screen(invocation), stated_totals(expect_rows, expect_total)
     pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, {**pace, ("sheet", "column_profile"): column_profile})
-    sent_by = _sent_by(settings, first, detach=detach)
-    rules = rules_of(settings, operation)
-    plan_file = plan or default_plan(sheet)
+    choices = (skip_invalid, amend, strict, repeats_meant, first, _sent_by(settings, first, detach=detach))
+    rules, plan_file = rules_of(settings, operation), plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    corrections = {} if mended is None else {say("the corrections"): mended}
-    inputs = {say("the sheet"): sheet, say("the plan"): plan_file, **corrections}
+    inputs = {say("the sheet"): sheet, say("the plan"): plan_file}
+    inputs |= {} if mended is None else {say("the corrections"): mended}
     guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
     mending = None if mended is None else read_mending(mended)
@@ -152,7 +150,6 @@ def run_sheet(
         validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet, mending=mending)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)
-        choices = (skip_invalid, amend, strict, repeats_meant, first, sent_by)
         return Submission(validated, sheet, plan_file, person(by), *choices)
 
     if dry_run:

@@ -1,4 +1,4 @@
-"""`paygw-batch work`: send, together with other hosts, what commands hand over."""
+"""`paygw-batch work`: send rows that commands hand over, together with other hosts."""
 
 import click
 
@@ -11,11 +11,11 @@ from paygw_batch.compose.journal import shared_database
 from paygw_batch.compose.operations import require_gateway
 
 
-@click.command("work", short_help="Send what is handed over.")
+@click.command("work", short_help="Send rows that are handed over.")
 @click.option("--once", is_flag=True, help="End when nothing is left to send.")
 @click.pass_obj
 def command(invocation: Invocation, *, once: bool) -> None:
-    """Send what `submit`, `resume` and `retry` hand over, together with the workers of other hosts.
+    """Send the rows that `submit`, `resume` and `retry` hand over, together with the workers of other hosts.
 
     It waits for more until it is interrupted; then it waits for its rows in flight, and ends with 0.
     """

@@ -1,4 +1,4 @@
-"""Works on what is handed over: joins one run after the other, sends its share of it, and waits for more."""
+"""Works on batches that are handed over: joins one run after the other, sends a share of it, and waits for more."""
 
 import os
 import signal
@@ -122,7 +122,7 @@ class BatchServer:
             self._batches[number] = batch_summary(journal, record, units).exit_code
 
     def _heed(self) -> None:
-        """Take signals while nothing is sent: the event loop of a run has handlers of its own."""
+        """Take signals while nothing is sent: the event loop of a run has its handlers."""
         self._is_asked_to_end |= interruption.came
         for each in HEEDED:
             signal.signal(each, self._take_note)

@@ -91,7 +91,7 @@ class BarProgress:
         self._show()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Move the bar to what workers have done so far."""
+        """Move the bar by the outcomes that workers had so far."""
         self._counts.outcomes = Counter(counts)
         self._show()
 
@@ -130,7 +130,7 @@ class PlainProgress:
         self._show_at_intervals()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Print what workers have done so far, at intervals."""
+        """Print the outcomes that workers had so far, at intervals."""
         self._counts.outcomes = Counter(counts)
         self._show_at_intervals()
 

@@ -12,7 +12,7 @@ from functools import partial
 import polars as pl
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.actions.follow_run import Counted, Drained, follow_run
+from paygw_batch.compose.follow_run import Counted, Drained, follow_run
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of, require_complete
 from paygw_batch.compose.run_journal import take_in_waiting
@@ -49,7 +49,7 @@ Watch = Callable[[Drained], None]
 
 
 OnStop = Callable[[str], Coroutine[None, None, None]]
-"""Tells others why a run stops by itself."""
+"""Takes the reason why a run stops by itself, for others that send the same batch."""
 
 WaitForRoom = Callable[[], Awaitable[None]]
 """Waits until the receiver of outcomes can take more of them."""

@@ -204,7 +204,7 @@ class PostgresJournal(PostgresReader):
         return findings
 
     def hand_over(self, batch: int, *, waits: bool = False) -> OfferedRun | None:
-        """Let workers send what is due in a batch, and let go of the desk (see the port)."""
+        """Let workers send the due rows of a batch, and let go of the desk (see the port)."""
         if not waits and not any(one.is_alive for one in self.workers()):
             self.writer.ask(partial(withdraw_run, batch=batch))
             return None

@@ -31,7 +31,7 @@ class WorkerJournal(PostgresJournal):
     run: SharedRun | None = None
     """The run that this worker is at."""
     is_spent = False
-    """Whether another worker may take over what this one has: it has to be closed, and opened again."""
+    """Whether another worker may take over chunks of this one: it has to be closed, and opened again."""
     sent_rows = 0
     """How many rows it has sent, of chunks that are finished."""
     _given: TakenChunks | None = None
@@ -59,7 +59,7 @@ class WorkerJournal(PostgresJournal):
         return run.stop_reason is None and bool(self.writer.ask(partial(free_chunks, run=run.number)))
 
     def leave_run(self) -> None:
-        """Give back what was taken, and leave the run."""
+        """Give back the chunks that were taken, and leave the run."""
         self.is_spent = not self.writer.give_back() or self.writer.has_lost
         self.writer.ask(partial(note_place, worker=self.writer.worker, run=None, chunk=None))
         self.run = None

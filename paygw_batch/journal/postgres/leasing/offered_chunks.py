@@ -18,7 +18,7 @@ from paygw_batch.journal.shared_run import SharedRun, WorkerLife
 T = TypeVar("T")
 
 CHANNEL = "paygw_offer"
-"""Where workers that wait are told of new offers."""
+"""The channel on which workers that wait hear of new offers."""
 _AT_ONCE = 8
 _DUE = """coalesce(s.state, 'ready') = 'ready'
     AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = i.number)"""

@@ -1,4 +1,4 @@
-"""Follows a run that workers send: counts what has come of it, and stops it for all of them when asked to."""
+"""Follows a run that workers send: counts the outcomes, and stops it for all of them when asked to."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ _OUTCOMES = {
 }
 
 Counted = Callable[[Mapping[OutcomeKind, int]], None]
-"""Takes how many rows of a run came to each outcome so far."""
+"""Takes the number of rows of a run with each outcome so far."""
 
 
 class Drained(Protocol):
@@ -80,7 +80,7 @@ class _Following:
             await asyncio.wait_for(self._drained.wait(), wait_s)
 
     def _count(self) -> int:
-        """Tell how many rows came to each outcome since the start; return how many were sent."""
+        """Count the rows with each outcome since the start, for `counted`; return how many were sent."""
         now = self._states()
         counts = {kind: max(0, now[state] - self._before[state]) for state, kind in _OUTCOMES.items()}
         self._counted(counts)
