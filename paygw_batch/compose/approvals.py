@@ -71,7 +71,7 @@ def needs_order(
 
 
 def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
-    """Return why an order about rows cannot be carried out any more, whoever signs it; empty where it can."""
+    """Return why an order about rows holds no longer; empty where it does. Signatures are not looked at."""
     try:
         batch = batch_of_order(order, journal, settings.endpoint())
         units = minor_units_by_currency()

@@ -24,7 +24,7 @@ class Act(StrEnum):
     START = "start"
     """Start, continue or pause the sending of an approved payout."""
     SETTLE = "settle"
-    """Settle a row as paid, read a statement of the gateway's, or carry out what two people agreed to."""
+    """Settle a row as paid, read a statement of the gateway's, or carry out an order that two people agreed to."""
     ORDER = "order"
     """Draft, sign or take back an order that lets rows be sent again."""
     AGREE = "agree"

@@ -97,16 +97,16 @@ class SettleChoice:
     needs_two: bool
 
 
-def as_of_time(text: str, what: str = "--as-of") -> TimeSpan:
-    """Return the time that a person says a statement was true at; `what` is where. Raises `UsageError`."""
+def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
+    """Return the time at which a statement was true, as a person wrote it in `field`. Raises `UsageError`."""
     if (found := read_time(text)) is None:
         raise UsageError(
-            say("{what} {text!r} cannot be read without guessing.", what=what, text=text),
+            say("{field} {text!r} cannot be read without guessing.", field=field, text=text),
             hint=say("Write it as {written}.", written=WRITTEN),
         )
     if found.start > utc_now() + timedelta(seconds=AHEAD_AT_MOST_S):
         raise UsageError(
-            say("{what} {text} has not come yet.", what=what, text=text),
+            say("{field} {text} has not come yet.", field=field, text=text),
             hint=say("No statement is true before its time."),
         )
     return found

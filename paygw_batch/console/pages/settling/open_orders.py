@@ -59,7 +59,7 @@ _NEXT: Mapping[OrderStage, str] = {
 
 @dataclass(frozen=True, slots=True)
 class OpenOrder:
-    """An order that is not carried out yet, in a list. `needs` is what it asks of the person who looks, or empty."""
+    """An order that is not carried out yet, in a list. `needs` is the act that it asks the person for, or empty."""
 
     path: str
     batch: str
@@ -134,7 +134,7 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[OpenOrder]:
 
 
 def what_is_asked(order: AnyOrder) -> str:
-    """Return what an order asks for, in a few words."""
+    """Return the act that an order asks for, in a few words."""
     rows = len(order.numbers)
     if isinstance(order, ReleaseOrder):
         return say_count(rows, "Try {count:,} rejected row again", "Try {count:,} rejected rows again")
@@ -157,7 +157,7 @@ def _shown(visit: Visit, found: OrderFolder, stage: OrderStage) -> OpenOrder:
 
 
 def _needed(visit: Visit, found: OrderFolder, document: AnyOrder, stage: OrderStage) -> str:
-    """Return what an order asks of the person who looks; empty where it asks nothing."""
+    """Return the act that an order asks the person at the page for; empty where it asks for none."""
     drafted, what = found.drafted, what_is_asked(document)
     is_own = visit.may(Act.ORDER, drafted.by)
     match stage:

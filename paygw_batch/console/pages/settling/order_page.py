@@ -267,7 +267,7 @@ def _rows(
 
 
 def _becomes(document: AnyOrder, row: Any) -> tuple[str, str]:
-    """Return what a row becomes by an order, and the evidence for it."""
+    """Return the state that a row gets by an order, in words, and the evidence for it."""
     if isinstance(document, ReleaseOrder):
         return say("Tried again"), document.content.evidence
     return choice_name(row.resolution), recorded(row.evidence)

@@ -32,7 +32,7 @@ _REASON, _ROW = "reason-", "row-"
 
 @dataclass(frozen=True, slots=True)
 class RejectedReason:
-    """A reason that the gateway gave, and the rows that it gave it for. `key` stands for it in addresses and forms.
+    """A reason that the gateway gave, and the rows that it gave it for. `key` names it in addresses and forms.
 
     `sums` are by currency, of the rows that may be tried again now.
     """

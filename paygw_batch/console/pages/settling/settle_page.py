@@ -1,4 +1,4 @@
-"""Settles one row: "What did the gateway say about order X?", with the evidence for it.
+"""Settles one row by the answer of the gateway, with the evidence for it.
 
 That it was paid is one person's word: nothing is sent any more. Every other word lets the row be sent again: it becomes
 an order, which a second person agrees to.
@@ -36,12 +36,12 @@ _CHOICES: Mapping[Resolution, tuple[str, ...]] = {
         "They never had it", "The row can be sent again at once. A second person agrees."
     ),
 }
-"""Word -> its name on the pages, and what follows from it."""
+"""Word -> its name on the pages, and the consequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownChoice:
-    """A word that a person may choose, what follows from it, and why it is shut; empty: it is not."""
+    """A word that a person may choose, the consequence, and why it is shut; empty: it is not."""
 
     value: str
     name: str

@@ -65,8 +65,8 @@ class StatementFolder:
 
     @property
     def error_file(self) -> Path:
-        """The sentences why the statement cannot be read."""
-        return self.path / "error.json"
+        """The sentence why the statement cannot be read; not there where it can."""
+        return self.path / "error.txt"
 
     def asked(self, by: str) -> AskedStatement:
         """Return the statement as `by` has it carried out: the lines that fit, though others do not."""
@@ -116,8 +116,10 @@ def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path
             hint=say("Split it, and upload the parts."),
         )
     if folder.error_file.exists():
-        message, hint = json.loads(folder.error_file.read_bytes())
-        raise SheetError(message, hint=hint)
+        raise SheetError(
+            folder.error_file.read_text(encoding="utf-8"),
+            hint=say("Nothing was settled. Correct the file, and upload it again."),
+        )
 
 
 def main() -> None:
@@ -127,8 +129,8 @@ def main() -> None:
 
 
 def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
-    """Write the lines of a statement beside it, or the sentences why it cannot be read."""
+    """Write the lines of a statement beside it, or the sentence why it cannot be read."""
     try:
         write_whole(folder.lines_file, read_for_later(settings, folder.file).encode())
     except PaygwError as error:
-        write_whole(folder.error_file, json.dumps([error.message, error.hint], ensure_ascii=False).encode())
+        write_whole(folder.error_file, error.message.encode())

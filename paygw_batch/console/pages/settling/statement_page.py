@@ -133,7 +133,7 @@ def upload_statement(visit: Visit) -> Response:
 
 
 def statement_preview(visit: Visit) -> Response:
-    """Show what a statement would settle, what agrees, and what does not fit and why. Nothing is changed."""
+    """Show the rows that a statement would settle, and the lines that do not fit, with why. Nothing is changed."""
     found = _required(visit)
     asked, settings = found.asked(visit.member.name), visit.console.settings
     with journal_to_plan_with(settings) as journal:
@@ -187,7 +187,7 @@ def use_statement(visit: Visit) -> Response:
 
 
 def remove_statement(visit: Visit) -> Response:
-    """Remove an uploaded statement. What was carried out by it stays."""
+    """Remove an uploaded statement. Rows that it settled stay settled."""
     found = statement_folder_of(_directory(visit), visit.path("statement"))
     if found is None:
         return visit.go_to("/")
