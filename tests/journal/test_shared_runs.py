@@ -244,7 +244,7 @@ def test_a_stop_reaches_every_worker_before_its_next_row(at_database: PostgresPl
                 (here,) = await first.due(batch, limit=1)
                 (there,) = await second.due(batch, limit=1)
                 assert [*await second.append([intent(there)])] == [MoveResult.MOVED]
-                await one.stop_beside_engine("the breaker")
+                other.stop_run(joined, "the breaker")
                 assert [*await first.append([intent(here)])] == [MoveResult.HELD]
                 with closing(open_postgres(at_database)) as desk, pytest.raises(JournalHeld, match="still ending"):
                     desk.hand_over(batch, waits=True)

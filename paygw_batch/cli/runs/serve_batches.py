@@ -108,7 +108,6 @@ class BatchServer:
                     progress,
                     lambda engine: drain_on_signals(engine, progress),
                     dates,
-                    on_stop=journal.stop_beside_engine,
                 )
         finally:
             self._heed()

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -19,14 +19,16 @@ from paygw_batch.compose.run_journal import take_in_waiting
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.countries.rules import Operation, Rules
-from paygw_batch.engine.engine import Engine, Judge, Pace, RunEnd
+from paygw_batch.engine.engine import Engine, Judge, RunEnd
 from paygw_batch.engine.gc_pause import gc_paused
+from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import Prepare, Progress, World
+from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import InboxDamaged, InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signers_at_work
-from paygw_batch.journal import BatchRecord, EngineJournal, Journal, JournalReader, TallyKind
+from paygw_batch.journal import BatchRecord, EngineJournal, Gate, Journal, JournalReader, TallyKind
 from paygw_batch.language import say
 from paygw_batch.report.batch_states import end_sentence
 from paygw_batch.report.reconcile import reconciliation
@@ -47,9 +49,6 @@ TAKE_IN_EVERY_S = 2.0
 Watch = Callable[[Drained], None]
 """Takes the engine (or the run of workers) inside its event loop, before it starts, so that the caller can drain it."""
 
-
-OnStop = Callable[[str], Coroutine[None, None, None]]
-"""Takes the reason why a run stops by itself, for others that send the same batch."""
 
 WaitForRoom = Callable[[], Awaitable[None]]
 """Waits until the receiver of outcomes can take more of them."""
@@ -113,6 +112,9 @@ def send(
     if wrong := wrong_clock(task):
         return RunEnd(0, wrong, interrupted=False)
     due_rows = sum(tally.count for tally in due)
+    if (gate := task.journal.gate()) is not None:
+        gate.open()
+        gate.close()
     if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
         waits = task.sent_by is SentBy.WORKERS_LATER
         run = task.journal.hand_over(task.batch.number, waits=waits)
@@ -158,11 +160,10 @@ def send_rows(
     dates: DateWatch,
     *,
     wait_for_room: WaitForRoom | None = None,
-    on_stop: OnStop | None = None,
 ) -> RunEnd:
     """Send the due rows of the batch (there are `due_rows`) by an engine, and return how that ended; raises as `send`.
 
-    `dates` sees every reply; `on_stop` is told why the run stops by itself.
+    `dates` sees every reply.
     """
     sent_at_most = due_rows if task.first is None else min(task.first, due_rows)
     progress.started(sent_at_most)
@@ -172,8 +173,9 @@ def send_rows(
         async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
             prepare = signing.preparer(signers)
             paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
-            return await _run(task, paced, journal, progress, watch, dates, on_stop)
+            return await _run(task, paced, journal, progress, watch, dates, gate)
 
+    gate = task.journal.gate()
     with (
         gc_paused(),
         task.journal.for_engine() as given,
@@ -208,25 +210,26 @@ async def _run(
     progress: Progress,
     watch: Watch,
     dates: DateWatch,
-    on_stop: OnStop | None,
+    gate: Gate | None,
 ) -> RunEnd:
     submission = task.settings.submission
+    pace = Pace(
+        submission.concurrency,
+        submission.rate_per_s,
+        submission.stop_after_in_doubt,
+        submission.stop_after_rejected,
+        task.first,
+    )
     async with task.connection.transport as transport:
         engine = Engine(
             journal=journal,
             gateway=transport,
             prepare=prepare,
             judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
-            pace=Pace(
-                submission.concurrency,
-                submission.rate_per_s,
-                submission.stop_after_in_doubt,
-                submission.stop_after_rejected,
-                task.first,
-            ),
+            pace=pace,
             world=real_world(),
             progress=progress,
-            on_stop=on_stop,
+            pacing=None if gate is None else SharedPacing(gate, pace),
         )
         watch(engine)
         taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words(), progress.note))

@@ -34,7 +34,6 @@ class WorkerJournal(PostgresJournal):
     """Whether another worker may take over chunks of this one: it has to be closed, and opened again."""
     sent_rows = 0
     """How many rows it has sent, of chunks that are finished."""
-    _given: TakenChunks | None = None
     _listening: Connection[Row] | None = None
 
     def join_run(self) -> SharedRun | None:
@@ -70,16 +69,10 @@ class WorkerJournal(PostgresJournal):
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
         with closing(TakenChunks(self, self.writer, self.run.number, self.sent_rows)) as given:
-            self._given = given
             try:
                 yield given
             finally:
-                self.sent_rows, self._given = given.rows, None
-
-    async def stop_beside_engine(self, reason: str) -> None:
-        """Stop the run while an engine has the journal."""
-        if self._given is not None:
-            await self._given.stop(reason)
+                self.sent_rows = given.rows
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
         """Let no worker start another row of a run. The first reason counts."""

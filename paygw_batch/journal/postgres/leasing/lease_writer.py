@@ -19,6 +19,7 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
     FENCED,
     HELD,
     MOVED,
+    RUN_OVER,
     STOPPED,
     StagedFacts,
     stage_facts,
@@ -60,7 +61,12 @@ class LeaseWriter:
         self.has_lost = False
         """Whether another process took over any lease of this one."""
         self.is_stopped = False
-        """Whether the run that this worker is at was stopped."""
+        """Whether the run of this process is over: nothing of it may be sent any more."""
+
+    @property
+    def worker(self) -> int:
+        """The number of this process as a worker."""
+        return self._held.worker
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` rows of a batch above `after_row` that may be sent by the process that leases them."""
@@ -105,7 +111,7 @@ class LeaseWriter:
         """Make facts durable in one call, and move their instructions; return the effect of each.
 
         An intent is HELD as well where this process may no longer send: a lease was taken over, or is too old, or the
-        run was stopped.
+        run is over, or a worker stopped all of them.
         """
         if not entries:
             return []
@@ -149,7 +155,7 @@ class LeaseWriter:
                 if error.sqlstate == DEADLOCK:  # all of it was undone
                     continue
                 if error.sqlstate != FENCED:
-                    return self._refused(error, numbers)
+                    return self._refused(error, entries)
                 fate = self._fate_of(staged)
                 if fate is _Fate.NOT_COMMITTED:
                     raise InternalError("a commit was refused although its lease is as it was left") from None
@@ -160,17 +166,17 @@ class LeaseWriter:
                 self._forget(numbers)
                 return frozenset()
 
-    def _refused(self, error: psycopg.Error, numbers: Iterable[int]) -> frozenset[int]:
-        """Take note of why a call was refused; return the instructions that evidence holds."""
+    def _refused(self, error: psycopg.Error, entries: Sequence[Entry]) -> frozenset[int]:
+        """Take note of why a call was refused; return the instructions that may not be sent."""
         if error.sqlstate == HELD:
             return frozenset(map(int, (error.diag.message_detail or "").split()))
         if error.sqlstate == MOVED:
-            self._forget(numbers)
-        elif error.sqlstate == STOPPED:
-            self.is_stopped = True
-        else:
+            self._forget(entry.instruction for entry in entries)
+            return frozenset()
+        if error.sqlstate not in {RUN_OVER, STOPPED}:
             raise error
-        return frozenset()
+        self.is_stopped |= error.sqlstate == RUN_OVER
+        return frozenset(entry.instruction for entry in entries if isinstance(entry.fact, Intended))
 
     def _called(self, staged: StagedFacts) -> _Fate:
         """Make the call that commits. Where no answer comes, find its fate."""
@@ -262,11 +268,6 @@ class LeaseWriter:
         """Read, on a new connection where the old one is lost."""
         with self._guarded.failing():
             return self._guarded.again(call)
-
-    @property
-    def worker(self) -> int:
-        """The number of this process as a worker."""
-        return self._held.worker
 
     def finish(self, chunk: int, numbers: Iterable[int], close: CloseChunk) -> None:
         """Give a chunk back by `close`, unless something is in flight there; its rows get no other fact from here."""

@@ -9,7 +9,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, LeasingJournal
 from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
-from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, note_place, stop_run
+from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, note_place
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 
@@ -34,11 +34,6 @@ class TakenChunks(ChunkJournal):
         """Make facts durable in one call of the database, and finish the chunks whose rows have all ended."""
         async with self._turn:
             return await self._called(partial(self._appended, entries))
-
-    async def stop(self, reason: str) -> None:
-        """Let no worker start another row of the run."""
-        async with self._turn:
-            await self._called(partial(self._writer.ask, partial(stop_run, number=self._run, reason=reason)))
 
     def _leased(self, batch: int, limit: int) -> Sequence[Due]:
         """Return the next rows of the chunks that this process has taken; it takes another when none is left."""
