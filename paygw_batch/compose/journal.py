@@ -167,6 +167,34 @@ def move_to_database(settings: Settings, file: Path | None, by: str) -> "Move":
     )
 
 
+def check_has_roles(settings: Settings) -> None:
+    """Raise `UsageError` for a journal in a file: it has no roles."""
+    if settings.journal.url is None:
+        raise UsageError(
+            say("A journal in a file has no roles."),
+            hint=say("Its owner may do everything with it, and nobody else anything."),
+        )
+
+
+def give_rights(settings: Settings) -> Sequence[str]:
+    """Give the roles of the journal their rights, and return the names of the roles; none for a file."""
+    if (place := _database(settings)) is None:
+        return ()
+    from paygw_batch.journal import give_postgres_rights  # noqa: PLC0415 (psycopg)
+
+    return give_postgres_rights(place)
+
+
+def role_in_database(settings: Settings) -> str | None:
+    """Return the rights that this configuration has in the database of the journal; None for a file."""
+    if (place := _database(settings)) is None:
+        return None
+    from paygw_batch.journal import postgres_role  # noqa: PLC0415 (psycopg)
+
+    role = postgres_role(place)
+    return "none" if role is None else role.value
+
+
 def adoption(settings: Settings, *, beside: str | None) -> Adoption:
     """Hold the configured journal, so that a person can look at it and call it the newest copy."""
     if settings.journal.url is not None:

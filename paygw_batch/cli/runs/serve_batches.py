@@ -80,8 +80,9 @@ class BatchServer:
         if end.stop_reason is not None:
             journal.stop_run(run, end.stop_reason)
         journal.leave_run()
-        with suppress(JournalHeld):  # the next run notes it
-            dates.note_in(journal)
+        if journal.may_decide():
+            with suppress(JournalHeld):  # the next run notes it
+                dates.note_in(journal)
         self._sent += end.sent
         self._is_asked_to_end |= end.interrupted
         self._screen.say(

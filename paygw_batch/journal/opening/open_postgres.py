@@ -32,6 +32,7 @@ try:
     from paygw_batch.journal.postgres.moved_copy import check_moved
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+    from paygw_batch.journal.postgres.roles import JournalRole, give_rights, role_of
     from paygw_batch.journal.postgres.session import Server, Session, plainly
     from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
@@ -188,6 +189,19 @@ def change_postgres_limits(place: PostgresPlace, change: LimitChange) -> GateSta
         _checked(session, place, settled(place.witness_dir))
         set_limits(session.connection, change)
         return read_gate(session.connection)
+
+
+def give_postgres_rights(place: PostgresPlace) -> list[str]:
+    """Make the roles of the journal, and give them their rights; return their names. The owner's business."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return give_rights(session.connection)
+
+
+def postgres_role(place: PostgresPlace) -> JournalRole | None:
+    """Return the rights that the role of the address has; None: none that this program knows."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        return role_of(session.connection)
 
 
 def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:

@@ -196,8 +196,7 @@ def _locked_candidates(connection: Connection[Row], order_id: str | None) -> lis
     found = [] if order_id is None else candidates_in(connection, order_id)
     if order_id is None or not found:
         return found
-    lock = "SELECT FROM standing WHERE instruction = ANY (%s) ORDER BY instruction FOR UPDATE"
-    fetch(connection, lock, ([one.number for one in found],))
+    fetch(connection, "SELECT lock_standing(%s)", ([one.number for one in found],))
     return candidates_in(connection, order_id)
 
 

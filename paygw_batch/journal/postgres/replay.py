@@ -32,7 +32,7 @@ _GUARDED = (
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
-    *(("segment", "sealed_is_final"), ("chunk", "range_is_final")),
+    *(("segment", "sealed_is_final"), ("chunk", "range_is_final"), ("run", "stop_is_final")),
 }
 """The triggers that refuse changes, by table."""
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid

@@ -336,6 +336,11 @@ CREATE TRIGGER range_is_final BEFORE UPDATE ON chunk FOR EACH ROW
     WHEN ((OLD.batch, OLD.first, OLD.last) IS DISTINCT FROM (NEW.batch, NEW.first, NEW.last))
     EXECUTE FUNCTION refuse_change();
 ALTER TABLE chunk ENABLE ALWAYS TRIGGER range_is_final;
+CREATE TRIGGER stop_is_final BEFORE UPDATE ON run FOR EACH ROW
+    WHEN (OLD.ended_at IS NOT NULL OR (OLD.stop_reason IS NOT NULL AND NEW.stop_reason IS DISTINCT FROM OLD.stop_reason)
+        OR (OLD.number, OLD.batch, OLD.started_by, OLD.started_at) IS DISTINCT FROM (NEW.number, NEW.batch, NEW.started_by, NEW.started_at))
+    EXECUTE FUNCTION refuse_change();
+ALTER TABLE run ENABLE ALWAYS TRIGGER stop_is_final;
 
 -- Whether the process that has a lease is alive, as far as its heartbeat says. The clock is the server's alone.
 CREATE FUNCTION is_alive(p_worker bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -344,6 +349,25 @@ CREATE FUNCTION is_alive(p_worker bigint) RETURNS boolean LANGUAGE sql STABLE AS
         WHERE number = p_worker AND ended_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => lease_s)
     )
 $$;
+
+-- Whether the login of this session may do what people decide: it is a member of the role NAME_desk of database NAME, or the owner.
+CREATE FUNCTION may_decide() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(bool_or(pg_has_role(session_user, r.oid, 'MEMBER')), false) FROM pg_roles r
+    WHERE r.rolname = current_database() || '_desk' OR r.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'paygw')
+$$;
+
+CREATE FUNCTION require_desk() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT may_decide() THEN
+        RAISE EXCEPTION 'it is no member of %_desk', current_database() USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+
+-- Keep every worker from moving these rows until the transaction ends.
+CREATE FUNCTION lock_standing(p_instructions bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM standing WHERE instruction = ANY (p_instructions) ORDER BY instruction FOR UPDATE;
+END $$;
 
 -- Close a lease: no fact can follow. It waits for a commit of its holder that is under way.
 CREATE FUNCTION seal_segment(p_segment bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -369,6 +393,9 @@ RETURNS TABLE (number bigint, epoch integer, head_hash bytea, head_at text, is_c
 DECLARE old segment; taken segment; range chunk; start_hash bytea; newest text;
 BEGIN
     IF p_chain <= 0 THEN
+        IF p_chain = 0 THEN
+            PERFORM require_desk();
+        END IF;
         PERFORM FROM identity FOR UPDATE;
     ELSE
         SELECT * INTO range FROM chunk c WHERE c.number = p_chain FOR UPDATE SKIP LOCKED;
@@ -518,6 +545,7 @@ CREATE FUNCTION commit_facts(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE held bigint[]; moved bigint; more bigint; is_sending boolean := 'intended' = ANY (f_kind);
 BEGIN
+    PERFORM require_desk() FROM unnest(f_kind) u(kind) WHERE u.kind = 'batch_opened' OR (u.kind >= 'rel' AND u.kind < 's') LIMIT 1;
     UPDATE segment g SET head_seq = u.new_seq, head_hash = u.new_hash, head_at = u.new_at, is_clear = true
         FROM unnest(s_number, s_seq, s_hash, s_new_seq, s_new_hash, s_new_at) u(number, seq, hash, new_seq, new_hash, new_at)
         WHERE g.number = u.number AND g.sealed_at IS NULL AND g.head_seq = u.seq AND g.head_hash = u.hash
@@ -586,3 +614,14 @@ BEGIN
         SELECT u.* FROM unnest(f_segment, f_seq, f_at, f_kind, f_batch, f_instruction, f_nth, f_attempt, f_contradicts, f_details, f_hash) u;
     INSERT INTO reply SELECT u.* FROM unnest(r_instruction, r_nth, r_head, r_body) u;
 END $$;
+
+-- Who may call a function may do what it does, and nothing else: the functions have the rights of the owner.
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['seal_segment', 'take_lease', 'commit_facts', 'take_starts', 'ask_gate', 'open_gate', 'leave_gate', 'set_limits',
+        'lock_standing'] LOOP
+        EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
+    END LOOP;
+END $$;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA paygw FROM PUBLIC;

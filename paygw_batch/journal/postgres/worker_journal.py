@@ -88,6 +88,10 @@ class WorkerJournal(PostgresJournal):
         """Take in nothing: the listener of this host, or the next command, does."""
         return Counter()
 
+    def may_decide(self) -> bool:
+        """Whether the role of this worker may write from the desk."""
+        return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
+
     def wait_for_offer(self, timeout_s: float) -> None:
         """Wait until chunks are offered, or for so long: a message can be lost with its connection."""
         try:

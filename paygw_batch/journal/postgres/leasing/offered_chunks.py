@@ -42,10 +42,9 @@ _AT_WORK = """SELECT FROM worker w JOIN segment g ON g.worker = w.number AND g.s
 def start_run(connection: Connection[Row], batch: int, worker: int) -> SharedRun:
     """Start a run of a batch and offer its chunks, or join the one that is on. Raises `JournalHeld` for one that stops.
 
-    A run that was stopped is over when its workers have ended what was in flight.
+    A run that was stopped is over when its workers have ended what was in flight. To be called with the desk.
     """
     with connection.transaction():
-        fetch(connection, "SELECT FROM batch WHERE number = %s FOR UPDATE", (batch,))
         found = fetch(connection, "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL", (batch,))
         number = found[0][0] if found else None
         if number is not None and run_now(connection, number).stop_reason is not None:
