@@ -55,7 +55,12 @@ ROUTES = (
     WebRoute("/", overview_page.overview, Act.LOOK),
     WebRoute("/new", new_payout_page.new_payout, Act.PREPARE),
     WebRoute("/new", new_payout_page.upload, Act.PREPARE, "POST"),
+    WebRoute("/new/template", new_payout_page.download_template, Act.DOWNLOAD),
     WebRoute("/sheets/{sheet}", check_page.check_sheet, Act.SEE_SHEET),
+    WebRoute("/sheets/{sheet}/again", new_payout_page.upload_again, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/reading", new_payout_page.choose_reading, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/totals", new_payout_page.state_totals, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/marked", new_payout_page.download_marked, Act.DOWNLOAD),
     WebRoute("/sheets/{sheet}/mend", check_page.mend, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/mend-kind", check_page.mend_kind, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/leave-out", check_page.leave_out, Act.MEND, "POST"),
@@ -78,7 +83,8 @@ ROUTES = (
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),
 )
 """Every page and every act. No other path exists."""
-_UPLOADS = frozenset({"/new"})
+_UPLOADS = ("/new", "/again")
+"""How the paths end to which files are sent."""
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
@@ -117,7 +123,8 @@ def console_app(console: Console) -> AsgiApp:
     settings = console.settings
 
     def most_bytes(path: str) -> int:
-        return settings.console.max_upload_mib * 1024 * 1024 + MOST_FORM_BYTES if path in _UPLOADS else MOST_FORM_BYTES
+        upload_bytes = settings.console.max_upload_mib * 1024 * 1024 if path.endswith(_UPLOADS) else 0
+        return upload_bytes + MOST_FORM_BYTES
 
     async def missing(request: Request, _error: Exception) -> Response:
         session = console.sessions.session(request.cookies.get(console.cookie, ""))
