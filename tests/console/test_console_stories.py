@@ -339,7 +339,7 @@ ATTRIBUTES = frozenset(
         *("value", "viewbox", "width", "x", "preserveaspectratio"),
         *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
         *("data-challenge", "data-credential", "data-from", "data-passkey", "data-passkey-problem"),
-        *("data-rp-id", "data-seen", "data-user-id", "data-user-name"),
+        *("data-reload-ms", "data-rp-id", "data-seen", "data-user-id", "data-user-name"),
     }
 )
 
