@@ -99,9 +99,17 @@ def letterhead(path: Path) -> None:
     for at, heading in enumerate(headings, start=1):
         worksheet.cell(4, at, heading)
     for n in range(1, 4):
-        cells = ("KE", f"NOV-{n}", f"Jane {n}", 1500 + n, f"25471234500{n}", f"25471234500{n}", "Kisumu")
+        cells: tuple[str | int, ...] = (
+            "KE",
+            f"NOV-{n}",
+            f"Jane {n}",
+            1500 + n,
+            f"25471234500{n}",
+            f"25471234500{n}",
+            "Kisumu",
+        )
         for at, cell in enumerate(cells, start=1):
-            worksheet.cell(4 + n, at, cell)
+            worksheet.cell(4 + n, at).value = cell
     worksheet["D6"] = date(2026, 1, 12)
     book.save(path)
 
