@@ -81,7 +81,7 @@ def run_within_limits(program: str, given: Sequence[str], settings: Settings, en
 
 
 def limit_this_process() -> Settings:
-    """Limit the process that reads an upload; return settings by its first two arguments: configuration, journal."""
+    """Limit this process, which reads an upload; return the settings by its first arguments: configuration, journal."""
     forbid_core_dumps(for_good=True)
     os.umask(0o077)
     use(os.environ.get("PAYGW_LANG", ENGLISH))
