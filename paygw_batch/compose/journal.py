@@ -12,8 +12,10 @@ from paygw_batch.errors import HolderKind, JournalMissing, UsageError
 from paygw_batch.journal import (
     Adoption,
     BatchRecord,
+    GateState,
     Identity,
     JournalReader,
+    LimitChange,
     LockHolder,
     SqliteJournal,
     SqliteReader,
@@ -27,7 +29,7 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal import PostgresJournal, PostgresPlace, PostgresReader
+    from paygw_batch.journal import Move, PostgresJournal, PostgresPlace, PostgresReader
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -117,6 +119,27 @@ def make_journal(settings: Settings, command: str, *, beside: str | None = None)
     )
 
 
+def move_to_database(settings: Settings, file: Path | None, by: str) -> "Move":
+    """Move the journal in a file (None: at its default place) to the configured database."""
+    place = _database(settings)
+    if place is None:
+        raise UsageError(
+            say("[journal] url names no database to move the journal to."),
+            hint=say("Write the address of an empty database into [journal] url, and leave path out."),
+        )
+    from paygw_batch.journal import move_journal  # noqa: PLC0415 (psycopg)
+
+    path = file or settings.journal_path()
+    return move_journal(
+        path,
+        place,
+        witness_dir=path.parent / "witness" if settings.uses_sandbox else settings.witness_directory(),
+        words=settings.words(),
+        now=timestamp(utc_now()),
+        by=by,
+    )
+
+
 def adoption(settings: Settings, *, beside: str | None) -> Adoption:
     """Hold the configured journal, so that a person can look at it and call it the newest copy."""
     if settings.journal.url is not None:
@@ -132,6 +155,33 @@ def adoption(settings: Settings, *, beside: str | None) -> Adoption:
         now=timestamp(utc_now()),
         holder="journal adopt",
         beside=beside,
+    )
+
+
+def shared_limits(settings: Settings) -> GateState:
+    """Return the limits over all workers of the endpoint. Raises `UsageError` where they are in no database."""
+    place = _shared_place(settings)
+    from paygw_batch.journal import postgres_limits  # noqa: PLC0415 (psycopg)
+
+    return postgres_limits(place)
+
+
+def change_limits(settings: Settings, change: LimitChange) -> GateState:
+    """Set limits over all workers, and return them. Raises `UsageError` where they are in no database."""
+    place = _shared_place(settings)
+    from paygw_batch.journal import change_postgres_limits  # noqa: PLC0415 (psycopg)
+
+    return change_postgres_limits(place, change)
+
+
+def _shared_place(settings: Settings) -> "PostgresPlace":
+    if (place := _database(settings)) is not None:
+        return place
+    raise UsageError(
+        say("The journal is a file: one process sends, and its limits are in the configuration."),
+        hint=say(
+            "Set rate_per_s and concurrency in [submission]. Workers share limits where [journal] url names a database."
+        ),
     )
 
 
