@@ -81,7 +81,7 @@ def process(
     home: Path, host: str, config: Path, gateway: Mapping[str, str], words: Sequence[str], stdout: int | None = None
 ) -> Iterator["subprocess.Popen[str]"]:
     """Run a command of a host beside this process; it is asked to end, and waited for."""
-    started = subprocess.Popen(
+    started = subprocess.Popen(  # noqa: S603 (our own program)
         command(config, words), env=environ(home, host, gateway), stdout=stdout, text=True, cwd=home
     )
     try:
@@ -94,7 +94,8 @@ def process(
 def run(home: Path, host: str, config: Path, gateway: Mapping[str, str], words: Sequence[str]) -> int:
     """Run a command of a host, and return its exit code."""
     print(f"$ paygw-batch {' '.join(words)}", flush=True)
-    return subprocess.run(command(config, words), env=environ(home, host, gateway), cwd=home, check=False).returncode
+    done = subprocess.run(command(config, words), env=environ(home, host, gateway), cwd=home, check=False)  # noqa: S603
+    return done.returncode
 
 
 def wait_for_workers(home: Path, config: Path, gateway: Mapping[str, str]) -> None:
@@ -102,7 +103,8 @@ def wait_for_workers(home: Path, config: Path, gateway: Mapping[str, str]) -> No
     give_up_s = time.monotonic() + WAIT_S
     asked = command(config, ["--json", "workers"])
     while time.monotonic() < give_up_s:
-        done = subprocess.run(asked, env=environ(home, "office", gateway), capture_output=True, text=True, check=False)
+        variables = environ(home, "office", gateway)
+        done = subprocess.run(asked, env=variables, capture_output=True, text=True, check=False)  # noqa: S603
         if done.stdout.count('"is_alive": true') == len(HOSTS):
             return
         time.sleep(0.2)
