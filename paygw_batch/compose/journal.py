@@ -1,7 +1,7 @@
 """Opens the configured journal, to look into it or to write, and finds batches in it."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal import PostgresJournal, PostgresPlace, PostgresReader
+    from paygw_batch.journal import MissingHost, PostgresJournal, PostgresPlace, PostgresReader
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -133,6 +133,30 @@ def adoption(settings: Settings, *, beside: str | None) -> Adoption:
         holder="journal adopt",
         beside=beside,
     )
+
+
+def roll_call(settings: Settings) -> "Sequence[MissingHost]":
+    """Show the witness of this host to the database, and return the hosts that have not shown theirs."""
+    from paygw_batch.journal import roll_call_of  # noqa: PLC0415 (psycopg)
+
+    return roll_call_of(_place_of_roll(settings))
+
+
+def retire(settings: Settings, host: str, *, by: str) -> "tuple[MissingHost, int]":
+    """Retire a host that is missing in the roll-call; return it, and how many rows it could have sent."""
+    from paygw_batch.journal import retire_host  # noqa: PLC0415 (psycopg)
+
+    return retire_host(_place_of_roll(settings), host, by=by, now=timestamp(utc_now()))
+
+
+def _place_of_roll(settings: Settings) -> "PostgresPlace":
+    place = _database(settings)
+    if place is None:
+        raise UsageError(
+            "A journal in a file has no other hosts: there is no roll-call.",
+            hint="`paygw-batch journal adopt` says that a copy of it is the newest.",
+        )
+    return place
 
 
 @contextmanager

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from paygw_batch.journal.opening.in_memory import in_memory_journal
     from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
     from paygw_batch.journal.opening.open_postgres import (
+        MissingHost,
         PostgresJournal,
         PostgresPlace,
         PostgresReader,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
         place_of_database,
         postgres_holder,
         read_postgres_journal,
+        retire_host,
+        roll_call_of,
     )
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 
@@ -93,6 +96,7 @@ __all__ = [
     "LockHolder",
     "LookAlike",
     "Messages",
+    "MissingHost",
     "MoveResult",
     "NewBatch",
     "NewInstruction",
@@ -125,6 +129,8 @@ __all__ = [
     "postgres_holder",
     "read_journal",
     "read_postgres_journal",
+    "retire_host",
+    "roll_call_of",
     "verify_audit_trail",
 ]
 
@@ -142,6 +148,7 @@ _ON_DEMAND = {
     "open_journal": "paygw_batch.journal.opening.open",
     "read_journal": "paygw_batch.journal.opening.open",
     "in_memory_journal": "paygw_batch.journal.opening.in_memory",
+    "MissingHost": "paygw_batch.journal.opening.open_postgres",
     "PostgresJournal": "paygw_batch.journal.opening.open_postgres",
     "PostgresPlace": "paygw_batch.journal.opening.open_postgres",
     "PostgresReader": "paygw_batch.journal.opening.open_postgres",
@@ -150,6 +157,8 @@ _ON_DEMAND = {
     "place_of_database": "paygw_batch.journal.opening.open_postgres",
     "postgres_holder": "paygw_batch.journal.opening.open_postgres",
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
+    "retire_host": "paygw_batch.journal.opening.open_postgres",
+    "roll_call_of": "paygw_batch.journal.opening.open_postgres",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
     "inbox_path": "paygw_batch.journal.sqlite.inbox",
