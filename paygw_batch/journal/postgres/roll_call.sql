@@ -112,3 +112,13 @@ BEGIN
     ALTER TABLE host ENABLE ALWAYS TRIGGER never_changed;
     ALTER TABLE host ENABLE ALWAYS TRIGGER never_emptied;
 END $$;
+
+-- As in the rest of the version: who may call one of these may do what it does, and nothing else.
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['call_roll', 'show_witness', 'retire_host', 'refuse_lease'] LOOP
+        EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
+    END LOOP;
+END $$;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA paygw FROM PUBLIC;
