@@ -20,6 +20,7 @@ from paygw_batch.journal.gate_port import (
     WorkerPlaces,
 )
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.kept_plan import KeptPlan
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import EngineJournal, Journal, JournalReader
 from paygw_batch.journal.values import (
@@ -65,11 +66,15 @@ if TYPE_CHECKING:
         PostgresPlace,
         PostgresReader,
         change_postgres_limits,
+        give_postgres_rights,
+        keep_postgres_plan,
         new_postgres_journal,
+        newest_postgres_plan,
         open_postgres_journal,
         place_of_database,
         postgres_holder,
         postgres_limits,
+        postgres_role,
         read_postgres_journal,
     )
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
@@ -111,6 +116,7 @@ __all__ = [
     "InstructionRows",
     "Journal",
     "JournalReader",
+    "KeptPlan",
     "KeptReply",
     "Known",
     "LimitChange",
@@ -140,18 +146,22 @@ __all__ = [
     "change_postgres_limits",
     "decode_notification",
     "encode_notification",
+    "give_postgres_rights",
     "in_memory_journal",
     "inbox_path",
     "journal_holder",
+    "keep_postgres_plan",
     "make_directory",
     "move_journal",
     "new_journal",
     "new_postgres_journal",
+    "newest_postgres_plan",
     "open_journal",
     "open_postgres_journal",
     "place_of_database",
     "postgres_holder",
     "postgres_limits",
+    "postgres_role",
     "read_journal",
     "read_postgres_journal",
     "verify_audit_trail",
@@ -180,6 +190,10 @@ _ON_DEMAND = {
     "open_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "place_of_database": "paygw_batch.journal.opening.open_postgres",
     "change_postgres_limits": "paygw_batch.journal.opening.open_postgres",
+    "give_postgres_rights": "paygw_batch.journal.opening.open_postgres",
+    "keep_postgres_plan": "paygw_batch.journal.opening.open_postgres",
+    "newest_postgres_plan": "paygw_batch.journal.opening.open_postgres",
+    "postgres_role": "paygw_batch.journal.opening.open_postgres",
     "postgres_holder": "paygw_batch.journal.opening.open_postgres",
     "postgres_limits": "paygw_batch.journal.opening.open_postgres",
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",

@@ -77,3 +77,27 @@ def test_a_batch_begun_in_a_file_is_ended_in_the_database(
         refused = in_database.run(*arguments)
         assert (refused.exit_code, "was moved to the database" in refused.stderr) == (7, True), refused.output
     assert len(in_database.record()) == 8
+
+
+def test_roles_are_given_their_rights_and_doctor_says_which_one_it_is(
+    in_database: ClusterProgram, postgres_server: PostgresServer
+) -> None:
+    name = url_of(in_database).rpartition("/")[2]
+    made = in_database.json("journal", "new", "--roles")
+    assert made["roles"] == [f"{name}_reader", f"{name}_worker", f"{name}_desk"]
+    assert in_database.json("journal", "new", "--roles")["exit_code"] == 0
+    assert in_database.run("journal", "new").exit_code == 7
+    for role, rights in (("desk", "may open batches"), ("reader", "may look")):
+        login = f"{name}_{role}_login"
+        postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
+        in_database.write_url(postgres_server.url(name, user=login))
+        assert rights in in_database.run("doctor").output
+        result = in_database.run("submit", in_database.sheet(kenyan_rows(2)))
+        assert result.exit_code == (0 if role == "desk" else 7), result.output
+    assert "The role of [journal] url may not do this" in result.stderr
+    assert len(in_database.record()) == 2
+
+
+def test_a_journal_in_a_file_has_no_roles(program: Program) -> None:
+    refused = program.run("journal", "new", "--roles")
+    assert (refused.exit_code, "has no roles" in refused.stderr) == (2, True), refused.output

@@ -10,7 +10,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.journal import adoption, make_journal, move_to_database
+from paygw_batch.compose.journal import adoption, check_has_roles, give_rights, make_journal, move_to_database
 from paygw_batch.compose.operations import require_endpoint
 from paygw_batch.compose.operator import person
 from paygw_batch.errors import JournalError, JournalNotAdopted, UsageError
@@ -34,32 +34,39 @@ def command() -> None:
 
 @command.command("new", short_help="Make the journal, once for an endpoint.")
 @_beside_option
+@click.option("--roles", is_flag=True, help="Also give the roles of the database their rights.")
 @click.pass_obj
-def new(invocation: Invocation, *, beside: str | None) -> None:
+def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
     """Make the journal of the configured endpoint, at [journal] path, --journal or its default place.
 
     Refused where the endpoint has one already, as far as this user's state directory remembers, unless --beside names
-    it.
+    it. With --roles, a journal that is there already is kept, and only the rights are given.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
+    if roles:
+        check_has_roles(settings)
     made = make_journal(settings, "journal new", beside=beside)
+    given = give_rights(settings) if roles else ()
     path = settings.journal_place()
-    if made is None:
+    if made is None and not given:
         kind = "file" if settings.journal.url is None else "journal"
         raise JournalError(
             f"There is a {kind} at {path} already: no journal was made.",
             hint="If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` looks at it.",
         )
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
+    told, about = [], dict[str, object]()
+    if made is not None:
+        told.append(
             f"The journal {made.journal_id} of {made.endpoint} was made at {path}. Every run for this endpoint must "
-            "use it, from every account.",
-            further={"journal": {"id": made.journal_id, "path": path, "endpoint": made.endpoint}},
+            "use it, from every account."
         )
-    )
+        about["journal"] = {"id": made.journal_id, "path": path, "endpoint": made.endpoint}
+    if given:
+        told.append(f"The roles {', '.join(given)} have their rights: make each login a member of one of them.")
+        about["roles"] = given
+    screen.finish(Summary(ExitCode.DONE, " ".join(told), further=about))
 
 
 @command.command("move", short_help="Move a journal from its file to a database.")

@@ -274,6 +274,18 @@ CREATE TABLE move (
     hash  bytea NOT NULL CHECK (length(hash) = 32)
 );
 
+-- Plans that wait for approvals, where every host sees them. Each approval is a version more: the whole document, signed. `code` is
+-- what two people compare; plans that were made again have the same one.
+CREATE TABLE plan_document (
+    plan    bigint NOT NULL,
+    version integer NOT NULL CHECK (version > 0),
+    code    text COLLATE "C" NOT NULL,
+    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    content text NOT NULL,
+    PRIMARY KEY (plan, version)
+);
+CREATE INDEX plan_document_by_code ON plan_document (code, plan, version);
+
 -- Who set which limits, and when. The newest line is in force; null: as configured.
 CREATE TABLE limit_change (
     number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -292,14 +304,14 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
@@ -321,6 +333,19 @@ CREATE FUNCTION is_alive(p_worker bigint) RETURNS boolean LANGUAGE sql STABLE AS
         WHERE number = p_worker AND ended_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => lease_s)
     )
 $$;
+
+-- Whether the login of this session may do what people decide: it is a member of the role NAME_desk of database NAME, or the owner.
+CREATE FUNCTION may_decide() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(bool_or(pg_has_role(session_user, r.oid, 'MEMBER')), false) FROM pg_roles r
+    WHERE r.rolname = current_database() || '_desk' OR r.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'paygw')
+$$;
+
+CREATE FUNCTION require_desk() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT may_decide() THEN
+        RAISE EXCEPTION 'it is no member of %_desk', current_database() USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
 
 -- Close a lease: no fact can follow. It waits for a commit of its holder that is under way.
 CREATE FUNCTION seal_segment(p_segment bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -346,6 +371,9 @@ RETURNS TABLE (number bigint, epoch integer, head_hash bytea, head_at text, is_c
 DECLARE old segment; taken segment; range chunk; start_hash bytea; newest text;
 BEGIN
     IF p_chain <= 0 THEN
+        IF p_chain = 0 THEN
+            PERFORM require_desk();
+        END IF;
         PERFORM FROM identity FOR UPDATE;
     ELSE
         SELECT * INTO range FROM chunk c WHERE c.number = p_chain FOR UPDATE SKIP LOCKED;
@@ -494,6 +522,7 @@ CREATE FUNCTION commit_facts(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE held bigint[]; moved bigint; more bigint; is_sending boolean := 'intended' = ANY (f_kind);
 BEGIN
+    PERFORM require_desk() FROM unnest(f_kind) u(kind) WHERE u.kind = 'batch_opened' OR (u.kind >= 'rel' AND u.kind < 's') LIMIT 1;
     UPDATE segment g SET head_seq = u.new_seq, head_hash = u.new_hash, head_at = u.new_at, is_clear = true
         FROM unnest(s_number, s_seq, s_hash, s_new_seq, s_new_hash, s_new_at) u(number, seq, hash, new_seq, new_hash, new_at)
         WHERE g.number = u.number AND g.sealed_at IS NULL AND g.head_seq = u.seq AND g.head_hash = u.hash
@@ -555,3 +584,13 @@ BEGIN
         SELECT u.* FROM unnest(f_segment, f_seq, f_at, f_kind, f_batch, f_instruction, f_nth, f_attempt, f_contradicts, f_details, f_hash) u;
     INSERT INTO reply SELECT u.* FROM unnest(r_instruction, r_nth, r_head, r_body) u;
 END $$;
+
+-- Who may call a function may do what it does, and nothing else: the functions have the rights of the owner.
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['seal_segment', 'take_lease', 'commit_facts', 'take_starts', 'ask_gate', 'open_gate', 'leave_gate', 'set_limits'] LOOP
+        EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
+    END LOOP;
+END $$;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA paygw FROM PUBLIC;
