@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         postgres_holder,
         read_postgres_journal,
     )
+    from paygw_batch.journal.sqlite.connect import SideDatabase
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 
 __all__ = [
@@ -103,6 +104,7 @@ __all__ = [
     "PostgresReader",
     "RepeatedBatch",
     "RowStanding",
+    "SideDatabase",
     "SqliteJournal",
     "SqliteReader",
     "StateTally",
@@ -150,6 +152,7 @@ _ON_DEMAND = {
     "place_of_database": "paygw_batch.journal.opening.open_postgres",
     "postgres_holder": "paygw_batch.journal.opening.open_postgres",
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
+    "SideDatabase": "paygw_batch.journal.sqlite.connect",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
     "inbox_path": "paygw_batch.journal.sqlite.inbox",

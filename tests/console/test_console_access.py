@@ -7,7 +7,6 @@ from paygw_batch.console.members import Member, Role
 from paygw_batch.console.permissions import Act, Thing, may
 from paygw_batch.console.visits import WebRoute
 from paygw_batch.console.web_guard import HEADERS, MOST_FORM_BYTES
-from paygw_batch.console.web_sessions import WebSessions
 from paygw_batch.errors import ConfigurationError
 from tests.console.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, ORIGIN, House, Person
 
@@ -183,23 +182,6 @@ def test_signing_out_ends_the_session_also_for_a_copy_of_its_id(house: House) ->
     copy = house.stranger()
     copy.client.cookies.set("payouts", kept)
     assert copy.get("/").status_code == 303
-
-
-def test_a_session_ends_when_nobody_uses_it_and_after_a_day_of_work() -> None:
-    time_s = [0.0]
-    sessions = WebSessions(idle_s=900, at_most_s=28_800, monotonic_s=lambda: time_s[0])
-    found = sessions.sign_in(Member("Ada", frozenset({Role.MAKER})), "")
-    for _ in range(31):
-        time_s[0] += 899
-        assert sessions.session(found) is not None
-        sessions.session(found, is_poll=True)
-    time_s[0] += 931
-    assert sessions.session(found) is None  # it was used all the time, and its eight hours are over
-    found = sessions.sign_in(Member("Ada", frozenset({Role.MAKER})), "")
-    time_s[0] += 600
-    assert sessions.session(found, is_poll=True) is not None
-    time_s[0] += 301
-    assert sessions.session(found) is None  # a page that asks by itself is nobody at the keyboard
 
 
 def test_a_form_that_is_too_long_is_refused_before_it_is_read(house: House) -> None:
