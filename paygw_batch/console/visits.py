@@ -263,7 +263,7 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
 
 
 def _too_much(visit: Visit) -> Response:
-    """Return the page about a body that is too long or too slow; what is left of it is not read."""
+    """Return the page about a body that is too long or too slow. The rest of it is not read."""
     message = say("The file is too large, or came too slowly.")
     answer = visit.page("error.html", status=413, heading=say("This cannot be done now"), message=message, hint="")
     answer.headers["connection"] = "close"

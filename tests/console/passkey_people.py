@@ -1,91 +1,59 @@
-"""People with passkeys at the pages, without a browser: what their telephones sign is made in software."""
+"""People who sign in to a console by passkey, in real browsers: what the stories have in common."""
 
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from socket import socket
 
-from httpx import ASGITransport, AsyncClient, Response
+from playwright.sync_api import Page
 
-from paygw_batch.console.access.passkey_sign_in import SignInText
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty
-from tests.console.people import APPROVER, MAKER, House, Person
-from tests.run.software_passkey import SoftwarePasskey
-from tests.run.test_passkey import passkey
-
-PAGES = RelyingParty("https://pay.example")
-FROM_PAGES = {"origin": PAGES.origin}
-KEYS = {MAKER: passkey("p-ada", PAGES), APPROVER: passkey("p-ben", PAGES)}
+from tests.cli.program import Program
+from tests.console.browsers import Desk
+from tests.console.serving import served
 
 
-@dataclass
-class PasskeyPerson(Person):
-    """Somebody with a passkey, at a browser."""
-
-    key: SoftwarePasskey | None = None
-
-    def post(self, path: str, **form: str) -> Response:
-        return self.ask("POST", path, data={"csrf": self.token(), **form}, headers=FROM_PAGES)
-
-    def upload(self, path: str, name: str, content: bytes, **form: str) -> Response:
-        data = {"csrf": self.token(), **form}
-        return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers=FROM_PAGES)
-
-    def begun(self) -> SignInText:
-        """Return the sign-in that the page to sign in on begins."""
-        return SignInText(str(re.findall(r'name="nonce" value="([^"]+)"', self.get("/sign-in").text)[0]))
-
-    def sign_in(self, key: SoftwarePasskey, begun: SignInText | None = None) -> Response:
-        """Sign in by a passkey; `begun` is one that was begun before."""
-        sign_in = begun or self.begun()
-        parts = parts_of(key.sign(sign_in.text)) | {"nonce": sign_in.nonce, "credential": key.credential_id}
-        return self.ask("POST", "/sign-in/passkey", data=parts, headers=FROM_PAGES)
-
-    def signature_for(self, page: str, key: SoftwarePasskey | None = None) -> dict[str, str]:
-        """Return the fields that the browser puts into the form of a page after its passkey has signed."""
-        signing = key or self.key
-        assert signing is not None
-        challenge = re.findall(r'data-challenge="([^"]+)"', page)[0]
-        collected = signing.client_data(challenge, "webauthn.get", {})
-        return parts_of(signing.sign(b"", client_data=collected))
+def origin_of(listener: socket) -> str:
+    """Return the address of the pages: a name for which browsers make passkeys."""
+    return f"http://localhost:{listener.getsockname()[1]}"
 
 
-def parts_of(signature: PasskeySignature) -> dict[str, str]:
-    return {
-        "client_data": signature.client_data,
-        "authenticator_data": signature.authenticator_data,
-        "signature": signature.signature,
-    }
+def at_origin(program: Program, listener: socket, *, with_keys: bool) -> Program:
+    """Put the address of the pages into the configuration, beside the folder of the sandbox's keys or in its place."""
+    keys = 'sandbox_keys = "keys"'
+    origin = f'origin = "{origin_of(listener)}"'
+    text = program.config.read_text().replace(keys, f"{origin}\n{keys}" if with_keys else origin)
+    program.config.write_text(text)
+    return program
 
 
-def value(page: str, name: str) -> str:
-    """Return the value of a hidden field of a page."""
-    return str(re.findall(rf'name="{name}" value="([^"]*)"', page)[0])
+def make_passkey(program: Program, desk: Desk, name: str) -> str:
+    """Have an invited person make a passkey, and return its line for the configuration."""
+    desk.page.goto(program.json("invite", name)["link"])
+    desk.page.get_by_role("button", name="Make my passkey").click()
+    return str(desk.page.locator("#line").inner_text())
 
 
-@dataclass
-class PasskeyHouse(House):
-    """A sandbox whose maker and approver have nothing but a passkey, behind a proxy that speaks TLS."""
+def own_line(program: Program, name: str) -> str:
+    """Return the line of the configuration that has a person's key."""
+    return next(one for one in program.config.read_text().splitlines() if one.startswith(f'"{name}" = '))
 
-    def __post_init__(self) -> None:
-        text = self.program.config.read_text().replace('sandbox_keys = "keys"', f'origin = "{PAGES.origin}"')
-        for name, key in KEYS.items():
-            text = re.sub(rf'(?m)^"{name}" = ".*"$', f'"{name}" = "{key.public.text}"', text)
-        self.program.config.write_text(text)
-        super().__post_init__()
 
-    def stranger(self) -> PasskeyPerson:
-        return PasskeyPerson(AsyncClient(transport=ASGITransport(self.app), base_url=PAGES.origin))
+def give_passkeys(program: Program, listener: socket, desks: Mapping[str, Desk]) -> None:
+    """Have each person make a passkey, and put it in the place of the person's key, as the administrator does."""
+    with served(program, listener):
+        lines = {name: make_passkey(program, desk, name) for name, desk in desks.items()}
+    for name, line in lines.items():
+        text = program.config.read_text()
+        program.config.write_text(text.replace(own_line(program, name), f'"{name}" = "{line}"'))
 
-    def person(self, name: str) -> PasskeyPerson:
-        one = self.stranger()
-        one.name, one.key = name, KEYS[name]
-        answer = one.sign_in(one.key)
-        assert answer.status_code == 303, answer.text
-        return one
 
-    def prepared(self, maker: PasskeyPerson, content: bytes, name: str = "payroll.csv") -> str:
-        """Upload a sheet and sign it as its maker; return its address."""
-        place = maker.upload("/new", name, content).headers["location"]
-        page = maker.get(f"{place}/plan").text
-        answer = maker.post(f"{place}/sign", code=value(page, "code"), **maker.signature_for(page))
-        assert answer.status_code == 303, answer.text
-        return str(place)
+def use_passkey(desk: Desk, origin: str) -> None:
+    """Use the passkey at the first page, whether the configuration knows it or not."""
+    desk.page.goto(f"{origin}/sign-in")
+    with desk.page.expect_navigation():
+        desk.page.get_by_role("button", name="Sign in with your passkey").click()
+
+
+def sign_in(desk: Desk, origin: str) -> Page:
+    """Sign in by passkey; return the page."""
+    use_passkey(desk, origin)
+    desk.page.get_by_role("link", name="Overview").wait_for()
+    return desk.page

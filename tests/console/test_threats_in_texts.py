@@ -17,7 +17,7 @@ from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC
 from tests.console.checking import checked_here
-from tests.console.passkey_people import KEYS, PasskeyHouse, value
+from tests.console.keyed_people import KEYS, PasskeyHouse, value
 from tests.console.people import APPROVER, MAKER, House, set_up
 from tests.console.test_console_access import NAMES, address
 from tests.console.test_console_files import paid
@@ -152,7 +152,8 @@ def every_page(places: dict[str, str]) -> Iterator[str]:
         if one.method != "GET" or "{ending}" in one.path:
             continue
         for sheet_place in [places["mending"], places["back"], places["waits"]] if "{sheet}" in one.path else [""]:
-            path = one.path.replace("{batch}", places["batch"]).replace("{sheet}", sheet_place.rpartition("/")[2])
+            path = one.path.replace("{order}", "0" * 16).replace("{statement}", "0" * 16)
+            path = path.replace("{batch}", places["batch"]).replace("{sheet}", sheet_place.rpartition("/")[2])
             for row in ("2", "3", "4") if "{row:int}" in path else ("",):
                 plain = path.replace("{row:int}", row).replace("{token}", "<b>" + "T" * 40)
                 yield plain

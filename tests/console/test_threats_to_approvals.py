@@ -15,7 +15,7 @@ from paygw_batch.run.approval import PlanDocument, read_plan
 from paygw_batch.run.passkey import PasskeySignature, RelyingParty, from_base64url, to_base64url
 from tests.cli.program import Program
 from tests.console.checking import checked_here
-from tests.console.passkey_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
+from tests.console.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
 from tests.console.people import APPROVER, MAKER, House, set_up
 from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
 from tests.run.test_passkey import flipped, passkey

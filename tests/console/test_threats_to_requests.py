@@ -16,7 +16,7 @@ from paygw_batch.console import web_guard
 from paygw_batch.console.console_app import ROUTES, console_app
 from paygw_batch.console.web_guard import HEADERS, MOST_FORM_BYTES, WebGuard
 from tests.console.checking import checked_here
-from tests.console.passkey_people import KEYS, PasskeyHouse
+from tests.console.keyed_people import KEYS, PasskeyHouse
 from tests.console.people import APPROVER, MAKER, ORIGIN, House, set_up
 from tests.console.test_console_access import NAMES, address
 from tests.console.test_console_preparation import HEADING, row, sheet, signed, uploaded
@@ -30,22 +30,35 @@ RULES = {
     "GET /": "maker, approver, auditor",
     "GET /invitation/{token}": STRANGERS,
     "GET /new": "maker",
+    "GET /orders/{order}": "maker, approver, auditor",
     "GET /payees": "maker, approver, auditor",
     "GET /payees/advice": "maker, approver",
     "GET /payouts/{batch}": "maker, approver, auditor",
     "GET /payouts/{batch}/progress": "maker, approver, auditor",
+    "GET /payouts/{batch}/questions.{ending}": "maker, approver",
+    "GET /payouts/{batch}/retry": "maker",
+    "GET /payouts/{batch}/rows/{row:int}/settle": "maker, approver",
+    "GET /payouts/{batch}/statement": "maker, approver",
     "GET /payouts/{batch}/reconciliation.{ending}": "maker, approver",
     "GET /payouts/{batch}/rows/{row:int}": "maker, approver, auditor",
     "GET /people": EVERYONE,
     "GET /sheets/{sheet}": "maker, approver",
     "GET /sheets/{sheet}/plan": "maker, approver, auditor",
     "GET /sign-in": STRANGERS,
+    "GET /statements/{statement}": "maker, approver",
     "POST /invitation/{token}": STRANGERS,
     "POST /language": STRANGERS,
     "POST /new": "maker",
+    "POST /orders/{order}/agree": "approver, and not who prepared it",
+    "POST /orders/{order}/carry-out": "maker, approver",
+    "POST /orders/{order}/send-back": "approver, and not who prepared it",
+    "POST /orders/{order}/sign": "maker who prepared it",
+    "POST /orders/{order}/take-back": "maker who prepared it",
     "POST /payouts/{batch}/continue": "maker, approver",
     "POST /payouts/{batch}/pause": "maker, approver",
+    "POST /payouts/{batch}/retry": "maker",
     "POST /payouts/{batch}/rows/{row:int}/settle": "maker, approver",
+    "POST /payouts/{batch}/statement": "maker, approver",
     "POST /sheets/{sheet}/approve": "approver, and not who prepared it",
     "POST /sheets/{sheet}/leave-out": "maker who prepared it",
     "POST /sheets/{sheet}/mend": "maker who prepared it",
@@ -58,6 +71,8 @@ RULES = {
     "POST /sign-in": STRANGERS,
     "POST /sign-in/passkey": STRANGERS,
     "POST /sign-out": EVERYONE,
+    "POST /statements/{statement}/carry-out": "maker, approver",
+    "POST /statements/{statement}/remove": "maker, approver",
 }
 """Who may ask for each path, written down a second time. A new path needs a line here: say who it is for."""
 OF_THE_OWNER = {"maker who prepared it": True, "approver, and not who prepared it": False}
