@@ -194,6 +194,15 @@ class AuditUnwritable(JournalError):
     default_hint = "Mend the disk (room, permissions). Without a trail the console does nothing."
 
 
+class SessionsBroken(JournalError):
+    """The file of sessions of the console cannot be read or written."""
+
+    default_hint = (
+        "Mend the disk (room, permissions). While the console is off a damaged file can be removed, with -wal and -shm "
+        "where they are: then everybody signs in again."
+    )
+
+
 class InboxUnwritable(JournalError):
     """The inbox of notifications can no longer be written."""
 

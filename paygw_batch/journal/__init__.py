@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         retire_host,
         roll_call_of,
     )
+    from paygw_batch.journal.sqlite.connect import SideDatabase
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 
 __all__ = [
@@ -138,6 +139,7 @@ __all__ = [
     "PostgresReader",
     "RepeatedBatch",
     "RowStanding",
+    "SideDatabase",
     "SqliteJournal",
     "SqliteReader",
     "StateTally",
@@ -206,6 +208,7 @@ _ON_DEMAND = {
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "retire_host": "paygw_batch.journal.opening.open_postgres",
     "roll_call_of": "paygw_batch.journal.opening.open_postgres",
+    "SideDatabase": "paygw_batch.journal.sqlite.connect",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
     "inbox_path": "paygw_batch.journal.sqlite.inbox",
