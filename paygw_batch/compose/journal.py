@@ -1,7 +1,7 @@
 """Opens the configured journal, to look into it or to write, and finds batches in it."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,10 @@ from paygw_batch.errors import HolderKind, JournalMissing, UsageError
 from paygw_batch.journal import (
     Adoption,
     BatchRecord,
+    GateState,
     Identity,
     JournalReader,
+    LimitChange,
     LockHolder,
     SqliteJournal,
     SqliteReader,
@@ -27,7 +29,7 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal import PostgresJournal, PostgresPlace, PostgresReader
+    from paygw_batch.journal import Move, PostgresJournal, PostgresPlace, PostgresReader
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -117,6 +119,55 @@ def make_journal(settings: Settings, command: str, *, beside: str | None = None)
     )
 
 
+def move_to_database(settings: Settings, file: Path | None, by: str) -> "Move":
+    """Move the journal in a file (None: at its default place) to the configured database."""
+    place = _database(settings)
+    if place is None:
+        raise UsageError(
+            say("[journal] url names no database to move the journal to."),
+            hint=say("Write the address of an empty database into [journal] url, and leave path out."),
+        )
+    from paygw_batch.journal import move_journal  # noqa: PLC0415 (psycopg)
+
+    path = file or settings.journal_path()
+    return move_journal(
+        path,
+        place,
+        witness_dir=path.parent / "witness" if settings.uses_sandbox else settings.witness_directory(),
+        words=settings.words(),
+        now=timestamp(utc_now()),
+        by=by,
+    )
+
+
+def check_has_roles(settings: Settings) -> None:
+    """Raise `UsageError` for a journal in a file: it has no roles."""
+    if settings.journal.url is None:
+        raise UsageError(
+            say("A journal in a file has no roles."),
+            hint=say("Its owner may do everything with it, and nobody else anything."),
+        )
+
+
+def give_rights(settings: Settings) -> Sequence[str]:
+    """Give the roles of the journal their rights, and return the names of the roles; none for a file."""
+    if (place := _database(settings)) is None:
+        return ()
+    from paygw_batch.journal import give_postgres_rights  # noqa: PLC0415 (psycopg)
+
+    return give_postgres_rights(place)
+
+
+def role_in_database(settings: Settings) -> str | None:
+    """Return the rights that this configuration has in the database of the journal; None for a file."""
+    if (place := _database(settings)) is None:
+        return None
+    from paygw_batch.journal import postgres_role  # noqa: PLC0415 (psycopg)
+
+    role = postgres_role(place)
+    return "none" if role is None else role.value
+
+
 def adoption(settings: Settings, *, beside: str | None) -> Adoption:
     """Hold the configured journal, so that a person can look at it and call it the newest copy."""
     if settings.journal.url is not None:
@@ -132,6 +183,33 @@ def adoption(settings: Settings, *, beside: str | None) -> Adoption:
         now=timestamp(utc_now()),
         holder="journal adopt",
         beside=beside,
+    )
+
+
+def shared_limits(settings: Settings) -> GateState:
+    """Return the limits over all workers of the endpoint. Raises `UsageError` where they are in no database."""
+    place = _shared_place(settings)
+    from paygw_batch.journal import postgres_limits  # noqa: PLC0415 (psycopg)
+
+    return postgres_limits(place)
+
+
+def change_limits(settings: Settings, change: LimitChange) -> GateState:
+    """Set limits over all workers, and return them. Raises `UsageError` where they are in no database."""
+    place = _shared_place(settings)
+    from paygw_batch.journal import change_postgres_limits  # noqa: PLC0415 (psycopg)
+
+    return change_postgres_limits(place, change)
+
+
+def _shared_place(settings: Settings) -> "PostgresPlace":
+    if (place := _database(settings)) is not None:
+        return place
+    raise UsageError(
+        say("The journal is a file: one process sends, and its limits are in the configuration."),
+        hint=say(
+            "Set rate_per_s and concurrency in [submission]. Workers share limits where [journal] url names a database."
+        ),
     )
 
 

@@ -7,6 +7,18 @@ from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.journal.gate_port import (
+    CountedKind,
+    CountedOutcomes,
+    Gate,
+    GateGrant,
+    GateReport,
+    GateState,
+    GateStop,
+    GateStopKind,
+    LimitChange,
+    WorkerPlaces,
+)
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import EngineJournal, Journal, JournalReader
@@ -46,15 +58,20 @@ if TYPE_CHECKING:
     from paygw_batch.journal.opening.adopt import Adoption
     from paygw_batch.journal.opening.create import new_journal
     from paygw_batch.journal.opening.in_memory import in_memory_journal
+    from paygw_batch.journal.opening.move import Move, move_journal
     from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
     from paygw_batch.journal.opening.open_postgres import (
         PostgresJournal,
         PostgresPlace,
         PostgresReader,
+        change_postgres_limits,
+        give_postgres_rights,
         new_postgres_journal,
         open_postgres_journal,
         place_of_database,
         postgres_holder,
+        postgres_limits,
+        postgres_role,
         read_postgres_journal,
     )
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
@@ -75,10 +92,18 @@ __all__ = [
     "Clash",
     "ClockSeen",
     "Contradiction",
+    "CountedKind",
+    "CountedOutcomes",
     "Due",
     "EngineJournal",
     "Entry",
     "FoundPayment",
+    "Gate",
+    "GateGrant",
+    "GateReport",
+    "GateState",
+    "GateStop",
+    "GateStopKind",
     "HistoryEntry",
     "Hold",
     "Identity",
@@ -90,9 +115,11 @@ __all__ = [
     "JournalReader",
     "KeptReply",
     "Known",
+    "LimitChange",
     "LockHolder",
     "LookAlike",
     "Messages",
+    "Move",
     "MoveResult",
     "NewBatch",
     "NewInstruction",
@@ -109,20 +136,26 @@ __all__ = [
     "TallyKind",
     "UsedSpelling",
     "WaitingEvidence",
+    "WorkerPlaces",
     "audit_entries",
     "canonical",
+    "change_postgres_limits",
     "decode_notification",
     "encode_notification",
+    "give_postgres_rights",
     "in_memory_journal",
     "inbox_path",
     "journal_holder",
     "make_directory",
+    "move_journal",
     "new_journal",
     "new_postgres_journal",
     "open_journal",
     "open_postgres_journal",
     "place_of_database",
     "postgres_holder",
+    "postgres_limits",
+    "postgres_role",
     "read_journal",
     "read_postgres_journal",
     "verify_audit_trail",
@@ -137,6 +170,8 @@ _ON_DEMAND = {
     "make_directory": "paygw_batch.journal.guards.location",
     "Adoption": "paygw_batch.journal.opening.adopt",
     "new_journal": "paygw_batch.journal.opening.create",
+    "Move": "paygw_batch.journal.opening.move",
+    "move_journal": "paygw_batch.journal.opening.move",
     "SqliteJournal": "paygw_batch.journal.opening.open",
     "SqliteReader": "paygw_batch.journal.opening.open",
     "open_journal": "paygw_batch.journal.opening.open",
@@ -148,7 +183,11 @@ _ON_DEMAND = {
     "new_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "open_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "place_of_database": "paygw_batch.journal.opening.open_postgres",
+    "change_postgres_limits": "paygw_batch.journal.opening.open_postgres",
+    "give_postgres_rights": "paygw_batch.journal.opening.open_postgres",
+    "postgres_role": "paygw_batch.journal.opening.open_postgres",
     "postgres_holder": "paygw_batch.journal.opening.open_postgres",
+    "postgres_limits": "paygw_batch.journal.opening.open_postgres",
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
