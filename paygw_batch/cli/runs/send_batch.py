@@ -19,10 +19,10 @@ from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.compose.actions.continue_batch import continued_batch, unfinished_batch
 from paygw_batch.compose.actions.send import SentBy, Task, send, summary_after
-from paygw_batch.compose.follow_run import Drained
 from paygw_batch.compose.journal import find_batch
 from paygw_batch.compose.operations import minor_units_of, require_gateway
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
+from paygw_batch.compose.shared.follow_run import Drained
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.ports import Progress

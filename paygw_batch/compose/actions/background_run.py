@@ -17,7 +17,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Generic, Self, TypeVar
 
-from paygw_batch.compose.follow_run import Drained
+from paygw_batch.compose.shared.follow_run import Drained
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import Due

@@ -12,10 +12,10 @@ from functools import partial
 import polars as pl
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.follow_run import Counted, Drained, follow_run
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of, require_complete
 from paygw_batch.compose.run_journal import take_in_waiting
+from paygw_batch.compose.shared.follow_run import Counted, Drained, follow_run
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.countries.rules import Operation, Rules

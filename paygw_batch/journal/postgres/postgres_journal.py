@@ -209,7 +209,7 @@ class PostgresJournal(PostgresReader):
         if not waits and not any(one.is_alive for one in self.workers()):
             self.writer.ask(partial(withdraw_run, batch=batch))
             return None
-        run = self.writer.ask(partial(start_run, batch=batch, worker=self.writer.worker))
+        run = self.writer.ask_at_length(partial(start_run, batch=batch, worker=self.writer.worker))
         self._desk.leave()
         return OfferedRun(run.number, self.writer.ask)
 

@@ -40,7 +40,7 @@ class WorkerJournal(PostgresJournal):
         """Join the oldest run that offers a chunk; None where none does. Runs with nothing left are ended here."""
         for run in self.runs():
             if not self._offers(run):
-                self.writer.ask(partial(tend_run, number=run.number))
+                self.writer.ask_at_length(partial(tend_run, number=run.number))
                 if not self._offers(run):
                     continue
             self.writer.ask(partial(note_place, worker=self.writer.worker, run=run.number, chunk=None))

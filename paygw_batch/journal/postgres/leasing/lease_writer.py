@@ -264,6 +264,17 @@ class LeaseWriter:
         """Make a call that may be made twice; on a new connection where the old one is lost."""
         return self._read(lambda: call(self._guarded.connection))
 
+    def ask_at_length(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call as `ask` does that may take as long as a batch is large."""
+        with self._guarded.failing():
+            try:
+                return call(self._guarded.connection)
+            except psycopg.Error as error:
+                if not self._guarded.is_lost(error):
+                    raise
+                self._guarded.reconnect()
+                return call(self._guarded.connection)
+
     def _read(self, call: Callable[[], T]) -> T:
         """Read, on a new connection where the old one is lost."""
         with self._guarded.failing():
@@ -303,8 +314,9 @@ class LeaseWriter:
             self._heartbeat.close()
             if self._guarded.connection.closed:  # the leases would end by themselves, but later
                 self._guarded.session.reconnect()
-            clear = [] if self._guarded.has_failed else self._clear(self._held.all())
-            leases.give_back(self._guarded.connection, clear, self._held.worker)
+            with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
+                clear = [] if self._guarded.has_failed else self._clear(self._held.all())
+                leases.give_back(self._guarded.connection, clear, self._held.worker)
         except (psycopg.Error, JournalError):
             return  # nothing is lost: the leases end by themselves
         finally:
