@@ -106,6 +106,8 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
     if config is None:
         raise ConfigurationError("The pages need a configuration file.", hint="Name it with --config.")
     given = ["--config", str(config.absolute())]
+    if settings.journal.url is None:  # a journal in a database is named by the configuration alone
+        given += ["--journal", str(settings.journal_path())]
     is_secure = public is not None and public.startswith("https:")
     own = set() if is_secure else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
     origins = own if public is None else {public, *own}
@@ -120,7 +122,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
             idle_s=section.idle_min * 60, at_most_s=section.session_h * 3600, monotonic_s=time.monotonic
         ),
         templates=page_templates(),
-        program=(sys.executable, "-P", "-m", "paygw_batch", *given, "--journal", str(settings.journal_path())),
+        program=(sys.executable, "-P", "-m", "paygw_batch", *given),
         environ=environ,
         now=utc_now,
         origins=frozenset(origins),
