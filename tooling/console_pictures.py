@@ -90,7 +90,7 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     take(ada, "row")
     ada.get_by_role("link", name="Settle it").click()
     take(ada, "settle")
-    _answer(ada, payout)
+    _answer(ada, payout, folder / "answers-of-the-gateway.csv")
     take(ada, "statement")
     ada.goto(f"{payout}/retry")
     ada.get_by_label(re.compile("^All rows of the reason")).first.check()
@@ -106,14 +106,14 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     take(ada, "people")
 
 
-def _answer(page: Page, payout: str) -> None:
+def _answer(page: Page, payout: str, file: Path) -> None:
     """Upload the list of questions with answers, of which one contradicts the journal."""
     questions = csv.DictReader(page.request.get(f"{payout}/questions.csv").text().splitlines())
     lines = [f"{one['order_id']},{one['amount']},KES,paid" for one in questions]
     answers = "\n".join(["order_id,amount,currency,answer", *lines, "NOV-50,4850.00,KES,paid"])
     page.goto(f"{payout}/statement")
-    file = {"name": "answers-of-the-gateway.csv", "mimeType": "text/csv", "buffer": answers.encode()}
-    page.get_by_label("The list with answers").set_input_files([file])
+    file.write_text(answers, encoding="utf-8")
+    page.get_by_label("The list with answers").set_input_files(file)
     page.get_by_label("How did you get it?").fill("Mail of the support, ticket 4711")
     page.get_by_role("button", name="Upload and compare").click()
     page.get_by_role("heading", name="What the statement says").wait_for()

@@ -97,7 +97,9 @@ def act(person: Person, order: str, what: str, **form: str) -> int:
 
 
 def state_of(person: Person, batch: str, row: int) -> str:
-    return re.findall(r'<span class="state (\w+)">', person.get(f"/payouts/{batch}/rows/{row}").text)[0]
+    found = re.search(r'<span class="state (\w+)">', person.get(f"/payouts/{batch}/rows/{row}").text)
+    assert found is not None
+    return found[1]
 
 
 def kept_orders(house: House) -> int:

@@ -17,6 +17,7 @@ from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine
+from paygw_batch.engine.pacing import LocalPacing
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
@@ -441,19 +442,24 @@ def last_of_two_keys(world: SimWorld) -> None:
 
 
 class DeafBreaker(Engine):
-    """Never stops by itself."""
+    """Never stops by itself for rows in doubt."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._breaker.limit = 0
+        super().__init__(**parts, pacing=LocalPacing(replace(parts["pace"], stop_after_in_doubt=0)))
+
+
+class NoPlaces(LocalPacing):
+    """Has a place in flight for every row."""
+
+    def has_place(self, in_flight: int) -> bool:
+        return in_flight >= 0
 
 
 class WideOpen(Engine):
     """Knows no limit of requests in flight."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._window.limit = self._window.size = 1000
+        super().__init__(**parts, pacing=NoPlaces(parts["pace"]))
 
 
 def engine(kind: type[Engine]) -> Callable[[SimWorld], None]:

@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 from paygw_batch.clock import timestamp
 from paygw_batch.compose.actions.send import standings
 from paygw_batch.core.outcome import Verdict
-from paygw_batch.engine.engine import Engine, Pace, RunEnd
+from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.pacing import Pace
 from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
