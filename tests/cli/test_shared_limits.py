@@ -49,6 +49,9 @@ def test_with_a_file_the_limits_are_in_the_configuration(program: Program) -> No
     for arguments in (["limits"], ["limits", "--rate", "5"]):
         refused = program.run(*arguments)
         assert (refused.exit_code, "The journal is a file" in refused.stderr) == (2, True), refused.output
+    for wrong in ("nan", "inf", "-1", "1e-9"):
+        refused = program.run("limits", "--rate", wrong)
+        assert (refused.exit_code, "--rate must be" in refused.stderr) == (2, True), refused.output
     refused = program.run("journal", "move")
     assert (refused.exit_code, "names no database" in refused.stderr) == (2, True), refused.output
 
