@@ -201,7 +201,7 @@ def retire(settings: Settings, host: str, *, by: str) -> "tuple[MissingHost, int
 
 
 def _place_of_roll(settings: Settings) -> "PostgresPlace":
-    place = _database(settings)
+    place = database_place(settings)
     if place is None:
         raise UsageError(
             "A journal in a file has no other hosts: there is no roll-call.",
