@@ -57,7 +57,12 @@ ROUTES = (
     WebRoute("/", overview_page.overview, Act.LOOK),
     WebRoute("/new", new_payout_page.new_payout, Act.PREPARE),
     WebRoute("/new", new_payout_page.upload, Act.PREPARE, "POST"),
+    WebRoute("/new/template", new_payout_page.download_template, Act.DOWNLOAD),
     WebRoute("/sheets/{sheet}", check_page.check_sheet, Act.SEE_SHEET),
+    WebRoute("/sheets/{sheet}/again", new_payout_page.upload_again, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/reading", new_payout_page.choose_reading, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/totals", new_payout_page.state_totals, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/marked", new_payout_page.download_marked, Act.DOWNLOAD),
     WebRoute("/sheets/{sheet}/mend", check_page.mend, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/mend-kind", check_page.mend_kind, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/leave-out", check_page.leave_out, Act.MEND, "POST"),
@@ -95,7 +100,7 @@ ROUTES = (
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),
 )
 """Every page and every act. No other path exists."""
-_UPLOADS = ("/new", "/statement")
+_UPLOADS = ("/new", "/again", "/statement")
 """How the paths end to which files are sent."""
 
 

@@ -20,6 +20,7 @@ from paygw_batch.journal.gate_port import (
     WorkerPlaces,
 )
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.kept_plan import KeptPlan
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import EngineJournal, Journal, JournalReader
 from paygw_batch.journal.values import (
@@ -66,7 +67,9 @@ if TYPE_CHECKING:
         PostgresReader,
         change_postgres_limits,
         give_postgres_rights,
+        keep_postgres_plan,
         new_postgres_journal,
+        newest_postgres_plan,
         open_postgres_journal,
         place_of_database,
         postgres_holder,
@@ -114,6 +117,7 @@ __all__ = [
     "InstructionRows",
     "Journal",
     "JournalReader",
+    "KeptPlan",
     "KeptReply",
     "Known",
     "LimitChange",
@@ -148,10 +152,12 @@ __all__ = [
     "in_memory_journal",
     "inbox_path",
     "journal_holder",
+    "keep_postgres_plan",
     "make_directory",
     "move_journal",
     "new_journal",
     "new_postgres_journal",
+    "newest_postgres_plan",
     "open_journal",
     "open_postgres_journal",
     "place_of_database",
@@ -187,6 +193,8 @@ _ON_DEMAND = {
     "place_of_database": "paygw_batch.journal.opening.open_postgres",
     "change_postgres_limits": "paygw_batch.journal.opening.open_postgres",
     "give_postgres_rights": "paygw_batch.journal.opening.open_postgres",
+    "keep_postgres_plan": "paygw_batch.journal.opening.open_postgres",
+    "newest_postgres_plan": "paygw_batch.journal.opening.open_postgres",
     "postgres_role": "paygw_batch.journal.opening.open_postgres",
     "postgres_holder": "paygw_batch.journal.opening.open_postgres",
     "postgres_limits": "paygw_batch.journal.opening.open_postgres",

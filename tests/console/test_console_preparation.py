@@ -7,14 +7,7 @@ import time
 import pytest
 from markupsafe import escape
 
-from paygw_batch.compose.actions.check_payout import check_payout
-from paygw_batch.compose.actions.payout_folder import PayoutFolder
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.console.pages import preparing
-from paygw_batch.core.batch import PAYOUT
 from paygw_batch.run.approval import read_plan
-from paygw_batch.run.approval_keys import read_public_key
-from paygw_batch.settings.configuration import Settings
 from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, set_up
 
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
@@ -25,15 +18,9 @@ IN_ANOTHER_PROCESS = {"test_the_story_of_a_sheet_with_defects", "test_a_file_tha
 
 
 @pytest.fixture(autouse=True)
-def _here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(request: pytest.FixtureRequest) -> None:
     if request.node.name not in IN_ANOTHER_PROCESS:
-
-        def check(folder: PayoutFolder, settings: Settings, key: str, **_where: object) -> None:
-            maker = read_public_key(key)
-            assert maker is not None
-            check_payout(folder, settings, rules_of(settings, PAYOUT), maker)
-
-        monkeypatch.setattr(preparing, "check_in_process", check)
+        request.getfixturevalue("checks_here")
 
 
 def row(n: int, **wrong: str) -> str:
@@ -157,7 +144,7 @@ def test_the_story_of_a_sheet_with_defects(house: House) -> None:
     # What was started is not changed any more, and the same sheet again sends nothing.
     assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 403
     again = uploaded(ada, sheet(2))
-    assert "2 rows are known from earlier payouts" in ada.get(again).text
+    assert "All 2 rows are known; nothing would be sent" in ada.get(again).text
 
 
 def ready(house: House, count: int = 2) -> tuple[Person, Person, str]:

@@ -11,6 +11,7 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.gate_port import GateState, LimitChange
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.kept_plan import KeptPlan
 from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
@@ -20,6 +21,7 @@ __all__ = ["PostgresJournal", "PostgresReader"]
 try:
     import psycopg
 
+    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
     from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
@@ -185,6 +187,20 @@ def postgres_role(place: PostgresPlace) -> JournalRole | None:
     """Return the rights that the role of the address has; None: none that this program knows."""
     with closing(Session(place.server, write=False)) as session, plainly(place.server):
         return role_of(session.connection)
+
+
+def newest_postgres_plan(place: PostgresPlace, code: str) -> KeptPlan | None:
+    """Return the newest plan with this code that is kept in the database; None where there is none."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return newest_plan(session.connection, code)
+
+
+def keep_postgres_plan(place: PostgresPlace, code: str, content: str, before: KeptPlan | None = None) -> bool:
+    """Keep a new plan, or the next version of the one `before`; False where somebody was faster."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return keep_plan(session.connection, code, content, before)
 
 
 def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:

@@ -28,7 +28,7 @@ _SHOWN_EVERY = 10_000
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
-    *("limit_change", "move", "reply", "order_id", "standing", "chunk", "segment", "worker"),
+    *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker"),
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),

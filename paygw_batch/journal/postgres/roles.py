@@ -33,6 +33,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.DESK: (
         *_WORKERS,
         "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk, evidence TO {role}",
+        "GRANT INSERT ON plan_document TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT UPDATE (sealed_at) ON segment TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits TO {role}",

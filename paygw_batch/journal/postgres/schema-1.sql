@@ -274,6 +274,18 @@ CREATE TABLE move (
     hash  bytea NOT NULL CHECK (length(hash) = 32)
 );
 
+-- Plans that wait for approvals, where every host sees them. Each approval is a version more: the whole document, signed. `code` is
+-- what two people compare; plans that were made again have the same one.
+CREATE TABLE plan_document (
+    plan    bigint NOT NULL,
+    version integer NOT NULL CHECK (version > 0),
+    code    text COLLATE "C" NOT NULL,
+    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    content text NOT NULL,
+    PRIMARY KEY (plan, version)
+);
+CREATE INDEX plan_document_by_code ON plan_document (code, plan, version);
+
 -- Who set which limits, and when. The newest line is in force; null: as configured.
 CREATE TABLE limit_change (
     number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -292,14 +304,14 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);

@@ -16,6 +16,8 @@ from paygw_batch.sheet.columns import (
     reserved_names,
 )
 
+NOT_OURS = ""
+"""The word for a heading that means nothing to us, though a profile or our own names would know it."""
 HEADER_ROWS = 20
 MOST_COLUMNS = 16_384
 """As many as a spreadsheet has."""
@@ -24,7 +26,7 @@ MOST_COLUMNS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Translates headings in a sheet of `operation`. `aliases`: a sender's heading -> our column.
+    """Translates headings in a sheet of `operation`. `aliases`: a sender's heading -> our column, or `NOT_OURS`.
 
     `profiles` are all that there are, by name, as aliases: a sheet that is refused for its header is told which one
     fits. None is taken unasked, because a heading decides what is paid.
@@ -92,12 +94,12 @@ def _names(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, s
     targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
     ours = {fold(name): name for name in columns}
     # A heading can stand for a column of another operation's sheets: here it then means nothing.
-    ours |= {fold(heading): column for heading, column in targets if column in columns}
-    return [ours.get(fold(cell)) for cell in cells]
+    ours |= {fold(heading): column for heading, column in targets if column in columns or column == NOT_OURS}
+    return [ours.get(fold(cell)) or None for cell in cells]
 
 
 def _alias_target(heading: str, column: str) -> str:
-    if column in known_columns():
+    if column in known_columns() or column == NOT_OURS:
         return column
     near = get_close_matches(column, known_columns(), n=1)
     hint = (
