@@ -19,6 +19,8 @@ from paygw_batch.sheet.columns import (
 NOT_OURS = ""
 """The word for a heading that means nothing to us, though a profile or our own names would know it."""
 HEADER_ROWS = 20
+MOST_COLUMNS = 16_384
+"""As many as a spreadsheet has."""
 """The number of first rows that may hold the header, with titles and notes above it."""
 
 
@@ -187,12 +189,27 @@ def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, 
     return bool(_fitting_profiles(cells, vocabulary)), known, len(texts)
 
 
+def require_columns(cells: Sequence[str], file: str) -> None:
+    """Raise `SheetError` for a row of more cells than a spreadsheet has columns: it would take minutes to look at."""
+    if len(cells) > MOST_COLUMNS:
+        raise SheetError(
+            say(
+                "{file} has {columns} columns, and a sheet can have {most}.",
+                file=file,
+                columns=f"{len(cells):,}",
+                most=f"{MOST_COLUMNS:,}",
+            ),
+            hint=say("Save the sheet again with the columns that it needs."),
+        )
+
+
 def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, row: int) -> Headings:
     """Return the columns that the cells of the header row `row` of `file` mean.
 
     Raises `SheetError` for a heading that occurs twice, in any spelling: one of the two columns would win
     silently.
     """
+    require_columns(cells, file)
     trimmed = [" ".join(cell.split()) for cell in cells]
     known = known_names(trimmed, vocabulary)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
