@@ -5,7 +5,7 @@ table of `lifecycle.py`. A claim that does not move a row is kept as well, under
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 
@@ -188,6 +188,8 @@ class Candidate:
     """Whether no attempt before the latest one can have left."""
     intended_at: str | None = None
     """Time of its latest intent."""
+    is_attempt_unknown: bool = False
+    """Whether the order id is that of a later attempt, of which the journal knows nothing (`later_attempt_of`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,15 @@ def fitting(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate
     return [candidate for candidate in candidates if _is_about(claim, candidate)]
 
 
+def later_attempt_of(first: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the instructions that a later attempt would be of, which no journal knows: the first left as `first`.
+
+    A journal that was restored from a copy does not know the attempts since. The gateway may have paid one.
+    """
+    own = (candidate for candidate in candidates if candidate.client_orderid == first)
+    return [replace(candidate, is_attempt_unknown=True) for candidate in own]
+
+
 def _is_about(claim: Claim, candidate: Candidate) -> bool:
     """Whether a claim names exactly this amount and currency. One that it leaves out does not match."""
     if claim.amount is None:
@@ -275,7 +286,7 @@ def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Fin
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # After a person's word an "accepted" of the attempt before is no late message: it says that the word was wrong.
-        is_telling = claim.is_current or standing.possible_duplicate_of is not None
+        is_telling = claim.is_current or standing.possible_duplicate_of is not None or candidate.is_attempt_unknown
         has_it = said in HAS_IT if is_telling else said is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
     if meant_attempt(claim.times, candidate.intended_at) is Meant.EARLIER:

@@ -22,7 +22,7 @@ from paygw_batch.engine.raw_reply import kept_reply
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
-from paygw_batch.language import say
+from paygw_batch.language import say, say_count
 
 PAGE_ROWS = 64
 """How many due instructions are read from the journal at a time: no more than commits can wait for."""
@@ -284,13 +284,15 @@ class Engine:
             self._tally.sent += 1
         self._window.learn(kind)
         if self._breaker.learn(kind):
-            self._stop(say("{rows} rows in a row came into doubt.", rows=self._breaker.in_a_row))
+            in_a_row = self._breaker.in_a_row
+            self._stop(say_count(in_a_row, "{count} row came into doubt.", "{count} rows in a row came into doubt."))
         if self._rejections.learn(verdict.outcome):
             counted, reason = self._rejections.in_a_row, self._rejections.reason or say("the gateway gives none")
             self._stop(
-                say(
-                    "{counted} rows in a row were rejected for the same reason: {reason}.",
-                    counted=counted,
+                say_count(
+                    counted,
+                    "{count} row was rejected: {reason}.",
+                    "{count} rows in a row were rejected for the same reason: {reason}.",
                     reason=reason,
                 )
             )

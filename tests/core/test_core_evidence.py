@@ -16,6 +16,7 @@ from paygw_batch.core.evidence import (
     Span,
     StatedTimes,
     Waits,
+    later_attempt_of,
     meant_attempt,
     rule,
 )
@@ -102,6 +103,20 @@ def test_what_moves_nothing(claim: Claim, finding: Finding) -> None:
 
 def test_an_order_that_the_journal_does_not_have() -> None:
     assert ruled(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
+
+
+@pytest.mark.parametrize("state", [State.READY, State.IN_DOUBT, State.ACCEPTED, State.REJECTED])
+@pytest.mark.parametrize("word", ["approved", "processing"])
+def test_a_later_attempt_that_the_journal_does_not_know_contradicts_it(state: State, word: str) -> None:
+    (of_copy,) = later_attempt_of("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), of_copy).finding is Finding.CONTRADICTING
+    never_sent = replace(of_copy, sent_order_id=None, standing=Standing())
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
+
+
+def test_a_later_attempt_that_was_declined_holds_nothing() -> None:
+    (of_copy,) = later_attempt_of("PAY-1", [candidate(State.REJECTED)])
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.SUPERSEDED
 
 
 def test_the_same_amount_in_other_digits_is_the_same_amount() -> None:

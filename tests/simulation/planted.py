@@ -343,8 +343,8 @@ def synchronous_normal(world: SimWorld) -> None:
 
     def now_and_then(connection: Any) -> None:
         stored(connection)
-        if len(disk.copies) % 20 == 0:
-            disk.durable = disk.image
+        if disk.commits % 20 == 0:
+            disk.sync()
 
     disk.stored = now_and_then  # type: ignore[method-assign]
 

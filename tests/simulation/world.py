@@ -32,14 +32,15 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write import table
 from tests.simulation.approvals import Approvals
 from tests.simulation.disk import Disk
-from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, SimGateway
+from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, Said, SimGateway
 from tests.simulation.inbox import SimulatedInbox
-from tests.simulation.judge import Judge, Shown
+from tests.simulation.judge import Judge, Request, Shown
 from tests.simulation.loop import Clock
+from tests.simulation.orders import Orders
 from tests.simulation.people import StatementFile
 from tests.simulation.process import Process, SlowAway, prepare
 from tests.simulation.remembered import REMEMBERED
-from tests.simulation.sheets import RULES, GateOnce, validated, wanted
+from tests.simulation.sheets import RULES, GateOnce, order_id_of, validated, wanted
 from tests.simulation.words import WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
@@ -47,6 +48,7 @@ EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
+CHANCE_OF_AMENDING = 0.3
 CHANCE_OF_A_FILE = 0.2
 """How often the reconciliation is written and read as CSV; else its frame is looked at, which is what is written."""
 
@@ -58,7 +60,7 @@ class SimWorld:
         self.rng = rng = Random(seed)  # noqa: S311 (dice, not secrets)
         self.operation = "payin" if seed % 2 else "payout"
         self.clock = Clock()
-        self.disk = Disk()
+        self.disk = Disk(seed)
         self.undo = ExitStack()
         """What is undone when this world ends."""
         self.undo.callback(self.disk.close)
@@ -77,6 +79,9 @@ class SimWorld:
         self.inbox = SimulatedInbox(self)
         self.approvals = Approvals(self) if seed % 5 == 0 else None
         self.judge.needs_approval = self.approvals is not None
+        self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
+        self.amends = rng.random() < CHANCE_OF_AMENDING
+        """Whether sheets are submitted with `--amend`."""
         self.statements: list[StatementFile] = []
         self.sheet_of_batch: dict[str, str] = {}
         self.unhandled: list[str] = []
@@ -125,6 +130,12 @@ class SimWorld:
         """Return a nonce that was never used."""
         return f"{next(self._nonces):032x}"
 
+    def gateway_has(self, requests: Sequence[Request]) -> bool:
+        """Whether the gateway has executed an order of a row, or still works on one."""
+        return any(
+            one.left and (self.judge.executed_orders[one.order_id] or one.said is Said.PENDING) for one in requests
+        )
+
     def away_of(self, process: Process) -> SlowAway:
         """Return the threads of a process."""
         return self._aways.setdefault(process, SlowAway(process))
@@ -163,6 +174,7 @@ class SimWorld:
             order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
         }
         told = set(plan.validated.defects.filter(code="client_orderid.conflict")["value"])
+        told |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}
         if told != changed:
             raise self.judge.found("I7", f"{sorted(told)} are told to have changed, and {sorted(changed)} did")
         spellings = {order_id.casefold() for order_id in held}
