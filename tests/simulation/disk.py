@@ -24,6 +24,7 @@ from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.sqlite.about import note_adoption
 from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
 from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.schema import check_tables
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord
 
@@ -153,6 +154,13 @@ class Disk:
         connection.process = process
         return connection
 
+    def check_tables(self, connection: apsw.Connection, path: Path) -> None:
+        """Check the tables once for each connection: nobody changes them here."""
+        if connection is not self._connection or not self._connection.is_checked:
+            check_tables(connection, path)
+        if self._connection is not None and connection is self._connection:
+            self._connection.is_checked = True
+
     def stored(self, connection: "SimConnection") -> None:
         """Take what a COMMIT wrote, on stable storage unless told otherwise."""
         self._connection, self._image, self._is_replaced = connection, None, False
@@ -226,6 +234,7 @@ class SimConnection(apsw.Connection):
         self._is_writing = False
         self.deserialize("main", disk.image)
         configure(self)
+        self.is_checked = False
 
     def last_numbers(self) -> tuple[int, int]:
         """Return the numbers of the last fact and of the last batch."""
