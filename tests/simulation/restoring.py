@@ -35,6 +35,7 @@ def adopt(world: "SimWorld", copy: Copy) -> None:
     """
     world.disk.adopt(copy, world.at())
     judge = world.judge
+    judge.lied |= world.inbox.untrue  # what was untrue of a row that was decided may be believed of an older copy
     judge.held.clear()  # what was heard since is lost, but for what the gateway says again
     for number, row in judge.rows.items():
         row.releases = max(row.releases, row.left)
