@@ -36,7 +36,7 @@ _PATH, _WITNESS, _OTHER_WITNESSES = Path("simulated.sqlite3"), Path("simulated.w
 _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 
-CHANCE_OF_A_COPY = 0.15
+CHANCE_OF_A_COPY = 0.3
 """How often somebody copies the journal after a commit."""
 
 

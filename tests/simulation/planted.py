@@ -510,7 +510,7 @@ BUGS: Mapping[str, Bug] = {
         patched(SqliteJournal, "take_in", _without_a_trace), "I1"
     ),
     "held rows are due": bug(patched(messages, "IS_CONTESTED", "0"), "I1", "error"),
-    "rows in flight at a crash: the first alone is in doubt": bug(journal(InterruptsTheFirst), "I1", "I5", "error"),
+    "rows in flight at a crash: the first alone is in doubt": bug(journal(InterruptsTheFirst), "I1", "I5", "I11", "error"),
     "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
     "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10"),
     "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "I11", "error"),
