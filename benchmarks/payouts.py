@@ -20,8 +20,9 @@ from benchmarks.silent_progress import Silent
 from benchmarks.slow_disk import slow_flushes
 from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.engine.engine import Engine, Pace
+from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.gc_pause import gc_paused
+from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import World
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, TransportSettings

@@ -5,12 +5,15 @@ from pathlib import Path
 
 from paygw_batch.clock import Now
 from paygw_batch.compose.operations import minor_units_of
+from paygw_batch.compose.shared_plans import best_plan
+from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say
-from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval, read_plan
+from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval
 from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.orders.ordered_batch import RowOrder, batch_of_order, require_true
 from paygw_batch.run.passkey import RelyingParty
 from paygw_batch.run.people import Person, people_of
 from paygw_batch.run.resolve import Settlement, needs_second_person, standings_of
@@ -68,6 +71,17 @@ def needs_order(
     return [one.row for one, row in found if row is not None and needs_second_person(row.state, one.resolution)]
 
 
+def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
+    """Return why an order about rows holds no longer; empty where it does. Signatures are not looked at."""
+    try:
+        batch = batch_of_order(order, journal, settings.endpoint())
+        units = minor_units_by_currency()
+        require_true(order, journal, batch, endpoint=settings.endpoint(), minor_units=units)
+    except ApprovalError as error:
+        return error.message
+    return ""
+
+
 def default_plan(sheet: Path) -> Path:
     """Return where the plan of a sheet is looked for: beside it."""
     return sheet.with_name(f"{sheet.stem}.plan.json")
@@ -93,13 +107,13 @@ def require_approval(
     )
     if not needs_approval(content, policy):
         return NOT_ASKED_FOR
-    if not file.exists():
+    document = best_plan(settings, content, file, policy, now())
+    if document is None:
         raise ApprovalError(
             say("This needs approval, and there is no plan at {file}.", file=file),
             hint=say(
                 "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
             ),
         )
-    document = read_plan(file)
     opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
     return check_plan(document, content, policy, now(), used=opened)

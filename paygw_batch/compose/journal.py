@@ -1,7 +1,7 @@
 """Opens the configured journal, to look into it or to write, and finds batches in it."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,10 @@ from paygw_batch.errors import HolderKind, JournalMissing, UsageError
 from paygw_batch.journal import (
     Adoption,
     BatchRecord,
+    GateState,
     Identity,
     JournalReader,
+    LimitChange,
     LockHolder,
     SqliteJournal,
     SqliteReader,
@@ -27,7 +29,7 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal import PostgresJournal, PostgresPlace, PostgresReader
+    from paygw_batch.journal import Move, PostgresJournal, PostgresPlace, PostgresReader
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -51,7 +53,7 @@ def open_to_write(
 
 
 def _opener(settings: Settings, command: str, kind: HolderKind) -> "Callable[[], SqliteJournal | PostgresJournal]":
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import open_postgres_journal  # noqa: PLC0415 (psycopg)
 
         return partial(open_postgres_journal, place, now=timestamp(utc_now()), holder=command, kind=kind)
@@ -69,7 +71,7 @@ def _opener(settings: Settings, command: str, kind: HolderKind) -> "Callable[[],
 
 def holder_now(settings: Settings) -> LockHolder | None:
     """Return the process that holds the journal, or None: nobody does. Nothing is taken or touched."""
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import postgres_holder  # noqa: PLC0415 (psycopg)
 
         return postgres_holder(place)
@@ -81,7 +83,7 @@ def is_there(settings: Settings) -> bool:
     return settings.journal.url is not None or settings.journal_path().exists()
 
 
-def _database(settings: Settings) -> "PostgresPlace | None":
+def database_place(settings: Settings) -> "PostgresPlace | None":
     """Return the place of a journal in PostgreSQL; None where it is a file."""
     section = settings.journal
     if section.url is None:
@@ -102,7 +104,7 @@ def _database(settings: Settings) -> "PostgresPlace | None":
 
 def make_journal(settings: Settings, command: str, *, beside: str | None = None) -> Identity | None:
     """Make the journal of the configured endpoint, and return which one it is; None where one is there already."""
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import new_postgres_journal  # noqa: PLC0415 (psycopg)
 
         return new_postgres_journal(place, now=timestamp(utc_now()), beside=beside)
@@ -115,6 +117,55 @@ def make_journal(settings: Settings, command: str, *, beside: str | None = None)
         holder=command,
         beside=beside,
     )
+
+
+def move_to_database(settings: Settings, file: Path | None, by: str) -> "Move":
+    """Move the journal in a file (None: at its default place) to the configured database."""
+    place = database_place(settings)
+    if place is None:
+        raise UsageError(
+            say("[journal] url names no database to move the journal to."),
+            hint=say("Write the address of an empty database into [journal] url, and leave path out."),
+        )
+    from paygw_batch.journal import move_journal  # noqa: PLC0415 (psycopg)
+
+    path = file or settings.journal_path()
+    return move_journal(
+        path,
+        place,
+        witness_dir=path.parent / "witness" if settings.uses_sandbox else settings.witness_directory(),
+        words=settings.words(),
+        now=timestamp(utc_now()),
+        by=by,
+    )
+
+
+def check_has_roles(settings: Settings) -> None:
+    """Raise `UsageError` for a journal in a file: it has no roles."""
+    if settings.journal.url is None:
+        raise UsageError(
+            say("A journal in a file has no roles."),
+            hint=say("Its owner may do everything with it, and nobody else anything."),
+        )
+
+
+def give_rights(settings: Settings) -> Sequence[str]:
+    """Give the roles of the journal their rights, and return the names of the roles; none for a file."""
+    if (place := database_place(settings)) is None:
+        return ()
+    from paygw_batch.journal import give_postgres_rights  # noqa: PLC0415 (psycopg)
+
+    return give_postgres_rights(place)
+
+
+def role_in_database(settings: Settings) -> str | None:
+    """Return the rights that this configuration has in the database of the journal; None for a file."""
+    if (place := database_place(settings)) is None:
+        return None
+    from paygw_batch.journal import postgres_role  # noqa: PLC0415 (psycopg)
+
+    role = postgres_role(place)
+    return "none" if role is None else role.value
 
 
 def adoption(settings: Settings, *, beside: str | None) -> Adoption:
@@ -132,6 +183,33 @@ def adoption(settings: Settings, *, beside: str | None) -> Adoption:
         now=timestamp(utc_now()),
         holder="journal adopt",
         beside=beside,
+    )
+
+
+def shared_limits(settings: Settings) -> GateState:
+    """Return the limits over all workers of the endpoint. Raises `UsageError` where they are in no database."""
+    place = _shared_place(settings)
+    from paygw_batch.journal import postgres_limits  # noqa: PLC0415 (psycopg)
+
+    return postgres_limits(place)
+
+
+def change_limits(settings: Settings, change: LimitChange) -> GateState:
+    """Set limits over all workers, and return them. Raises `UsageError` where they are in no database."""
+    place = _shared_place(settings)
+    from paygw_batch.journal import change_postgres_limits  # noqa: PLC0415 (psycopg)
+
+    return change_postgres_limits(place, change)
+
+
+def _shared_place(settings: Settings) -> "PostgresPlace":
+    if (place := database_place(settings)) is not None:
+        return place
+    raise UsageError(
+        say("The journal is a file: one process sends, and its limits are in the configuration."),
+        hint=say(
+            "Set rate_per_s and concurrency in [submission]. Workers share limits where [journal] url names a database."
+        ),
     )
 
 
@@ -154,7 +232,7 @@ def journal_to_read(
 
 
 def _reader(settings: Settings, *, must_be_known: bool) -> "SqliteReader | PostgresReader":
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import read_postgres_journal  # noqa: PLC0415 (psycopg)
 
         return read_postgres_journal(place)
@@ -170,7 +248,7 @@ def _reader(settings: Settings, *, must_be_known: bool) -> "SqliteReader | Postg
 @contextmanager
 def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
     """Look into the journal that a run would use. Where the sandbox has none yet, that is an empty one."""
-    if settings.uses_sandbox and not is_there(settings):
+    if _must_be_made(settings):
         with closing(in_memory_journal()) as empty:
             yield empty
         return
@@ -181,10 +259,23 @@ def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
 @contextmanager
 def journal_to_name(settings: Settings, command: str) -> Iterator[JournalReader]:
     """Look into the journal that a document is to name. The sandbox makes its own first, where it has none yet."""
-    if settings.uses_sandbox and not is_there(settings):
+    if _must_be_made(settings):
         open_to_write(settings, command).close()
     with journal_to_read(settings, must_be_known=True) as journal:
         yield journal
+
+
+def _must_be_made(settings: Settings) -> bool:
+    """Whether the sandbox has no journal yet, in a file or in a database."""
+    if not settings.uses_sandbox:
+        return False
+    if not is_there(settings):
+        return True
+    try:
+        _reader(settings, must_be_known=True).close()
+    except JournalMissing:
+        return True
+    return False
 
 
 def find_batch(journal: JournalReader, batch: str) -> BatchRecord:

@@ -29,9 +29,9 @@ from paygw_batch.console.pages import (
     payout_page,
     people_page,
     reconcile_page,
-    settle_page,
     signing_in,
 )
+from paygw_batch.console.pages.settling import order_page, retry_page, settle_page, statement_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC, page_templates
 from paygw_batch.console.visit_language import language_of
@@ -69,7 +69,22 @@ ROUTES = (
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
     WebRoute("/payouts/{batch}/reconciliation.{ending}", reconcile_page.download_reconciliation, Act.DOWNLOAD),
+    WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_form, Act.SETTLE),
     WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_row, Act.SETTLE, "POST"),
+    WebRoute("/payouts/{batch}/retry", retry_page.rejected_form, Act.ORDER),
+    WebRoute("/payouts/{batch}/retry", retry_page.choose_rejected, Act.ORDER, "POST"),
+    WebRoute("/payouts/{batch}/questions.{ending}", statement_page.download_questions, Act.DOWNLOAD),
+    WebRoute("/payouts/{batch}/statement", statement_page.statement_form, Act.SETTLE),
+    WebRoute("/payouts/{batch}/statement", statement_page.upload_statement, Act.SETTLE, "POST"),
+    WebRoute("/statements/{statement}", statement_page.statement_preview, Act.SETTLE),
+    WebRoute("/statements/{statement}/carry-out", statement_page.use_statement, Act.SETTLE, "POST"),
+    WebRoute("/statements/{statement}/remove", statement_page.remove_statement, Act.SETTLE, "POST"),
+    WebRoute("/orders/{order}", order_page.show_order, Act.LOOK),
+    WebRoute("/orders/{order}/sign", order_page.sign_order, Act.ORDER, "POST"),
+    WebRoute("/orders/{order}/agree", order_page.agree_to_order, Act.AGREE, "POST"),
+    WebRoute("/orders/{order}/send-back", order_page.send_order_back, Act.AGREE, "POST"),
+    WebRoute("/orders/{order}/take-back", order_page.take_order_back, Act.ORDER, "POST"),
+    WebRoute("/orders/{order}/carry-out", order_page.carry_order_out, Act.SETTLE, "POST"),
     WebRoute("/payees", payee_page.find_payee, Act.LOOK),
     WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
     WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
@@ -78,7 +93,8 @@ ROUTES = (
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),
 )
 """Every page and every act. No other path exists."""
-_UPLOADS = frozenset({"/new"})
+_UPLOADS = ("/new", "/statement")
+"""How the paths end to which files are sent."""
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
@@ -117,7 +133,8 @@ def console_app(console: Console) -> AsgiApp:
     settings = console.settings
 
     def most_bytes(path: str) -> int:
-        return settings.console.max_upload_mib * 1024 * 1024 + MOST_FORM_BYTES if path in _UPLOADS else MOST_FORM_BYTES
+        upload_bytes = settings.console.max_upload_mib * 1024 * 1024 if path.endswith(_UPLOADS) else 0
+        return upload_bytes + MOST_FORM_BYTES
 
     async def missing(request: Request, _error: Exception) -> Response:
         session = console.sessions.session(request.cookies.get(console.cookie, ""))

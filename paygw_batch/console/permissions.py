@@ -24,7 +24,11 @@ class Act(StrEnum):
     START = "start"
     """Start, continue or pause the sending of an approved payout."""
     SETTLE = "settle"
-    """Settle a row in doubt, or let a rejected one be tried again."""
+    """Settle a row as paid, read a statement of the gateway's, or carry out an order that two people agreed to."""
+    ORDER = "order"
+    """Draft, sign or take back an order that lets rows be sent again."""
+    AGREE = "agree"
+    """Agree to an order that another person signed, or send it back."""
     DOWNLOAD = "download"
     """Take files away that name payees with their accounts."""
     LOOK_AFTER = "look_after"
@@ -33,7 +37,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """The subject of an act: a payout that `maker` prepares or prepared; empty where nobody is noted."""
+    """The subject of an act: a payout or an order that `maker` prepares or prepared; empty where nobody is noted."""
 
     maker: str = ""
 
@@ -47,6 +51,8 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
         Act.APPROVE: frozenset({Role.APPROVER}),
         Act.START: frozenset({Role.MAKER, Role.APPROVER}),
         Act.SETTLE: frozenset({Role.MAKER, Role.APPROVER}),
+        Act.ORDER: frozenset({Role.MAKER}),
+        Act.AGREE: frozenset({Role.APPROVER}),
         Act.DOWNLOAD: frozenset({Role.MAKER, Role.APPROVER}),
         Act.LOOK_AFTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
     }
@@ -57,16 +63,16 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
 def may(member: Member, act: Act, thing: Thing | None = None) -> bool:
     """Whether a person may do something, with a thing where it is about one.
 
-    A person has one role on one payout: who prepares it does not approve it, and nobody else changes it.
+    A person has one role on one payout, and on one order: who prepares it does not approve it, nobody else changes it.
     """
     if not member.roles & _ROLES.get(act, frozenset()):
         return False
     if thing is None:
         return True
     match act:
-        case Act.MEND:
+        case Act.MEND | Act.ORDER:
             return member.name == thing.maker
-        case Act.APPROVE:
+        case Act.APPROVE | Act.AGREE:
             return member.name != thing.maker
         case _:
             return True

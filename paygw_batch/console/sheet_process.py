@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paygw_batch.compose.actions.check_payout import check_payout
@@ -34,13 +34,22 @@ def check_in_process(
     folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
 ) -> None:
     """Check a payout in another process. Raises `SheetError` where that process does not end by itself."""
+    given = [str(config), str(settings.journal_path()), str(folder.path), maker_key]
+    if not run_within_limits(_PROGRAM, given, settings, environ):
+        raise SheetError(
+            say("The sheet needs more memory or time than a check may use."),
+            hint=say("Split it, and upload the parts."),
+        )
+
+
+def run_within_limits(program: str, given: Sequence[str], settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Run a program of ours in another process, which limits itself first; return whether it ended by itself."""
     kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    command = [sys.executable, "-P", "-c", _PROGRAM]
-    given = [str(config), str(settings.journal_path()), str(folder.path), maker_key]
+    command = [sys.executable, "-P", "-c", program]
     try:
         done = subprocess.run(  # noqa: S603 (our own program)
             [*command, *given],
@@ -53,24 +62,26 @@ def check_in_process(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        done = None
-    if done is None or done.returncode != 0:
-        raise SheetError(
-            say("The sheet needs more memory or time than a check may use."),
-            hint=say("Split it, and upload the parts."),
-        )
+        return False
+    return done.returncode == 0
+
+
+def limit_this_process() -> Settings:
+    """Limit this process, which reads an upload; return the settings by its first arguments: configuration, journal."""
+    forbid_core_dumps(for_good=True)
+    os.umask(0o077)
+    use(os.environ.get("PAYGW_LANG", ENGLISH))
+    config, journal = sys.argv[1:3]
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, MOST_PROCESSOR_S))
+    return load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal})
 
 
 def main() -> None:
     """Check one payout: configuration, journal, folder and the maker's public key are the arguments."""
-    forbid_core_dumps(for_good=True)
-    os.umask(0o077)
-    use(os.environ.get("PAYGW_LANG", ENGLISH))
-    config, journal, folder, key = sys.argv[1:]
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, MOST_PROCESSOR_S))
-    settings = load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal})
+    settings = limit_this_process()
+    folder, key = sys.argv[3:]
     maker = read_public_key(key)
     if maker is None:
         sys.exit(2)

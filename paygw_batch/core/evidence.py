@@ -281,12 +281,14 @@ def _is_about(claim: Claim, candidate: Candidate) -> bool:
 def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
     """Return the outcome that a proven claim would give, and the attempt it speaks of."""
     standing = candidate.standing
+    if _is_unheard_of(claim, candidate):
+        return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
         # Never sent: the gateway has it from someone else, and the row must be looked at before it leaves.
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # After a person's word an "accepted" of the attempt before is no late message: it says that the word was wrong.
-        is_telling = claim.is_current or standing.possible_duplicate_of is not None or candidate.is_attempt_unknown
+        is_telling = claim.is_current or standing.possible_duplicate_of is not None
         has_it = said in HAS_IT if is_telling else said is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
     if meant_attempt(claim.times, candidate.intended_at) is Meant.EARLIER:
@@ -296,6 +298,18 @@ def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Fin
             return Finding.AMBIGUOUS, standing.attempt  # no earlier one left from here: whose it is, a person finds out
         return Finding.CONTRADICTING, standing.attempt - 1
     return _of_latest(claim, said, candidate), standing.attempt
+
+
+def _is_unheard_of(claim: Claim, candidate: Candidate) -> bool:
+    """Whether nothing left from here under the order id of a claim: another attempt did, of which nothing is known.
+
+    Also that it was rejected must hold the row. The next attempt would leave under the very id, and the answer to the
+    other one would be taken for the answer to it.
+    """
+    standing = candidate.standing
+    own_id = attempt_order_id(candidate.client_orderid, standing.generation)
+    is_fresh = standing.state is State.READY and standing.possible_duplicate_of is None and claim.order_id == own_id
+    return candidate.is_attempt_unknown or is_fresh
 
 
 def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding:

@@ -11,18 +11,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.group_commit import GroupCommit
-from paygw_batch.engine.pacing import TRIES, Breaker, GroupLimit, RejectionBreaker, Rhythm, Window, wait_before_try
-from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
+from paygw_batch.engine.pacing import TRIES, GroupLimit, LocalPacing, Pace, wait_before_try
+from paygw_batch.engine.ports import Demand, Gateway, Pacing, Prepare, Progress, World
 from paygw_batch.engine.raw_reply import kept_reply
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
-from paygw_batch.language import say, say_count
+from paygw_batch.language import say
 
 PAGE_ROWS = 64
 """How many due instructions are read from the journal at a time: no more than commits can wait for."""
@@ -35,18 +36,6 @@ SIGNATURE_AGE_S = 30
 
 Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
 """Decides the meaning of a reply or a fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast a run may go, and when it stops by itself."""
-
-    concurrency: int
-    rate_per_s: float = 0.0
-    stop_after_in_doubt: int = 5
-    stop_after_rejected: int = 10
-    first: int | None = None
-    """How many due rows a run takes at the most, in the sheet's order; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +91,16 @@ class Engine:
         pace: Pace,
         world: World,
         progress: Progress,
+        pacing: Pacing | None = None,
     ) -> None:
+        """Prepare a run. `pacing`: how several workers share the limits; None: this one is alone."""
         self._journal = journal
         self._gateway = gateway
         self._prepare = prepare
         self._judge = judge
         self._world = world
         self._progress = progress
-        self._window = Window(pace.concurrency)
-        self._breaker = Breaker(pace.stop_after_in_doubt)
-        self._rejections = RejectionBreaker(pace.stop_after_rejected)
-        self._rhythm = Rhythm(pace.rate_per_s)
+        self._pacing: Pacing = pacing or LocalPacing(pace)
         self._group_limit = GroupLimit(pace.concurrency)
         self._first = pace.first
         self._tally = _RunTally()
@@ -132,6 +120,7 @@ class Engine:
 
     async def run(self, batch: int) -> RunEnd:
         """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
+        self._pacing.begin(self._demand, self._launch, self._stop)
         feeding = asyncio.create_task(self._feed(batch))
         try:
             await self._all_launched.wait()
@@ -140,6 +129,7 @@ class Engine:
             if self._next_launch is not None:
                 self._next_launch.cancel()
             await asyncio.gather(feeding, *self._senders, return_exceptions=True)
+            await self._pacing.end()
         tally = self._tally
         return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
 
@@ -196,11 +186,11 @@ class Engine:
     def _launch(self) -> None:
         """Start every row that may leave now. Called whenever there may be one more."""
         tally, loop = self._tally, asyncio.get_running_loop()
-        while self._signed and tally.in_flight < self._window.size and not tally.stopping:
-            if (wait_s := self._rhythm.wait_s(loop.time())) > 0:
+        while self._signed and not tally.stopping and self._pacing.has_place(tally.in_flight):
+            if (wait_s := self._pacing.wait_s(loop.time())) > 0:
                 self._launch_after(loop, wait_s)
                 break
-            self._rhythm.start(loop.time())
+            self._pacing.start(loop.time())
             row = self._signed.popleft()
             row.in_flight = True
             tally.in_flight += 1
@@ -214,7 +204,10 @@ class Engine:
     def _launch_after(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> None:
         if self._next_launch is not None:
             self._next_launch.cancel()
-        self._next_launch = loop.call_later(wait_s, self._launch)
+        self._next_launch = None if wait_s == inf else loop.call_later(wait_s, self._launch)
+
+    def _demand(self) -> Demand:
+        return Demand(self._tally.in_flight, len(self._signed), not self._all_signed)
 
     def _land(self, row: _Row) -> None:
         """Give the row's place in flight to the next one."""
@@ -282,25 +275,14 @@ class Engine:
         kind = verdict.outcome.kind
         if kind is not OutcomeKind.NOT_SENT:
             self._tally.sent += 1
-        self._window.learn(kind)
-        if self._breaker.learn(kind):
-            in_a_row = self._breaker.in_a_row
-            self._stop(say_count(in_a_row, "{count} row came into doubt.", "{count} rows in a row came into doubt."))
-        if self._rejections.learn(verdict.outcome):
-            counted, reason = self._rejections.in_a_row, self._rejections.reason or say("the gateway gives none")
-            self._stop(
-                say_count(
-                    counted,
-                    "{count} row was rejected: {reason}.",
-                    "{count} rows in a row were rejected for the same reason: {reason}.",
-                    reason=reason,
-                )
-            )
+        if reason := self._pacing.learn(verdict.outcome):
+            self._stop(reason)
         match verdict.advice:
             case StopRun(reason):
                 self._stop(reason)
+                self._pacing.stopped(reason)
             case PauseRun(pause_s):
-                self._rhythm.pause(asyncio.get_running_loop().time(), pause_s)
+                self._pacing.pause(asyncio.get_running_loop().time(), pause_s)
                 self._progress.note(say("The gateway asked for a rest of {seconds:.0f} seconds.", seconds=pause_s))
             case GoOn() | TryAgain():
                 pass

@@ -6,9 +6,27 @@ handful of rows in doubt and not a payroll; so many rejected for one reason stop
 a handful.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.engine.ports import Demand
+from paygw_batch.language import say, say_count
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a run may go, and when it stops by itself."""
+
+    concurrency: int
+    rate_per_s: float = 0.0
+    stop_after_in_doubt: int = 5
+    stop_after_rejected: int = 10
+    first: int | None = None
+    """How many due rows a run takes at the most, in the sheet's order; None: all."""
+
 
 TRIES = 3
 """How often a request that provably never left is tried before the run gives up."""
@@ -104,6 +122,93 @@ class Rhythm:
         """Take note that the gateway asked for a rest."""
         self.next_start_s = max(self.next_start_s, now_s + pause_s)
 
+
+def doubt_sentence(rows: int) -> str:
+    """Return why a run stops after so many rows in a row came into doubt."""
+    return say_count(rows, "{count} row came into doubt.", "{count} rows in a row came into doubt.")
+
+
+def rejection_sentence(counted: int, reason: str) -> str:
+    """Return why a run stops after so many rows in a row were rejected for one reason."""
+    return say_count(
+        counted,
+        "{count} row was rejected: {reason}.",
+        "{count} rows in a row were rejected for the same reason: {reason}.",
+        reason=reason or say("the gateway gives none"),
+    )
+
+
+class LocalPacing:
+    """Paces a run that is the only one of its endpoint. Implements `Pacing`."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._window = Window(pace.concurrency)
+        self._breaker = Breaker(pace.stop_after_in_doubt)
+        self._rejections = RejectionBreaker(pace.stop_after_rejected)
+        self._rhythm = Rhythm(pace.rate_per_s)
+        self.wait_s = self._rhythm.wait_s
+        self.start = self._rhythm.start
+        self.pause = self._rhythm.pause
+
+    def begin(self, demand: Callable[[], Demand], changed: Callable[[], None], stop: Callable[[str], None]) -> None:
+        """Do nothing: `learn` has all that these limits follow."""
+
+    async def end(self) -> None:
+        """Do nothing."""
+
+    def has_place(self, in_flight: int) -> bool:
+        """Whether one more row may be in flight, beside so many."""
+        return in_flight < self._window.size
+
+    def learn(self, outcome: Outcome) -> str | None:
+        """Note the outcome of an attempt; return why the run must stop, or None."""
+        kind = outcome.kind
+        self._window.learn(kind)
+        is_doubtful = self._breaker.learn(kind)
+        if self._rejections.learn(outcome) and not is_doubtful:
+            return rejection_sentence(self._rejections.in_a_row, self._rejections.reason or "")
+        return doubt_sentence(self._breaker.in_a_row) if is_doubtful else None
+
+    def stopped(self, reason: str) -> None:
+        """Do nothing: there is no other worker."""
+
+
+@dataclass(slots=True)
+class GrantedStarts:
+    """Holds the starts that were granted and are not used. Times are monotonic seconds.
+
+    No row starts before its time. A start that was missed by more than a twentieth of a second is void, so that starts
+    never add up to a burst: over any second, all workers together keep within 5 % of the rate.
+    """
+
+    times: deque[tuple[float, float]] = field(default_factory=deque)
+    """Of each start: its time, and its end."""
+
+    def add(self, asked_s: float, now_s: float, *, first_s: float, every_s: float, starts: int) -> None:
+        """Note starts that were asked for at `asked_s` and came now, the first in `first_s` seconds."""
+        # Where an answer takes longer than a start may be late, starts are used as they come.
+        end_s = max(asked_s + LATE_AT_MOST_S, now_s + LATE_AT_MOST_S / 5)
+        for nth in range(starts):
+            wait_s = first_s + nth * every_s
+            self.times.append((now_s + wait_s, end_s + wait_s))
+
+    def unused(self, now_s: float) -> int:
+        """Forget the starts that were missed, and return how many are left."""
+        while self.times and self.times[0][1] < now_s:
+            self.times.popleft()
+        return len(self.times)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long to wait before the next start; infinity where none is left."""
+        return max(0.0, self.times[0][0] - now_s) if self.unused(now_s) else inf
+
+    def start(self) -> None:
+        """Use the next start."""
+        self.times.popleft()
+
+
+LATE_AT_MOST_S = 0.05
+"""How late a start may be used."""
 
 SMALLEST_GROUP_FACTS = 16
 LARGEST_GROUP_FACTS = 128

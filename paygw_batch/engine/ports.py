@@ -1,4 +1,4 @@
-"""The ports of the engine: transport, clock, progress. Tests and the simulation replace each of them."""
+"""The ports of the engine: transport, clock, progress, pacing. Tests and the simulation replace each of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +39,57 @@ class Progress(Protocol):
 
     def note(self, sentence: str) -> None:
         """Something a person should know now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The rows of a run: so many are in flight, so many are ready to start, and whether more are to come."""
+
+    in_flight: int
+    ready: int
+    has_more: bool
+
+
+class Pacing(Protocol):
+    """Says how many rows may be in flight, when the next one may start, and when a run must stop.
+
+    Times are those of the event loop. No call waits.
+    """
+
+    def begin(self, demand: Callable[[], Demand], changed: Callable[[], None], stop: Callable[[str], None]) -> None:
+        """Begin a run, inside its event loop. `changed` is called when a row may start that could not before.
+
+        `stop` takes the reason why the run must stop, where that does not follow from its own outcomes.
+        """
+        ...
+
+    async def end(self) -> None:
+        """End the run: nothing is in flight any more."""
+        ...
+
+    def has_place(self, in_flight: int) -> bool:
+        """Whether one more row may be in flight, beside so many."""
+        ...
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long to wait before the next start; infinity: until `changed` is called."""
+        ...
+
+    def start(self, now_s: float) -> None:
+        """Take note that a row starts now."""
+        ...
+
+    def learn(self, outcome: Outcome) -> str | None:
+        """Note the outcome of an attempt; return why the run must stop, or None."""
+        ...
+
+    def pause(self, now_s: float, pause_s: float) -> None:
+        """Take note that the gateway asked for a rest."""
+        ...
+
+    def stopped(self, reason: str) -> None:
+        """Take note that the gateway's answer stopped the run: no worker can go on."""
         ...
 
 

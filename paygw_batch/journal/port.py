@@ -16,6 +16,7 @@ from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.batch_part import BatchPart
+from paygw_batch.journal.gate_port import Gate
 from paygw_batch.journal.payment_port import PaymentReader
 from paygw_batch.journal.values import (
     Amendment,
@@ -226,6 +227,10 @@ class Journal(JournalReader, Protocol):
 
     def for_engine(self) -> AbstractContextManager[EngineJournal]:
         """Give the journal to an engine: until the block ends, only the engine uses it."""
+        ...
+
+    def gate(self) -> Gate | None:
+        """Return the limits that all workers of the endpoint share; None where there is one process that sends."""
         ...
 
     def settle(

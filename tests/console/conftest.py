@@ -1,7 +1,9 @@
 """A browser for all tests of the console, and people at it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.cli.program import Program, sandbox_toml
 from tests.console.browsers import HOW_TO_GET_IT, Desk, chromium
 from tests.console.people import House, set_up
+from tests.console.serving import free_port
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -44,6 +47,13 @@ def new_desk(browser: Browser) -> Iterator[Callable[..., Desk]]:
     yield seat
     for desk in desks:
         desk.context.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket]:
+    """Return a free port of loopback, at which pages are served again and again."""
+    with closing(free_port()) as found:
+        yield found
 
 
 @pytest.fixture

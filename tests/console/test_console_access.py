@@ -20,6 +20,8 @@ ALLOWED = {
     Act.APPROVE: {Role.APPROVER},
     Act.START: {Role.MAKER, Role.APPROVER},
     Act.SETTLE: {Role.MAKER, Role.APPROVER},
+    Act.ORDER: {Role.MAKER},
+    Act.AGREE: {Role.APPROVER},
     Act.DOWNLOAD: {Role.MAKER, Role.APPROVER},
     Act.LOOK_AFTER: set(Role),
 }
@@ -34,6 +36,8 @@ def address(screen: WebRoute) -> str:
         ("{batch}", "0" * 16),
         ("{row:int}", "2"),
         ("{sheet}", "0" * 16),
+        ("{order}", "0" * 16),
+        ("{statement}", "0" * 16),
         ("{ending}", "csv"),
     ):
         found = found.replace(part, value)
@@ -62,6 +66,10 @@ def test_a_person_has_one_role_on_one_payout() -> None:
     assert not may(both, Act.APPROVE, Thing("Ada"))
     assert may(both, Act.APPROVE, Thing("Ben"))
     assert not may(both, Act.MEND, Thing("Ben"))
+    assert may(both, Act.ORDER, Thing("Ada"))
+    assert not may(both, Act.AGREE, Thing("Ada"))
+    assert may(both, Act.AGREE, Thing("Ben"))
+    assert not may(both, Act.ORDER, Thing("Ben"))
 
 
 def test_every_route_refuses_every_role_that_it_is_not_for(house: House) -> None:

@@ -184,20 +184,3 @@ def test_rows_that_are_ready_are_found_by_page(house: House) -> None:
     with journal_to_read(load_settings(program.config, environ={})) as journal:
         assert [one.row for one in journal.rows(2, states={State.READY}, limit=2)] == [4, 5]
         assert [one.row for one in journal.rows(2, states={State.READY}, after=5)] == [6, 7]
-
-
-def test_a_row_in_doubt_is_settled_as_paid_with_evidence_and_in_no_other_way(house: House) -> None:
-    batch = paid(house.program, ["9006.00", "100.00"])
-    person, place = house.person(MAKER), f"/payouts/{batch}/rows/2"
-    for said in ("rejected", "not-received", ""):
-        assert person.post(f"{place}/settle", said=said, evidence="Ticket 7").status_code == 409
-    assert person.post(f"{place}/settle", said="paid", evidence=" ").status_code == 409
-    assert person.post(f"/payouts/{batch}/rows/3/settle", said="paid", evidence="Ticket 7").status_code == 409
-    assert house.person(AUDITOR).post(f"{place}/settle", said="paid", evidence="Ticket 7").status_code == 403
-    assert "In doubt" in person.get(place).text
-    assert person.post(f"{place}/settle", said="paid", evidence="Ticket 7 <b>").status_code == 303
-    page = person.get(place).text
-    assert "Settled as paid" in page
-    assert "Ticket 7 &lt;b&gt;" in page
-    assert "Settle it" not in page
-    assert house.program.json("verify")["exit_code"] == 0

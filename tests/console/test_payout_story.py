@@ -1,7 +1,6 @@
 """A payout from the sheet to the payment, by two people with passkeys, in a real browser: `submit` verifies both."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from socket import socket
 
@@ -9,49 +8,17 @@ import pytest
 
 from tests.cli.program import Program, kenyan_rows
 from tests.console.browsers import Desk
+from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in
 from tests.console.people import APPROVER, MAKER, House
-from tests.console.serving import free_port, served
+from tests.console.serving import served
 
 NewDesk = Callable[..., Desk]
 
 
 @pytest.fixture
-def listener() -> Iterator[socket]:
-    with closing(free_port()) as found:
-        yield found
-
-
-@pytest.fixture
 def program(house: House, listener: socket) -> Program:
     """Ada and Ben, whose only keys will be passkeys: the folder of keys of the sandbox is not configured."""
-    program = house.program
-    origin = f"http://localhost:{listener.getsockname()[1]}"
-    text = program.config.read_text().replace('sandbox_keys = "keys"', f'origin = "{origin}"')
-    program.config.write_text(text)
-    return program
-
-
-def origin_of(listener: socket) -> str:
-    return f"http://localhost:{listener.getsockname()[1]}"
-
-
-def make_passkey(program: Program, desk: Desk, name: str) -> str:
-    desk.page.goto(program.json("invite", name)["link"])
-    desk.page.get_by_role("button", name="Make my passkey").click()
-    return str(desk.page.locator("#line").inner_text())
-
-
-def put_in_place_of_the_key(program: Program, name: str, line: str) -> None:
-    lines = program.config.read_text().splitlines()
-    program.config.write_text(
-        "\n".join(f'"{name}" = "{line}"' if one.startswith(f'"{name}" = ') else one for one in lines) + "\n"
-    )
-
-
-def sign_in(desk: Desk, origin: str) -> None:
-    desk.page.goto(f"{origin}/sign-in")
-    desk.page.get_by_role("button", name="Sign in with your passkey").click()
-    desk.page.get_by_role("link", name="Overview").wait_for()
+    return at_origin(house.program, listener, with_keys=False)
 
 
 def code_on(desk: Desk) -> str:
@@ -62,10 +29,7 @@ def test_two_people_sign_by_passkey_and_the_payout_is_sent(
     program: Program, listener: socket, new_desk: NewDesk, tmp_path: Path
 ) -> None:
     ada, ben, origin = new_desk(), new_desk(), origin_of(listener)
-    with served(program, listener):
-        lines = {name: make_passkey(program, desk, name) for name, desk in ((MAKER, ada), (APPROVER, ben))}
-    for name, line in lines.items():
-        put_in_place_of_the_key(program, name, line)
+    give_passkeys(program, listener, {MAKER: ada, APPROVER: ben})
     sheet = program.sheet(kenyan_rows(2), "payroll-november.csv")
     with served(program, listener):
         sign_in(ada, origin)

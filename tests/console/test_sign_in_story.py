@@ -1,9 +1,7 @@
 """A person's first day: the link, the passkey, the line in the configuration, the first sign-in. In a real browser."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from socket import socket
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -11,32 +9,22 @@ from paygw_batch.compose.actions.audit import newest_entries
 from paygw_batch.settings.configuration import load_settings
 from tests.cli.program import Program
 from tests.console.browsers import Desk
+from tests.console.passkey_people import at_origin, origin_of, own_line, use_passkey
 from tests.console.people import APPROVER, House
-from tests.console.serving import free_port, served
+from tests.console.serving import served
 
 NewDesk = Callable[..., Desk]
 
 
 @pytest.fixture
-def listener() -> Iterator[socket]:
-    with closing(free_port()) as found:
-        yield found
-
-
-@pytest.fixture
 def program(house: House, listener: socket) -> Program:
     """The people of the sandbox; their pages are at a name for which browsers make passkeys."""
-    program = house.program
-    origin = f"http://localhost:{listener.getsockname()[1]}"
-    text = program.config.read_text().replace("[console]\n", f'[console]\norigin = "{origin}"\n')
-    program.config.write_text(text)
-    return program
+    return at_origin(house.program, listener, with_keys=True)
 
 
 def listed(program: Program, line: str) -> None:
     """Put a passkey's line beside the approver's key, as the administrator does."""
-    text = program.config.read_text()
-    own = next(one for one in text.splitlines() if one.startswith(f'"{APPROVER}" = '))
+    text, own = program.config.read_text(), own_line(program, APPROVER)
     program.config.write_text(text.replace(own, f'{own.replace("= ", "= [")}, "{line}"]'))
 
 
@@ -46,6 +34,8 @@ def test_an_invited_person_makes_a_passkey_and_signs_in_once_it_is_in_the_config
     invited = program.json("invite", APPROVER)
     desk, link = new_desk(), invited["link"]
     with served(program, listener):
+        desk.page.goto(f"{origin_of(listener)}/sign-in")
+        desk.require_accessible()
         desk.page.goto(link)
         desk.require_accessible()
         desk.page.get_by_role("button", name="Make my passkey").click()
@@ -53,11 +43,11 @@ def test_an_invited_person_makes_a_passkey_and_signs_in_once_it_is_in_the_config
         desk.require_accessible()
         desk.page.goto(link)
         assert "This link was used before" in desk.page.locator("main").inner_text()
-        sign_in(desk, link)
+        use_passkey(desk, origin_of(listener))
         assert "The configuration does not know this passkey." in desk.page.locator("main").inner_text()
     listed(program, line)
     with served(program, listener):
-        sign_in(desk, link)
+        use_passkey(desk, origin_of(listener))
         desk.page.get_by_role("link", name="Overview").wait_for()
         assert desk.page.locator("header bdi").inner_text() == APPROVER
         desk.require_accessible()
@@ -70,11 +60,3 @@ def test_an_invited_person_makes_a_passkey_and_signs_in_once_it_is_in_the_config
         (APPROVER, "sign in", "done"),
     ]
     assert acts[-1][1:] == ("invite", "done")
-
-
-def sign_in(desk: Desk, link: str) -> None:
-    place = urlsplit(link)
-    desk.page.goto(f"{place.scheme}://{place.netloc}/sign-in")
-    desk.require_accessible()
-    with desk.page.expect_navigation():
-        desk.page.get_by_role("button", name="Sign in with your passkey").click()

@@ -56,7 +56,7 @@ def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
         (State.REJECTED, "approved", Finding.CONTRADICTING),
         (State.READY, "approved", Finding.CONTRADICTING),
         (State.READY, "processing", Finding.CONTRADICTING),
-        (State.READY, "declined", Finding.LATE),
+        (State.READY, "declined", Finding.CONTRADICTING),
         (State.RETURNED, "approved", Finding.LATE),
         (State.RETURNED, "declined", Finding.CONTRADICTING),
         (State.REPLACED, "approved", Finding.CONTRADICTING),
@@ -114,9 +114,25 @@ def test_a_later_attempt_that_the_journal_does_not_know_contradicts_it(state: St
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
 
 
-def test_a_later_attempt_that_was_declined_holds_nothing() -> None:
+def test_the_next_attempt_does_not_leave_under_an_id_that_was_answered_before() -> None:
+    """Its own answer and the earlier one could not be told apart: a copy was restored, and an attempt is not in it."""
     (of_copy,) = later_attempt_of("PAY-1", [candidate(State.REJECTED)])
-    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.SUPERSEDED
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.CONTRADICTING
+    released = candidate(State.READY, standing=Standing(State.READY, attempt=1, generation=2))
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), released).finding is Finding.CONTRADICTING
+    never_sent = candidate(State.READY, standing=Standing(), sent_order_id=None)
+    assert ruled(replace(CLAIM, status="declined"), never_sent).finding is Finding.CONTRADICTING
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [
+        Standing(State.READY, attempt=1, generation=2),  # released under the same id
+        Standing(State.READY, attempt=1, possible_duplicate_of=1),  # a person called it not received
+    ],
+)
+def test_the_answer_to_an_attempt_that_the_journal_knows_holds_nothing(standing: Standing) -> None:
+    assert ruled(replace(CLAIM, status="declined"), candidate(standing=standing)).finding is Finding.LATE
 
 
 def test_the_same_amount_in_other_digits_is_the_same_amount() -> None:

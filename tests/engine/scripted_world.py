@@ -10,12 +10,13 @@ from itertools import count
 
 from benchmarks.silent_progress import Silent
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.engine.engine import Engine, Pace, RunEnd
-from paygw_batch.engine.ports import World
+from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.pacing import Pace
+from paygw_batch.engine.ports import Pacing, World
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
+from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 from tests.engine.inline_journal import InlineJournal
@@ -148,7 +149,8 @@ def an_engine(
     journal: SqliteJournal,
     gateway: ScriptedGateway,
     pace: Pace | None = None,
-    given: SqliteEngineJournal | None = None,
+    given: EngineJournal | None = None,
+    pacing: Pacing | None = None,
 ) -> Engine:
     nonces = count(1)
     return Engine(
@@ -159,6 +161,7 @@ def an_engine(
         pace=pace or Pace(concurrency=4),
         world=World(now=lambda: NOW, nonce=lambda: f"{next(nonces):032x}"),
         progress=Silent(),
+        pacing=pacing,
     )
 
 

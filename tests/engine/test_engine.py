@@ -12,9 +12,9 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.engine.engine import SIGNED_AHEAD, Pace
+from paygw_batch.engine.engine import SIGNED_AHEAD
 from paygw_batch.engine.gc_pause import gc_paused
-from paygw_batch.engine.pacing import SMALLEST_GROUP_FACTS, TRIES
+from paygw_batch.engine.pacing import SMALLEST_GROUP_FACTS, TRIES, Pace
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.sqlite.writer import SqliteJournal

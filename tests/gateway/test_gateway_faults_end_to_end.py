@@ -25,8 +25,8 @@ from benchmarks.silent_progress import Silent
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.countries.load import load_operation
-from paygw_batch.engine.engine import Engine, Pace, RunEnd
-from paygw_batch.engine.pacing import TRIES
+from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.pacing import TRIES, Pace
 from paygw_batch.engine.ports import World
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport

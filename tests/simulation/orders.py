@@ -10,8 +10,9 @@ from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, RowStanding
 from paygw_batch.run import quarantine_clock
-from paygw_batch.run.orders.release_order import ReleaseOrder, release_content, release_in_force, unsigned_release
-from paygw_batch.run.orders.settlement_order import SettlementOrder, order_content, order_in_force, unsigned_order
+from paygw_batch.run.orders.ordered_batch import order_in_force
+from paygw_batch.run.orders.release_order import ReleaseOrder, release_content, unsigned_release
+from paygw_batch.run.orders.settlement_order import SettlementOrder, order_content, unsigned_order
 from paygw_batch.run.release import check_releasable
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
@@ -98,23 +99,23 @@ class Orders:
     def _settle(self, journal: SqliteJournal, made: MadeOrder, order: SettlementOrder) -> None:
         world = self._world
         found = order_in_force(order, journal, self._policy, world.now(), **_HERE)
-        check_settlements(journal, found.batch, found.settlements, quarantine_h=QUARANTINE_H, now=world.now)
+        check_settlements(journal, found.batch, order.settlements, quarantine_h=QUARANTINE_H, now=world.now)
         self._look_at_approval(made)
         states = {row.row: row for row in journal.rows(found.batch.number)}
-        numbers = {one.row: row_of(states[one.row].client_orderid) for one in found.settlements}
-        for one in found.settlements:
+        numbers = {one.row: row_of(states[one.row].client_orderid) for one in order.settlements}
+        for one in order.settlements:
             tell(world, numbers[one.row], one.resolution, was_ready=states[one.row].state is State.READY)
-        settle(journal, found.batch, found.settlements, by=f"amina, {found.decided}", now=world.now, order=found.kept)
+        settle(journal, found.batch, order.settlements, by=f"amina, {found.decided}", now=world.now, order=found.kept)
         world.judge.held -= set(numbers.values())
 
     def _release(self, journal: SqliteJournal, made: MadeOrder, order: ReleaseOrder) -> None:
         world = self._world
-        found = release_in_force(order, journal, self._policy, world.now(), **_HERE)
-        check_releasable(journal, found.batch, found.rows, quarantine_h=QUARANTINE_H, now=world.now)
+        found = order_in_force(order, journal, self._policy, world.now(), **_HERE)
+        check_releasable(journal, found.batch, order.numbers, quarantine_h=QUARANTINE_H, now=world.now)
         self._look_at_approval(made)
-        rows = {row.row: row_of(row.client_orderid) for row in journal.rows(found.batch.number, numbers=found.rows)}
+        rows = {row.row: row_of(row.client_orderid) for row in journal.rows(found.batch.number, numbers=order.numbers)}
         until = quarantine_clock.quarantine_in_force(journal, QUARANTINE_H, world.now()).left_until(world.now())
-        released = partial(journal.release, found.batch.number, list(found.rows), suffix=world.rng.random() < 0.7)
+        released = partial(journal.release, found.batch.number, list(order.numbers), suffix=world.rng.random() < 0.7)
         released(by=f"amina, {found.decided}", at=world.at(), left_until=until, order=found.kept)
         for number in rows.values():
             world.judge.release(number)

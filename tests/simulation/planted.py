@@ -17,6 +17,7 @@ from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine
+from paygw_batch.engine.pacing import LocalPacing
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
@@ -441,19 +442,24 @@ def last_of_two_keys(world: SimWorld) -> None:
 
 
 class DeafBreaker(Engine):
-    """Never stops by itself."""
+    """Never stops by itself for rows in doubt."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._breaker.limit = 0
+        super().__init__(**parts, pacing=LocalPacing(replace(parts["pace"], stop_after_in_doubt=0)))
+
+
+class NoPlaces(LocalPacing):
+    """Has a place in flight for every row."""
+
+    def has_place(self, in_flight: int) -> bool:
+        return in_flight >= 0
 
 
 class WideOpen(Engine):
     """Knows no limit of requests in flight."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._window.limit = self._window.size = 1000
+        super().__init__(**parts, pacing=NoPlaces(parts["pace"]))
 
 
 def engine(kind: type[Engine]) -> Callable[[SimWorld], None]:
@@ -510,7 +516,9 @@ BUGS: Mapping[str, Bug] = {
         patched(SqliteJournal, "take_in", _without_a_trace), "I1"
     ),
     "held rows are due": bug(patched(messages, "IS_CONTESTED", "0"), "I1", "error"),
-    "rows in flight at a crash: the first alone is in doubt": bug(journal(InterruptsTheFirst), "I1", "I5", "I11", "error"),
+    "rows in flight at a crash: the first alone is in doubt": bug(
+        journal(InterruptsTheFirst), "I1", "I5", "I11", "error"
+    ),
     "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
     "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10"),
     "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "I11", "error"),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from benchmarks.silent_progress import Silent
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
-from paygw_batch.engine.engine import Engine, Pace
+from paygw_batch.engine.engine import Engine
+from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import World
 from paygw_batch.errors import (
     ApprovalError,

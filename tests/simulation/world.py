@@ -21,7 +21,8 @@ from paygw_batch.compose.actions.send import standings, summary_after
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.core.shown_states import INVALID, shown_state
-from paygw_batch.engine.engine import Engine, Pace, RunEnd
+from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.pacing import Pace
 from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault

@@ -15,7 +15,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.approvals import policy_of
 from paygw_batch.compose.gateway import GatewayAccess, gateway_of
-from paygw_batch.compose.journal import is_there, journal_to_read
+from paygw_batch.compose.journal import is_there, journal_to_read, role_in_database
 from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.compose.operations import as_answered, filled_in, operation_of, rules_of
 from paygw_batch.compose.signing import Signing, signer_key, signing_of
@@ -49,6 +49,16 @@ class HealthCheck:
     health: Health
     told: str
     code: ExitCode = ExitCode.USAGE
+
+
+_RIGHTS = {
+    "owner": "owner: may do everything, and make the tables",
+    "desk": "desk: may open batches, send, settle, release and set limits",
+    "worker": "worker: may send what is offered, and decide nothing",
+    "reader": "reader: may look, and write nothing",
+    "none": "none of its own: rights were given by hand",
+}
+"""The rights of the role in [journal] url, for people."""
 
 
 @click.command("doctor", short_help="Check that everything is in place.")
@@ -235,6 +245,8 @@ def _journal_and_clock(settings: Settings) -> Iterator[HealthCheck]:
                 yield HealthCheck(
                     "journal", Health.GOOD, f"{path}: {len(records)} batches, {journal.head().seq:,} facts"
                 )
+            if (role := role_in_database(settings)) is not None:
+                yield HealthCheck("role in the database", Health.GOOD, _RIGHTS[role])
         except PaygwError as error:
             yield HealthCheck("journal", Health.BAD, f"{error.message} {error.hint}".strip(), ExitCode.JOURNAL)
     if wrong:

@@ -1,7 +1,8 @@
-"""`paygw-batch journal`: make the journal of an endpoint, or say that a copy of it is the newest one."""
+"""`paygw-batch journal`: make the journal of an endpoint, move it to a database, or adopt a copy of it."""
 
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import click
 
@@ -9,7 +10,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.journal import adoption, make_journal
+from paygw_batch.compose.journal import adoption, check_has_roles, give_rights, make_journal, move_to_database
 from paygw_batch.compose.operations import require_endpoint
 from paygw_batch.compose.operator import person
 from paygw_batch.errors import JournalError, JournalNotAdopted, UsageError
@@ -23,9 +24,9 @@ _beside_option = click.option(
 )
 
 
-@click.group("journal", short_help="Make or adopt a journal.")
+@click.group("journal", short_help="Make, move or adopt a journal.")
 def command() -> None:
-    """Make the journal of an endpoint, or say that a copy of it is the newest one.
+    """Make the journal of an endpoint, move it to a database, or say that a copy of it is the newest one.
 
     An endpoint has one journal. It knows only what was sent from it, so that two journals pay the same sheet twice.
     """
@@ -33,30 +34,62 @@ def command() -> None:
 
 @command.command("new", short_help="Make the journal, once for an endpoint.")
 @_beside_option
+@click.option("--roles", is_flag=True, help="Also give the roles of the database their rights.")
 @click.pass_obj
-def new(invocation: Invocation, *, beside: str | None) -> None:
+def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
     """Make the journal of the configured endpoint, at [journal] path, --journal or its default place.
 
     Refused where the endpoint has one already, as far as this user's state directory remembers, unless --beside names
-    it.
+    it. With --roles, a journal that is there already is kept, and only the rights are given.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
+    if roles:
+        check_has_roles(settings)
     made = make_journal(settings, "journal new", beside=beside)
+    given = give_rights(settings) if roles else ()
     path = settings.journal_place()
-    if made is None:
+    if made is None and not given:
         kind = "file" if settings.journal.url is None else "journal"
         raise JournalError(
             f"There is a {kind} at {path} already: no journal was made.",
             hint="If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` looks at it.",
         )
+    told, about = [], dict[str, object]()
+    if made is not None:
+        told.append(
+            f"The journal {made.journal_id} of {made.endpoint} was made at {path}. Every run for this endpoint must "
+            "use it, from every account."
+        )
+        about["journal"] = {"id": made.journal_id, "path": path, "endpoint": made.endpoint}
+    if given:
+        told.append(f"The roles {', '.join(given)} have their rights: make each login a member of one of them.")
+        about["roles"] = given
+    screen.finish(Summary(ExitCode.DONE, " ".join(told), further=about))
+
+
+@command.command("move", short_help="Move a journal from its file to a database.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@by_option
+@click.pass_obj
+def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
+    """Move the journal in FILE to the database that [journal] url names, with all that it knows.
+
+    FILE is the journal at its default place where it is not named. File and copy are replayed. Nothing is paid from the
+    file any more then: keep it as an archive. Where a move was broken off, the same command goes on with it.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_endpoint(settings)
+    moved = move_to_database(settings, file, person(by))
+    place = settings.journal_place()
     screen.finish(
         Summary(
             ExitCode.DONE,
-            f"The journal {made.journal_id} of {made.endpoint} was made at {path}. Every run for this endpoint must "
-            "use it, from every account.",
-            further={"journal": {"id": made.journal_id, "path": path, "endpoint": made.endpoint}},
+            f"The journal {moved.identity.journal_id} is at {place} now, with {moved.facts:,} facts. Every run for "
+            "this endpoint must use it, from every host. Nothing is paid from the file any more.",
+            further={"journal": {"id": moved.identity.journal_id, "path": place, "endpoint": moved.identity.endpoint}},
         )
     )
 

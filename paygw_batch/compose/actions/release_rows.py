@@ -1,21 +1,46 @@
 """Releases rejected rows by an order of two people: drafts it, signs it, carries it out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from paygw_batch.clock import utc_now
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.actions.continue_batch import ReleasedRows, release_rejected
 from paygw_batch.compose.actions.send import Task
 from paygw_batch.compose.approvals import known_maker, required_policy
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
 from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
-from paygw_batch.run.orders.release_order import ReleaseOrder, release_content, release_in_force, unsigned_release
+from paygw_batch.run.orders.ordered_batch import order_in_force
+from paygw_batch.run.orders.release_order import ReleaseOrder, release_content, unsigned_release
+from paygw_batch.run.quarantine_clock import quarantine_in_force
 from paygw_batch.run.release import check_releasable, quarantined
+from paygw_batch.run.resolve import open_from
 from paygw_batch.run.signed_document import signed
 from paygw_batch.settings.configuration import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRows:
+    """The first rejected rows of a batch. `opens` is from when on those may be released that may not be now, by row."""
+
+    rows: Sequence[RowStanding]
+    opens: Mapping[int, str]
+    has_more: bool
+
+
+def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
+    """Return up to `limit` rejected rows of a batch, in the sheet's order."""
+    quarantine_h = settings.submission.quarantine_h
+    found = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
+    quarantine = quarantine_in_force(journal, quarantine_h, utc_now())
+    numbers = [row.row for row in found]
+    waiting = quarantined(journal, record, numbers, quarantine_h=quarantine_h, now=utc_now) if found else {}
+    opens = {number: open_from(row, quarantine) for number, row in waiting.items()}
+    later = {number: timestamp(at) for number, at in opens.items() if at is not None}
+    return RejectedRows(found[:limit], later, len(found) > limit)
 
 
 def prepare_release(
@@ -63,7 +88,7 @@ def draft_release(
 def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
     """Release the rows that an order of two people names, once. Raises `ApprovalError`, and then none is."""
     settings = task.settings
-    found = release_in_force(
+    found = order_in_force(
         order,
         task.journal,
         required_policy(settings),
@@ -79,4 +104,4 @@ def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
                 other=task.batch.batch,
             )
         )
-    return release_rejected(task, found.rows, f"{by}, {found.decided}", order=found.kept)
+    return release_rejected(task, order.numbers, f"{by}, {found.decided}", order=found.kept)

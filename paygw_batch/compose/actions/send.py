@@ -17,14 +17,16 @@ from paygw_batch.compose.run_journal import take_in_waiting
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.countries.rules import Operation, Rules
-from paygw_batch.engine.engine import Engine, Judge, Pace, RunEnd
+from paygw_batch.engine.engine import Engine, Judge, RunEnd
 from paygw_batch.engine.gc_pause import gc_paused
+from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import Prepare, Progress, World
+from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import InboxDamaged, InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signers_at_work
-from paygw_batch.journal import BatchRecord, EngineJournal, Journal, JournalReader, TallyKind
+from paygw_batch.journal import BatchRecord, EngineJournal, Gate, Journal, JournalReader, TallyKind
 from paygw_batch.language import say
 from paygw_batch.report.batch_states import end_sentence
 from paygw_batch.report.reconcile import reconciliation
@@ -104,8 +106,11 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
         async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
             prepare = signing.preparer(signers)
             paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
-            return await _run(task, paced, journal, progress, watch, dates)
+            return await _run(task, paced, journal, progress, watch, dates, gate)
 
+    gate = task.journal.gate()
+    if gate is not None:
+        gate.open()
     with (
         gc_paused(),
         task.journal.for_engine() as given,
@@ -142,23 +147,26 @@ async def _run(
     progress: Progress,
     watch: Watch,
     dates: DateWatch,
+    gate: Gate | None,
 ) -> RunEnd:
     submission = task.settings.submission
+    pace = Pace(
+        submission.concurrency,
+        submission.rate_per_s,
+        submission.stop_after_in_doubt,
+        submission.stop_after_rejected,
+        task.first,
+    )
     async with task.connection.transport as transport:
         engine = Engine(
             journal=journal,
             gateway=transport,
             prepare=prepare,
             judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
-            pace=Pace(
-                submission.concurrency,
-                submission.rate_per_s,
-                submission.stop_after_in_doubt,
-                submission.stop_after_rejected,
-                task.first,
-            ),
+            pace=pace,
             world=real_world(),
             progress=progress,
+            pacing=None if gate is None else SharedPacing(gate, pace),
         )
         watch(engine)
         taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words(), progress.note))

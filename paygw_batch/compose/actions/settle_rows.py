@@ -3,23 +3,27 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.approvals import known_maker, needs_order, required_policy
+from paygw_batch.compose.approvals import known_maker, needs_order, policy_of, required_policy
 from paygw_batch.compose.journal import find_batch
 from paygw_batch.core.evidence import HOLDING
+from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
-from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader, RowStanding
 from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.match_statement import Matched, StatementReader
-from paygw_batch.run.orders.settlement_order import SettlementOrder, order_content, order_in_force, unsigned_order
-from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, require_sound_clock
-from paygw_batch.run.resolve import Settlement, check_settlements, settle
+from paygw_batch.run.orders.ordered_batch import order_in_force
+from paygw_batch.run.orders.settlement_order import SettlementOrder, order_content, unsigned_order
+from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, quarantine_in_force, require_sound_clock
+from paygw_batch.run.resolve import Settlement, check_settlements, may_settle, needs_second_person, open_from, settle
 from paygw_batch.run.signed_document import signed
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.statement.read import Statement
+from paygw_batch.statement.kept_statement import statement_as_json, statement_of_json
+from paygw_batch.statement.read import Statement, read_statement
 from paygw_batch.statement.stated_time import WRITTEN, TimeSpan, read_time
 
 
@@ -84,17 +88,52 @@ class CarriedOutStatement:
     held: int
 
 
-def as_of_time(text: str) -> TimeSpan:
-    """Return the time that a person says a statement was true at. Raises `UsageError`."""
+@dataclass(frozen=True, slots=True)
+class SettleChoice:
+    """A word by which a row may be settled. `opens` is the time from which on; empty: now. Two people may have to."""
+
+    resolution: Resolution
+    opens: str
+    needs_two: bool
+
+
+def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
+    """Return the time at which a statement was true, as a person wrote it in `field`. Raises `UsageError`."""
     if (found := read_time(text)) is None:
         raise UsageError(
-            say("--as-of {text!r} cannot be read without guessing.", text=text),
+            say("{field} {text!r} cannot be read without guessing.", field=field, text=text),
             hint=say("Write it as {written}.", written=WRITTEN),
         )
     if found.start > utc_now() + timedelta(seconds=AHEAD_AT_MOST_S):
         raise UsageError(
-            say("--as-of {text} has not come yet.", text=text), hint=say("No statement is true before its time.")
+            say("{field} {text} has not come yet.", field=field, text=text),
+            hint=say("No statement is true before its time."),
         )
+    return found
+
+
+def read_for_later(settings: Settings, file: Path) -> str:
+    """Return the statement in a file as text that `statement_read` takes. Raises `SheetError`."""
+    return statement_as_json(read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page))
+
+
+def statement_read(text: str) -> Statement:
+    """Return the statement that `read_for_later` read."""
+    return statement_of_json(text)
+
+
+def settle_choices(
+    settings: Settings, journal: JournalReader, record: BatchRecord, row: RowStanding
+) -> Sequence[SettleChoice]:
+    """Return the words by which a person may settle a row, now or later; none for a row that needs no word."""
+    now, is_held = utc_now(), row.row in journal.messages(record.number).holds
+    opens = open_from(row, quarantine_in_force(journal, settings.submission.quarantine_h, now))
+    found = []
+    for one in Resolution:
+        if may_settle(row.state, one, is_held=is_held):
+            is_shut = one is Resolution.NOT_RECEIVED and opens is not None and now < opens
+            needs_two = policy_of(settings) is not None and needs_second_person(row.state, one)
+            found.append(SettleChoice(one, timestamp(opens) if is_shut and opens is not None else "", needs_two))
     return found
 
 
@@ -126,13 +165,8 @@ def carry_out_statement(
     `show` is called with what was matched, and how many orders are held now, before rows are settled.
     """
     asked.refuse_again(asked.carried_out_before(journal, record))
-    reader = _reader(settings, journal, record, asked)
-    matched = reader.match(asked.statement)
-    held = 0
-    if matched.contrary:
-        evidence = reader.evidence(asked.statement, matched.contrary, asked.by)
-        taken = journal.take_in(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
-        held = sum(finding in HOLDING for finding in taken)
+    matched = compare_statement(settings, journal, record, asked)
+    held = hold_contrary(settings, journal, record, asked, matched)
     show(matched, held)
     if asked.is_refused(matched):
         return CarriedOutStatement(matched, (), held)
@@ -142,6 +176,18 @@ def carry_out_statement(
     carried_out = CarriedOut(record.batch, asked.statement.name, asked.statement.sha256, asked.by)
     settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out)
     return CarriedOutStatement(matched, settlements, held)
+
+
+def hold_contrary(
+    settings: Settings, journal: Journal, record: BatchRecord, asked: AskedStatement, matched: Matched
+) -> int:
+    """Hold the orders that the gateway has by a statement, and that could be sent from here; return how many."""
+    if not matched.contrary:
+        return 0
+    reader = _reader(settings, journal, record, asked)
+    evidence = reader.evidence(asked.statement, matched.contrary, asked.by)
+    taken = journal.take_in(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
+    return sum(finding in HOLDING for finding in taken)
 
 
 def prepare_order(
@@ -201,11 +247,11 @@ def carry_out_order(
             say("The order is about batch {batch}, and not about {other}.", batch=order.content.batch, other=batch)
         )
     found = order_in_force(order, journal, policy, utc_now(), endpoint=settings.endpoint(), minor_units=units)
-    _check(settings, journal, found.batch, found.settlements)
+    _check(settings, journal, found.batch, order.settlements)
     by = f"{by}, {found.decided}"
-    carried_out = found.carried_out(by)
-    settle(journal, found.batch, found.settlements, by=by, now=utc_now, carried_out=carried_out, order=found.kept)
-    return CarriedOutOrder(found.batch, found.settlements, by)
+    carried_out = order.carried_out(by)
+    settle(journal, found.batch, order.settlements, by=by, now=utc_now, carried_out=carried_out, order=found.kept)
+    return CarriedOutOrder(found.batch, order.settlements, by)
 
 
 def require_one_is_enough(

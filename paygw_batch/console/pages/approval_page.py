@@ -1,40 +1,34 @@
 """Shows a payout before it is sent: its maker signs it, another person approves it, and it is started."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
 
-from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.check_payout import MENDED
 from paygw_batch.compose.actions.follow_payout import running_now
 from paygw_batch.compose.actions.payout_folder import PayoutFolder
 from paygw_batch.compose.actions.start_run import last_summary, start_run, started_run
 from paygw_batch.compose.approvals import required_policy
 from paygw_batch.compose.operator import in_words
-from paygw_batch.console.access.passkey_access import signature_in
-from paygw_batch.console.pages.preparing import RUNS, changing, checked, folder, opened_batch, required_key
+from paygw_batch.console.pages.document_signing import (
+    approved_by,
+    enough_approve,
+    form_of_approver,
+    form_of_maker,
+    has_approved,
+    signatures_now,
+    signed_by_maker,
+)
+from paygw_batch.console.pages.preparing import RUNS, changing, checked, folder, opened_batch
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import Visit
-from paygw_batch.console.web_sessions import SignedInKey
-from paygw_batch.errors import ApprovalError, UsageError
+from paygw_batch.errors import UsageError
 from paygw_batch.language import mark, say
 from paygw_batch.report.plan_page import comparison, differences, kinds_of_warnings
 from paygw_batch.run.approval import PlanDocument, PlanFinding, needs_approval, payout_code
-from paygw_batch.run.passkey import challenge_of
-from paygw_batch.run.signed_document import (
-    Approval,
-    Signatures,
-    approval_text,
-    approve,
-    approve_by_passkey,
-    made_by_passkey,
-    signatures_of,
-    signed,
-    write_document,
-)
+from paygw_batch.run.signed_document import write_document
 from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT
 
@@ -65,7 +59,7 @@ def sign(visit: Visit) -> Response:
         if draft is None or payout_code(draft.content) != visit.form.get("code"):
             raise UsageError(say(_OLD), hint="")
         if found.plan is None:
-            write_document(_signed_by_maker(visit, draft), found.plan_file)
+            write_document(signed_by_maker(visit, draft), found.plan_file)
             found.note(replace(found.uploaded, sent_back=""))
     return visit.go_to(f"/sheets/{found.number}/plan")
 
@@ -74,50 +68,19 @@ def approve_payout(visit: Visit) -> Response:
     """Approve the payout as another person."""
     with changing(visit, Act.APPROVE) as found:
         document = _same_plan(visit, found)
-        write_document(_approved(visit, document), found.plan_file)
+        write_document(approved_by(visit, document), found.plan_file)
     return visit.go_to(f"/sheets/{found.number}/plan")
-
-
-def _signed_by_maker(visit: Visit, draft: PlanDocument) -> PlanDocument:
-    """Return the plan with the signature of the person at the page: by passkey, or in the sandbox with the own key."""
-    passkey = visit.passkey
-    if passkey is None:
-        return signed(draft, required_key(visit.console, visit.member))
-    own = _by_passkey(draft, passkey)
-    return made_by_passkey(own, signature_in(visit.form), required_policy(visit.console.settings))
-
-
-def _by_passkey(draft: PlanDocument, passkey: SignedInKey) -> PlanDocument:
-    """Return a draft as the owner of this passkey makes it. A maker may have several keys."""
-    return draft.model_copy(update={"maker": passkey.key.text})
-
-
-def _approved(visit: Visit, document: PlanDocument) -> PlanDocument:
-    """Return the plan with the approval of the person at the page."""
-    policy, now, passkey = required_policy(visit.console.settings), utc_now(), visit.passkey
-    if passkey is None:
-        return approve(document, required_key(visit.console, visit.member), policy, now)
-    approval = Approval(
-        key=passkey.key.text,
-        approved_at=visit.form.get("approved_at", ""),
-        signature=signature_in(visit.form),
-    )
-    return approve_by_passkey(document, approval, policy, now)
 
 
 def _to_sign(visit: Visit, document: PlanDocument, stage: str) -> Mapping[str, str] | None:
     """Return the parts of the form that asks for the passkey of the person at the page; None where it asks for none."""
-    passkey, party = visit.passkey, visit.console.access.party
-    if passkey is None or party is None:
-        return None
-    form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
-    if stage == "to_sign":
-        return form | {"challenge": challenge_of(_by_passkey(document, passkey).signed_text())}
-    if stage == "to_approve":
-        with suppress(ApprovalError):  # whoever may not approve it is shown why, and no form
-            asked = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
-            return form | {"challenge": asked.challenge, "approved_at": asked.approved_at}
-    return None
+    match stage:
+        case "to_sign":
+            return form_of_maker(visit, document)
+        case "to_approve":
+            return form_of_approver(visit, document)
+        case _:
+            return None
 
 
 def send_back(visit: Visit) -> Response:
@@ -168,18 +131,7 @@ def stage_of(visit: Visit, found: PayoutFolder) -> str:
 def is_approved(visit: Visit, document: PlanDocument) -> bool:
     """Whether enough people approve of a plan now, or it needs nobody."""
     policy = required_policy(visit.console.settings)
-    if not needs_approval(document.content, policy):
-        return True
-    try:
-        return len(signatures_of(document, policy, utc_now()).valid) >= policy.needed
-    except ApprovalError:
-        return False
-
-
-def has_approved(visit: Visit, document: PlanDocument) -> bool:
-    """Whether this person approves of a plan already."""
-    signatures = _signatures(visit, document)
-    return signatures is not None and visit.member.name in {person.name for person in signatures.valid}
+    return not needs_approval(document.content, policy) or enough_approve(visit, document)
 
 
 def _same_plan(visit: Visit, found: PayoutFolder) -> PlanDocument:
@@ -189,18 +141,11 @@ def _same_plan(visit: Visit, found: PayoutFolder) -> PlanDocument:
     return document
 
 
-def _signatures(visit: Visit, document: PlanDocument) -> Signatures | None:
-    try:
-        return signatures_of(document, required_policy(visit.console.settings), utc_now())
-    except ApprovalError:
-        return None
-
-
 def _shown(
     visit: Visit, found: PayoutFolder, document: PlanDocument, summary: Mapping[str, Any], stage: str
 ) -> dict[str, Any]:
     uploaded, policy = found.uploaded, required_policy(visit.console.settings)
-    signatures = _signatures(visit, document) if stage not in {"mending", "to_sign"} else None
+    signatures = signatures_now(visit, document) if stage not in {"mending", "to_sign"} else None
     content = document.content
     running = running_now(visit.console.settings)
     people = {currency: rows for currency, rows, _ in summary["totals"]}

@@ -12,7 +12,9 @@ from paygw_batch.compose.actions.batch_status import ListedBatch, listed_batch
 from paygw_batch.compose.actions.follow_payout import BEING_SENT, running_now
 from paygw_batch.compose.actions.payout_folder import all_folders
 from paygw_batch.compose.journal import journal_to_plan_with
-from paygw_batch.console.pages.approval_page import has_approved, stage_of
+from paygw_batch.console.pages.approval_page import stage_of
+from paygw_batch.console.pages.document_signing import has_approved
+from paygw_batch.console.pages.settling.open_orders import OpenOrder, open_orders
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.state_words import STATES_SHOWN
 from paygw_batch.console.visits import Visit
@@ -75,12 +77,14 @@ def overview(visit: Visit) -> Response:
         listed = [listed_batch(journal, record, now) for record in reversed(shown)]
         notes = journal.notes if hasattr(journal, "notes") else ()
     prepared = list(_prepared(visit, {record.batch for record in records}))
+    orders = open_orders(visit)
     lines = [_Line(one.record, _counts(one, is_running=is_running)) for one in listed]
     totals = _totals(listed)
     return visit.page(
         "overview.html",
-        needing=[*_needing_preparation(visit, prepared), *_needing(visit, lines)],
+        needing=[*_needing_preparation(visit, prepared), *_needing_orders(orders), *_needing(visit, lines)],
         prepared=prepared,
+        orders=orders,
         payouts=lines,
         older=shown[0].number if shown and shown[0].number > records[0].number else None,
         newer=min(before + PAYOUTS_A_PAGE, len(records) + 1) if before <= len(records) else None,
@@ -118,6 +122,13 @@ def _needing_preparation(visit: Visit, prepared: Sequence[PreparedPayout]) -> It
             yield NeededAct(one.path, one.name, [say("Sent back by {who}", who=one.sent_back)])
         elif one.stage in {"approved", "failed"} and visit.may(Act.START):
             yield NeededAct(one.path, one.name, [say("Approved: it can be started.")])
+
+
+def _needing_orders(orders: Sequence[OpenOrder]) -> Iterator[NeededAct]:
+    """Yield the orders about rows that wait for this very person."""
+    for one in orders:
+        if one.needs:
+            yield NeededAct(one.path, one.name, [one.needs])
 
 
 def _counts(one: ListedBatch, *, is_running: bool) -> Mapping[str, int]:

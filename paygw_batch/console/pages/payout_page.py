@@ -16,9 +16,11 @@ from paygw_batch.compose.actions.follow_payout import (
     followed_row,
     followed_rows,
 )
+from paygw_batch.compose.actions.settle_rows import settle_choices
 from paygw_batch.compose.actions.start_run import pause_run, start_run, started_run
 from paygw_batch.compose.journal import journal_to_plan_with
 from paygw_batch.console.pages.preparing import RUNS
+from paygw_batch.console.pages.settling.open_orders import open_orders
 from paygw_batch.console.rendering import masked
 from paygw_batch.console.state_words import STATES_SHOWN
 from paygw_batch.console.visits import PageNotFound, Visit
@@ -83,7 +85,8 @@ def payout(visit: Visit) -> Response:
         *([("xlsx", say("Workbook"))] if find_spec("xlsxwriter") else []),
         ("html", say("Page to print")),
     ]
-    return visit.page("payout.html", history=history, files=files, **shown)
+    orders = open_orders(visit, record.batch)
+    return visit.page("payout.html", history=history, files=files, orders=orders, **shown)
 
 
 def progress(visit: Visit) -> Response:
@@ -107,14 +110,18 @@ def row(visit: Visit) -> Response:
             story = followed_row(visit.console.settings, journal, record, int(visit.path("row")))
         except UsageError as error:
             raise PageNotFound(error.message) from None
+        standing, is_sent = story.followed.standing, story.followed.state != BEING_SENT
+        choices = settle_choices(visit.console.settings, journal, record, standing) if is_sent else []
     return visit.page(
         "row.html",
         record=record,
         followed=story.followed,
-        standing=story.followed.standing,
+        standing=standing,
         advice=None if story.step is None else _advice(story.step),
         happened=sorted(_happened(visit, story), key=lambda one: one.at),
         account=account_filter(visit),
+        orders=[one for one in open_orders(visit, record.batch) if standing.row in one.rows],
+        can_settle=bool(choices),
     )
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.background import BackgroundTask
@@ -31,22 +32,32 @@ def download_reconciliation(visit: Visit) -> Response:
     ending = visit.path("ending")
     if ending not in _TYPES or (ending == "xlsx" and not has_workbooks()):
         raise PageNotFound(say("There is no such file."))
+
+    def write(path: Path) -> str:
+        with journal_to_plan_with(visit.console.settings) as journal:
+            record = payout_record(journal, visit.path("batch"))
+            _write(visit, journal, record, path)
+        return f"{Path(record.sheet_name).stem}.reconciliation.{ending}"
+
+    return file_to_take_away(visit, ending, write)
+
+
+def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:
+    """Return the file that `write` writes, and names for the person; nothing of it is left behind."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(
         dir=visit.console.directory, prefix=".download-", suffix=f".{ending}", delete=False
     ) as kept:
         path = Path(kept.name)
     try:
-        with journal_to_plan_with(visit.console.settings) as journal:
-            record = payout_record(journal, visit.path("batch"))
-            _write(visit, journal, record, path)
+        name = write(path)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
     return FileResponse(
         path,
         media_type=_TYPES[ending],
-        filename=f"{Path(record.sheet_name).stem}.reconciliation.{ending}",
+        filename=name,
         background=BackgroundTask(path.unlink, missing_ok=True),
     )
 

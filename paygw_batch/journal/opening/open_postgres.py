@@ -8,8 +8,10 @@ from pathlib import Path
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack
 from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.gate_port import GateState, LimitChange
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.kept_plan import KeptPlan
 from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
@@ -19,15 +21,19 @@ __all__ = ["PostgresJournal", "PostgresReader"]
 try:
     import psycopg
 
+    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
     from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
     from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, check_witnesses
     from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
     from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
+    from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
     from paygw_batch.journal.postgres.migrations import check_endpoint, check_version, identity_in, make_tables
+    from paygw_batch.journal.postgres.moved_copy import check_moved
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+    from paygw_batch.journal.postgres.roles import JournalRole, give_rights, role_of
     from paygw_batch.journal.postgres.session import Server, Session, plainly
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "psycopg_pool"}:
@@ -155,11 +161,54 @@ def postgres_holder(place: PostgresPlace) -> LockHolder | None:
         return leases.holder_of(session.connection, DESK, living=True)
 
 
+def postgres_limits(place: PostgresPlace) -> GateState:
+    """Return the limits over all workers, and who has which part of them."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return read_gate(session.connection)
+
+
+def change_postgres_limits(place: PostgresPlace, change: LimitChange) -> GateState:
+    """Set limits over all workers, also while they send, and return them."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        set_limits(session.connection, change)
+        return read_gate(session.connection)
+
+
+def give_postgres_rights(place: PostgresPlace) -> list[str]:
+    """Make the roles of the journal, and give them their rights; return their names. The owner's business."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return give_rights(session.connection)
+
+
+def postgres_role(place: PostgresPlace) -> JournalRole | None:
+    """Return the rights that the role of the address has; None: none that this program knows."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        return role_of(session.connection)
+
+
+def newest_postgres_plan(place: PostgresPlace, code: str) -> KeptPlan | None:
+    """Return the newest plan with this code that is kept in the database; None where there is none."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return newest_plan(session.connection, code)
+
+
+def keep_postgres_plan(place: PostgresPlace, code: str, content: str, before: KeptPlan | None = None) -> bool:
+    """Keep a new plan, or the next version of the one `before`; False where somebody was faster."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return keep_plan(session.connection, code, content, before)
+
+
 def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:
     """Return which journal it is, once nothing speaks against it."""
     check_version(session.connection, place.server)
     identity = identity_in(session.connection, place.server)
     check_endpoint(session.connection, place.server, place.endpoint)
+    check_moved(session.connection)
     registry = place.registry
     for entry in [] if registry is None else registry.entries():
         if entry.path == identity.home and entry.journal_id != identity.journal_id and entry.pays((place.endpoint,)):

@@ -60,7 +60,7 @@ def copy_batch(
     line = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows, record.defects)
     more = (record.opened_at, record.sheet_path, plan_sha256, reference)
     fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*line, *more))  # noqa: S608 - places alone
-    _divide(connection, number, first, last, chunk_rows)
+    divide(connection, number, first, last, chunk_rows)
     return reference
 
 
@@ -93,7 +93,7 @@ def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> 
     fetch(connection, query, (numbers, words))
 
 
-def _divide(connection: Connection[Row], number: int, first: int, after_last: int, chunk_rows: int) -> None:
+def divide(connection: Connection[Row], number: int, first: int, after_last: int, chunk_rows: int) -> None:
     """Divide the new instructions into chunks, and hold the batch against its own rules."""
     query = """INSERT INTO chunk (batch, first, last)
         SELECT %s, first, least(first + %s, %s) - 1 FROM generate_series(%s::bigint, %s - 1, %s) first"""

@@ -31,13 +31,19 @@ def make_tables(connection: Connection[Row], identity: Identity, endpoint: Endpo
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # two makers at the same moment: one makes it
         if version_in(connection):
             return False
-        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
-        for number, script in enumerate(scripts(), start=1):
-            connection.execute(script.encode())
-            fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, identity.created_at))
-        line = (identity.journal_id, identity.endpoint, endpoint.consumer_key_sha256, identity.created_at)
-        fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
+        fill_tables(connection, identity, endpoint)
     return True
+
+
+def fill_tables(connection: Connection[Row], identity: Identity, endpoint: EndpointIdentity) -> None:
+    """Make the tables of a journal, inside the open transaction, and write down which one it is."""
+    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
+    for number, script in enumerate(scripts(), start=1):
+        connection.execute(script.encode())
+        fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, identity.created_at))
+    line = (identity.journal_id, identity.endpoint, endpoint.consumer_key_sha256, identity.created_at)
+    fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
+    fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:

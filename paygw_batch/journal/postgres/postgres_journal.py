@@ -28,6 +28,7 @@ from paygw_batch.journal.postgres.batch_copy import copy_batch
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
 from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
 from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
+from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader, WaitingInbox, newest_fact, newest_time
 from paygw_batch.journal.postgres.session import Row, Session, conflicting_lines, fetch
 from paygw_batch.journal.postgres.standing_lines import (
@@ -206,6 +207,10 @@ class PostgresJournal(PostgresReader):
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         with closing(ChunkJournal(self, self.writer)) as given:
             yield given
+
+    def gate(self) -> PostgresGate:
+        """Return the limits of the endpoint, which this process shares with other workers."""
+        return PostgresGate(self._session.server, self.writer.worker)
 
     def close(self) -> None:
         """Let go of the journal, and give its leases back. It can be opened again."""

@@ -28,7 +28,7 @@ _SHOWN_EVERY = 10_000
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
-    *("reply", "order_id", "standing", "chunk", "segment", "worker"),
+    *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker"),
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
@@ -60,6 +60,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     if fetch(connection, "SELECT number FROM batch ORDER BY 1") != [(number,) for number in sorted(batches)]:
         raise JournalCorrupt("The batches of the journal are not those that its facts opened.")
     _check_chunks(connection)
+    _check_limits(connection)
     counts = Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
@@ -80,6 +81,7 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
     query = (
         "SELECT segment, seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact ORDER BY 1, 2"
     )
+    moved = fetch(connection, "SELECT facts, hash FROM move")
     segments = fetch(
         connection,
         """SELECT number, chain, epoch, before, start, head_seq, head_hash, sealed_at IS NOT NULL
@@ -90,7 +92,9 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
     groups = groupby(streamed(connection, query), key=itemgetter(0))
     current = next(groups, None)
     for number, chain, epoch, before, start, head_seq, head_hash, _ in segments:
-        wanted = _start_of(identity, chain) if before is None else ends.get(before, (0, 0, b""))[2]
+        is_moved = bool(moved) and chain == DESK and before is None
+        first = identity.start.hash if is_moved else _start_of(identity, chain)
+        wanted = first if before is None else ends.get(before, (0, 0, b""))[2]
         goes_on = (chain, epoch - 1) == (ends[before][:2] if before in ends else (chain, 0))
         if start != wanted or not goes_on:
             raise JournalCorrupt(f"Lease {number} does not go on from the one before it.")
@@ -106,6 +110,8 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
             current = next(groups, None)
         if (end.seq, end.hash) != (head_seq, head_hash):
             raise JournalCorrupt(f"The chain of lease {number} does not end where the lease says.")
+        if is_moved and set(moved) != {(end.seq, end.hash)}:
+            raise JournalCorrupt("The first lease is not the chain of the file that was moved here.")
         ends[number] = (chain, epoch, end.hash)
     if current is not None:
         raise JournalCorrupt(f"There are facts of lease {current[0]}, which the journal does not have.")
@@ -152,6 +158,14 @@ def _check_chunks(connection: Connection[Row]) -> None:
     query = "SELECT FROM (SELECT first, lag(last) OVER (ORDER BY first) AS before FROM chunk) c WHERE first <= before"
     if fetch(connection, query):
         raise JournalCorrupt("Two chunks overlap.")
+
+
+def _check_limits(connection: Connection[Row]) -> None:
+    """Raise `JournalCorrupt` unless the limits are those that a person set last."""
+    query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
+        WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
+    if fetch(connection, query):
+        raise JournalCorrupt("The limits over all workers are not those that a person set last.")
 
 
 def _check_batch(connection: Connection[Row], number: int, opened: BatchOpened) -> None:

@@ -235,6 +235,66 @@ CREATE TABLE reply (
     PRIMARY KEY (instruction, nth)
 );
 
+-- The limits of the endpoint, over all workers: one line an endpoint. All times are of the server's clock. `rate_per_s` and
+-- `concurrency` are null until a person has set them: the configuration of the worker that asks is then in force. `places`: so many
+-- rows may be in flight now. `in_doubt`, `rejected`: so many outcomes in a row, over all workers. `stop_kind`: why nothing is sent.
+CREATE TABLE gate (
+    endpoint    text PRIMARY KEY,
+    rate_per_s  double precision CHECK (rate_per_s >= 0),
+    concurrency integer CHECK (concurrency > 0),
+    next_start  timestamptz NOT NULL DEFAULT '-infinity',
+    rest_until  timestamptz NOT NULL DEFAULT '-infinity',
+    places      integer NOT NULL DEFAULT 1 CHECK (places > 0),
+    in_doubt    bigint NOT NULL DEFAULT 0,
+    rejected    bigint NOT NULL DEFAULT 0,
+    reason      text NOT NULL DEFAULT '',
+    stop_kind   text CHECK (stop_kind IN ('in_doubt', 'rejected', 'told')),
+    stop_count  bigint NOT NULL DEFAULT 0,
+    stop_text   text NOT NULL DEFAULT '',
+    stopped_by  bigint REFERENCES worker,
+    stopped_at  timestamptz
+) WITH (fillfactor = 20);
+
+-- The places in flight that each worker has. They end with its life, as its leases do.
+CREATE TABLE gate_place (
+    worker bigint PRIMARY KEY REFERENCES worker,
+    places integer NOT NULL,
+    in_use integer NOT NULL,
+    wanted integer NOT NULL
+) WITH (fillfactor = 20);
+
+-- A journal that was moved here from a file: `copied` when all of it is here, `done` when the file can pay nothing any more.
+-- Without the second line nothing is paid from here. `facts` and `hash` are the end of the file's chain, which is the first lease.
+CREATE TABLE move (
+    step  text PRIMARY KEY CHECK (step IN ('copied', 'done')),
+    at    text NOT NULL,
+    by    text NOT NULL,
+    home  text NOT NULL,
+    facts bigint NOT NULL,
+    hash  bytea NOT NULL CHECK (length(hash) = 32)
+);
+
+-- Plans that wait for approvals, where every host sees them. Each approval is a version more: the whole document, signed. `code` is
+-- what two people compare; plans that were made again have the same one.
+CREATE TABLE plan_document (
+    plan    bigint NOT NULL,
+    version integer NOT NULL CHECK (version > 0),
+    code    text COLLATE "C" NOT NULL,
+    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    content text NOT NULL,
+    PRIMARY KEY (plan, version)
+);
+CREATE INDEX plan_document_by_code ON plan_document (code, plan, version);
+
+-- Who set which limits, and when. The newest line is in force; null: as configured.
+CREATE TABLE limit_change (
+    number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at          timestamptz NOT NULL,
+    by          text NOT NULL,
+    rate_per_s  double precision,
+    concurrency integer
+);
+
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'lines of % are never changed and never removed', TG_TABLE_NAME;
@@ -244,14 +304,14 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
@@ -273,6 +333,19 @@ CREATE FUNCTION is_alive(p_worker bigint) RETURNS boolean LANGUAGE sql STABLE AS
         WHERE number = p_worker AND ended_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => lease_s)
     )
 $$;
+
+-- Whether the login of this session may do what people decide: it is a member of the role NAME_desk of database NAME, or the owner.
+CREATE FUNCTION may_decide() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(bool_or(pg_has_role(session_user, r.oid, 'MEMBER')), false) FROM pg_roles r
+    WHERE r.rolname = current_database() || '_desk' OR r.oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'paygw')
+$$;
+
+CREATE FUNCTION require_desk() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT may_decide() THEN
+        RAISE EXCEPTION 'it is no member of %_desk', current_database() USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
 
 -- Close a lease: no fact can follow. It waits for a commit of its holder that is under way.
 CREATE FUNCTION seal_segment(p_segment bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -298,6 +371,9 @@ RETURNS TABLE (number bigint, epoch integer, head_hash bytea, head_at text, is_c
 DECLARE old segment; taken segment; range chunk; start_hash bytea; newest text;
 BEGIN
     IF p_chain <= 0 THEN
+        IF p_chain = 0 THEN
+            PERFORM require_desk();
+        END IF;
         PERFORM FROM identity FOR UPDATE;
     ELSE
         SELECT * INTO range FROM chunk c WHERE c.number = p_chain FOR UPDATE SKIP LOCKED;
@@ -325,9 +401,114 @@ BEGIN
     RETURN QUERY SELECT taken.number, taken.epoch, taken.head_hash, taken.head_at, taken.is_clear;
 END $$;
 
+-- Grant starts, evenly spaced, and return the time of the first: after all that were granted before, and after a rest.
+CREATE FUNCTION take_starts(p_starts integer, p_rate_per_s double precision, p_now timestamptz) RETURNS timestamptz
+LANGUAGE sql AS $$
+    UPDATE gate SET next_start = greatest(next_start, rest_until, p_now) + make_interval(secs => p_starts / p_rate_per_s)
+        RETURNING next_start - make_interval(secs => p_starts / p_rate_per_s)
+$$;
+
+-- A worker reports what the gateway answered since its last call, and is granted places and starts: one short transaction, which need
+-- not be durable. Outcomes are counted in their order: `o_kind` is `answered`, `rejected` (for `o_reason`) or `unknown`, `o_times` in a row.
+-- `p_rate_per_s` and `p_concurrency` are the worker's configuration. `p_stop`: why this worker stopped itself. A place
+-- that is in use and no longer granted is given to no other worker. `every_s` is 0 where no rate is set.
+CREATE FUNCTION ask_gate(
+    p_worker bigint, p_wanted integer, p_in_use integer, p_starts integer, p_rate_per_s double precision, p_concurrency integer,
+    p_stop_after_in_doubt integer, p_stop_after_rejected integer, p_rest_s double precision, p_stop text,
+    o_kind text[], o_reason text[], o_times integer[], p_now timestamptz DEFAULT clock_timestamp()
+) RETURNS TABLE (
+    places integer, is_growing boolean, starts integer, first_s double precision, every_s double precision, rest_s double precision,
+    stop_kind text, stop_count bigint, stop_text text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    g gate; told record; most integer; mine integer; askers integer; taken integer; fair integer; is_tight boolean;
+    rate double precision; granted integer := 0; first_start timestamptz := p_now;
+BEGIN
+    SELECT * INTO STRICT g FROM gate FOR UPDATE;
+    most := coalesce(g.concurrency, p_concurrency);
+    rate := coalesce(g.rate_per_s, p_rate_per_s);
+    FOR told IN SELECT u.kind, u.reason, u.times FROM unnest(o_kind, o_reason, o_times) WITH ORDINALITY u(kind, reason, times, nth) ORDER BY u.nth LOOP
+        IF told.kind = 'unknown' THEN
+            g.places := 1;
+            g.in_doubt := g.in_doubt + told.times;
+        ELSE
+            g.places := least(most, g.places * power(2, least(told.times, 10))::bigint);
+            g.in_doubt := 0;
+            g.rejected := CASE WHEN told.kind = 'answered' THEN 0 WHEN g.reason = told.reason THEN g.rejected ELSE 0 END
+                + CASE WHEN told.kind = 'rejected' THEN told.times ELSE 0 END;
+            g.reason := CASE WHEN told.kind = 'rejected' THEN told.reason ELSE '' END;
+        END IF;
+        IF g.stop_kind IS NULL AND p_stop_after_in_doubt > 0 AND g.in_doubt >= p_stop_after_in_doubt THEN
+            g.stop_kind := 'in_doubt'; g.stop_count := g.in_doubt; g.stop_text := '';
+        ELSIF g.stop_kind IS NULL AND p_stop_after_rejected > 0 AND g.rejected >= p_stop_after_rejected THEN
+            g.stop_kind := 'rejected'; g.stop_count := g.rejected; g.stop_text := g.reason;
+        END IF;
+    END LOOP;
+    IF g.stop_kind IS NULL AND p_stop <> '' THEN
+        g.stop_kind := 'told'; g.stop_count := 0; g.stop_text := p_stop;
+    END IF;
+    IF g.stop_kind IS NOT NULL AND g.stopped_at IS NULL THEN
+        g.stopped_at := p_now; g.stopped_by := p_worker;
+        PERFORM set_config('synchronous_commit', 'on', true);  -- a stop is durable, whatever the session says
+    END IF;
+    g.places := least(g.places, most);
+    g.rest_until := greatest(g.rest_until, CASE WHEN p_rest_s > 0 THEN p_now + make_interval(secs => p_rest_s) ELSE '-infinity' END);
+    UPDATE gate SET places = g.places, in_doubt = g.in_doubt, rejected = g.rejected, reason = g.reason, rest_until = g.rest_until,
+        stop_kind = g.stop_kind, stop_count = g.stop_count, stop_text = g.stop_text, stopped_by = g.stopped_by, stopped_at = g.stopped_at;
+    -- Every worker that wants places has its share before any has more; what some do not want, others get.
+    SELECT 1 + count(*) FILTER (WHERE o.wanted > 0), coalesce(sum(o.places), 0) INTO askers, taken
+        FROM gate_place o WHERE o.worker <> p_worker AND is_alive(o.worker);
+    fair := greatest(1, g.places / askers);
+    SELECT EXISTS (SELECT FROM gate_place o WHERE o.worker <> p_worker AND o.places < least(o.wanted, fair) AND is_alive(o.worker)) INTO is_tight;
+    mine := greatest(0, least(p_wanted, g.places - taken, CASE WHEN is_tight THEN fair ELSE g.places END));
+    IF g.stop_kind IS NOT NULL THEN
+        mine := 0;
+    END IF;
+    INSERT INTO gate_place AS t VALUES (p_worker, greatest(mine, p_in_use), p_in_use, p_wanted)
+        ON CONFLICT (worker) DO UPDATE SET places = excluded.places, in_use = excluded.in_use, wanted = excluded.wanted;
+    IF rate > 0 THEN
+        granted := greatest(0, least(p_starts, mine - p_in_use));
+        IF granted > 0 THEN
+            first_start := take_starts(granted, rate, p_now);
+        END IF;
+    END IF;
+    RETURN QUERY SELECT mine, g.places < most, granted, extract(epoch FROM first_start - p_now)::double precision,
+        CASE WHEN rate > 0 THEN 1 / rate ELSE 0 END::double precision,
+        greatest(0, extract(epoch FROM g.rest_until - p_now))::double precision, g.stop_kind, g.stop_count, g.stop_text;
+END $$;
+
+-- A person starts a run: what stopped the one before is lifted. Where no other worker sends, one row travels alone at first.
+CREATE FUNCTION open_gate(p_worker bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM gate FOR UPDATE;
+    DELETE FROM gate_place WHERE NOT is_alive(worker);
+    UPDATE gate SET places = 1, in_doubt = 0, rejected = 0, reason = '', stop_kind = NULL, stop_count = 0, stop_text = '',
+            stopped_by = NULL, stopped_at = NULL
+        WHERE stop_kind IS NOT NULL OR NOT EXISTS (SELECT FROM gate_place o WHERE o.worker <> p_worker AND o.places > 0);
+END $$;
+
+-- A worker sends nothing more: its places are free.
+CREATE FUNCTION leave_gate(p_worker bigint) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM gate_place WHERE worker = p_worker
+$$;
+
+-- A person sets limits over all workers. What is null stays as it is; `p_as_configured`: no limit is set but those that are named.
+CREATE FUNCTION set_limits(p_by text, p_rate_per_s double precision, p_concurrency integer, p_as_configured boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE g gate;
+BEGIN
+    SELECT * INTO STRICT g FROM gate FOR UPDATE;
+    g.rate_per_s := coalesce(p_rate_per_s, CASE WHEN NOT p_as_configured THEN g.rate_per_s END);
+    g.concurrency := coalesce(p_concurrency, CASE WHEN NOT p_as_configured THEN g.concurrency END);
+    UPDATE gate SET rate_per_s = g.rate_per_s, concurrency = g.concurrency, places = least(places, coalesce(g.concurrency, places)),
+        next_start = least(next_start, clock_timestamp() + interval '1 s');
+    INSERT INTO limit_change (at, by, rate_per_s, concurrency) VALUES (clock_timestamp(), p_by, g.rate_per_s, g.concurrency);
+END $$;
+
 -- One group commit: the ends of chains move on, facts are added, and instructions move as the facts say. The first statement
 -- is fence, continuity and idempotency key in one. Errors of ours: PW001 fenced, PW002 a row moved, PW003 not leased, PW004 held by
--- evidence (the detail names the instructions). Any of them undoes all of it.
+-- evidence (the detail names the instructions), PW006 a worker stopped all of them. Any of them undoes all of it.
 CREATE FUNCTION commit_facts(
     p_worker bigint,
     s_number bigint[], s_seq bigint[], s_hash bytea[], s_new_seq bigint[], s_new_hash bytea[], s_new_at text[],
@@ -341,6 +522,7 @@ CREATE FUNCTION commit_facts(
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE held bigint[]; moved bigint; more bigint; is_sending boolean := 'intended' = ANY (f_kind);
 BEGIN
+    PERFORM require_desk() FROM unnest(f_kind) u(kind) WHERE u.kind = 'batch_opened' OR (u.kind >= 'rel' AND u.kind < 's') LIMIT 1;
     UPDATE segment g SET head_seq = u.new_seq, head_hash = u.new_hash, head_at = u.new_at, is_clear = true
         FROM unnest(s_number, s_seq, s_hash, s_new_seq, s_new_hash, s_new_at) u(number, seq, hash, new_seq, new_hash, new_at)
         WHERE g.number = u.number AND g.sealed_at IS NULL AND g.head_seq = u.seq AND g.head_hash = u.hash
@@ -350,6 +532,10 @@ BEGIN
         RAISE EXCEPTION 'a lease was taken over, or its chain is not where it was left' USING ERRCODE = 'PW001';
     END IF;
     IF is_sending THEN
+        PERFORM FROM gate WHERE stop_kind IS NOT NULL;
+        IF FOUND THEN
+            RAISE EXCEPTION 'a worker stopped the run' USING ERRCODE = 'PW006';
+        END IF;
         PERFORM FROM unnest(f_segment, f_kind, f_instruction) u(segment, kind, instruction)
             LEFT JOIN segment g ON g.number = u.segment LEFT JOIN chunk c ON c.number = g.chain
             WHERE u.kind = 'intended' AND (u.instruction BETWEEN c.first AND c.last) IS NOT TRUE;
@@ -398,3 +584,13 @@ BEGIN
         SELECT u.* FROM unnest(f_segment, f_seq, f_at, f_kind, f_batch, f_instruction, f_nth, f_attempt, f_contradicts, f_details, f_hash) u;
     INSERT INTO reply SELECT u.* FROM unnest(r_instruction, r_nth, r_head, r_body) u;
 END $$;
+
+-- Who may call a function may do what it does, and nothing else: the functions have the rights of the owner.
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['seal_segment', 'take_lease', 'commit_facts', 'take_starts', 'ask_gate', 'open_gate', 'leave_gate', 'set_limits'] LOOP
+        EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
+    END LOOP;
+END $$;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA paygw FROM PUBLIC;

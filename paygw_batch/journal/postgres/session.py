@@ -214,7 +214,7 @@ def plainly(server: Server) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise JournalError(
             f"The role of [journal] url may not do this in {server.place}: {_sentence(error)}.",
-            hint="Nothing was sent. Use the role that the journal was made with, or one with the same rights.",
+            hint="Nothing was sent. `paygw-batch doctor` says which rights that role has.",
         ) from None
     except psycopg.Error as error:
         raise JournalError(f"The journal in {server.place} cannot be used: {_sentence(error)}.", hint=_HINT) from None

@@ -11,9 +11,12 @@ from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.chain import Identity, Link
 from paygw_batch.journal.sqlite import search, spellings
 from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.language import say
 
 APPLICATION_ID = 0x70617967
 """`payg`: marks the file as a journal (SQLite's application_id)."""
+MOVED = 1_000_000
+"""The version of a journal that was moved to a database. Every version of this program refuses to use it."""
 _DERIVED_SINCE = 4
 """The first version that has the tables of spellings, of references and of payees' words."""
 
@@ -36,13 +39,23 @@ def versions() -> list[int]:
 def version_of(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the tables, 0 for an empty file.
 
-    Raises `JournalError` for a file that is no journal, and for one of a newer version of this program.
+    Raises `JournalError` for a file that is no journal, for one of a newer version of this program, and for one that
+    was moved to a database.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application_id == 0 and version == 0 and not _tables(connection):
         return 0
     if application_id != APPLICATION_ID:
         raise JournalError(f"{path} is not a journal: another program made it.")
+    if version == MOVED:
+        raise JournalError(
+            say(
+                "The journal {path} was moved to the database {place}: nothing is paid from this file any more.",
+                path=path,
+                place=identity_of(connection).home,
+            ),
+            hint=say("Name that database in [journal] url, and keep this file as an archive."),
+        )
     if version > len(migrations()):
         raise JournalError(
             f"The journal {path} was written by a newer version of this program.",
@@ -63,6 +76,20 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
         search.fill(connection)
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", len(migrations()))
+
+
+def moved_to(connection: apsw.Connection) -> str:
+    """Return the place that the journal was moved to; empty where it is still the one to use."""
+    return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
+
+
+def mark_moved(connection: apsw.Connection, place: str) -> None:
+    """Make durable that the journal was moved to `place`: no run can use it from now on."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE identity SET home = ?", (place,))
+    connection.pragma("user_version", MOVED)
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def check_tables(connection: apsw.Connection, path: Path) -> None:

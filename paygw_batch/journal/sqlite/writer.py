@@ -27,7 +27,7 @@ from paygw_batch.journal.facts.progress import RowProgress, amendable, next_orde
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.kept_notification import evidence_of
-from paygw_batch.journal.sqlite import messages, replies, search, spellings
+from paygw_batch.journal.sqlite import messages, replies, schema, search, spellings
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
@@ -228,6 +228,13 @@ class SqliteJournal(SqliteReader):
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         with closing(SqliteEngineJournal(self)) as given:
             yield given
+
+    def mark_moved(self, place: str) -> None:
+        """End the use of this journal for good: it was moved to `place`."""
+        schema.mark_moved(self._connection, place)
+
+    def gate(self) -> None:
+        """Return nothing: a journal in a file has one process that sends, and its limits are that process's own."""
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
         """Keep evidence in order and apply the facts it proves, all in one transaction (see the port)."""

@@ -9,6 +9,7 @@ from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
 from paygw_batch.run.approval_keys import read_own_spelling
+from paygw_batch.run.orders.ordered_batch import RowOrder
 from paygw_batch.run.orders.release_order import ReleaseOrder
 from paygw_batch.run.orders.settlement_order import SettlementOrder
 from paygw_batch.run.passkey import party_named_by
@@ -37,6 +38,14 @@ def check_kept_orders(journal: JournalReader) -> int:
             _check(_order_of(text, batch), batch, journal_id, history)
             count += 1
     return count
+
+
+def is_kept(journal: JournalReader, order: RowOrder) -> bool:
+    """Whether the journal keeps an order, under whichever approvals: it was carried out."""
+    content, digest = order.content, order.digest()
+    batch = next((one for one in journal.batches() if one.batch == content.batch), None)
+    kept = [] if batch is None else journal.messages(batch.number).orders
+    return batch is not None and any(_order_of(text, batch).digest() == digest for text in kept)
 
 
 def _order_of(text: str, batch: BatchRecord) -> SettlementOrder | ReleaseOrder:

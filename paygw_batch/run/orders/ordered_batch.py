@@ -1,12 +1,25 @@
-"""Checks which batch of which journal an order is about, and the signatures of an order that was carried out."""
+"""The frame of every order about rows: which batch of which journal, the people who signed it, and that it still holds.
 
-from collections.abc import Sequence
+An order names endpoint, journal and batch, and each row as it was. It holds as long as all of that is so, and carrying
+it out ends that: it cannot be used again.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say
-from paygw_batch.run.signed_document import Signatures, SignedDocument, SignedPart
+from paygw_batch.run.signed_document import (
+    ApprovalPolicy,
+    Signatures,
+    SignedDocument,
+    SignedPart,
+    require_signatures,
+)
 
 
 class OrderedBatch(SignedPart):
@@ -17,6 +30,66 @@ class OrderedBatch(SignedPart):
     operation: str
     batch: str
     sheet: str
+
+
+class RowOrder(SignedDocument):
+    """An order about rows of a batch. Its content is an `OrderedBatch` with `rows`."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The rows of the sheet that it is about."""
+        return [one.row for one in self.content.rows]
+
+    @abstractmethod
+    def content_now(
+        self, journal: JournalReader, batch: BatchRecord, *, endpoint: str, minor_units: Mapping[str, int]
+    ) -> OrderedBatch:
+        """Return the content that an order about the same would have now."""
+
+    @abstractmethod
+    def refusal(self, actual: OrderedBatch) -> ApprovalError:
+        """Return the refusal of an order that is no longer true; `actual` is the content that it would have now."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInForce:
+    """An order that may be carried out now: its batch, who decided, and the order to keep."""
+
+    batch: BatchRecord
+    decided: str
+    kept: SignedOrder
+
+
+def order_in_force(
+    order: RowOrder,
+    journal: JournalReader,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    endpoint: str,
+    minor_units: Mapping[str, int],
+) -> OrderInForce:
+    """Return an order that may be carried out. Raises `ApprovalError` unless it is approved, and true of every row.
+
+    Whether rows may be settled or released so at all is checked as for any settlement or release.
+    """
+    batch = batch_of_order(order, journal, endpoint)
+    found = require_signatures(order, policy, now)
+    require_true(order, journal, batch, endpoint=endpoint, minor_units=minor_units)
+    approvers = " and ".join(person.name for person in found.valid)
+    decided = f"order {order.digest()}, prepared by {found.maker.name}, approved by {approvers}"
+    return OrderInForce(batch, decided, _kept(order, found))
+
+
+def require_true(
+    order: RowOrder, journal: JournalReader, batch: BatchRecord, *, endpoint: str, minor_units: Mapping[str, int]
+) -> None:
+    """Raise `ApprovalError` unless an order is still true of every row that it names, and names none twice."""
+    if len(set(order.numbers)) != len(order.numbers):
+        raise ApprovalError(say("The {noun} names a row twice.", noun=say(order.noun)), hint=say(order.nothing_done))
+    actual = order.content_now(journal, batch, endpoint=endpoint, minor_units=minor_units)
+    if actual != order.content:
+        raise order.refusal(actual)
 
 
 def batch_of_order(order: SignedDocument, journal: JournalReader, endpoint: str) -> BatchRecord:
@@ -50,19 +123,18 @@ def batch_of_order(order: SignedDocument, journal: JournalReader, endpoint: str)
     return batch
 
 
-def decided(order: SignedDocument, found: Signatures) -> str:
-    """Return who decided an order, as facts name it: with its digest."""
-    approvers = " and ".join(person.name for person in found.valid)
-    return f"order {order.digest()}, prepared by {found.maker.name}, approved by {approvers}"
+def frame_of(journal: JournalReader, batch: BatchRecord, endpoint: str) -> Mapping[str, str]:
+    """Return the fields of `OrderedBatch`, for the content of an order about a batch."""
+    return {
+        "endpoint": endpoint,
+        "journal": journal.head().journal_id,
+        "operation": batch.operation,
+        "batch": batch.batch,
+        "sheet": batch.sheet_name,
+    }
 
 
-def kept_order(order: SignedDocument, found: Signatures) -> SignedOrder:
+def _kept(order: SignedDocument, found: Signatures) -> SignedOrder:
     """Return an order as the journal keeps it: with the approvals that counted, and no others."""
     counted = order.model_copy(update={"approvals": list(found.valid.values())})
     return SignedOrder(order.content.batch, counted.model_dump_json())
-
-
-def refuse_rows_twice(order: SignedDocument, rows: Sequence[int]) -> None:
-    """Raise `ApprovalError` for an order that names a row twice."""
-    if len(set(rows)) != len(rows):
-        raise ApprovalError(say("The {noun} names a row twice.", noun=say(order.noun)), hint=say(order.nothing_done))

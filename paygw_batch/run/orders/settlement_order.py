@@ -1,16 +1,13 @@
-"""Makes and checks settlement orders: one person writes the resolution of each row, another approves; it counts once.
+"""Makes settlement orders: one person writes the resolution of each row, another approves; it counts once.
 
-An order names endpoint, journal and batch, and for each row its latest attempt and its state. It holds as long as all
-of that is so, and carrying it out ends that: it cannot be used again.
+An order names for each row its latest attempt and its state. It holds as long as all of that is so.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
 from paygw_batch.clock import timestamp
-from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import state_words
@@ -18,15 +15,9 @@ from paygw_batch.errors import ApprovalError, InternalError
 from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
-from paygw_batch.run.orders.ordered_batch import (
-    OrderedBatch,
-    batch_of_order,
-    decided,
-    kept_order,
-    refuse_rows_twice,
-)
+from paygw_batch.run.orders.ordered_batch import OrderedBatch, RowOrder, frame_of
 from paygw_batch.run.resolve import Settlement, standings_of
-from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart, require_signatures
+from paygw_batch.run.signed_document import SignedPart
 from paygw_batch.statement.read import Statement
 
 _SHOWN_CHANGES = 5
@@ -64,7 +55,7 @@ class OrderContent(OrderedBatch):
     rows: list[OrderedRow]
 
 
-class SettlementOrder(SignedDocument):
+class SettlementOrder(RowOrder):
     """An order as it is in its file."""
 
     noun: ClassVar[str] = mark("settlement order")
@@ -77,23 +68,39 @@ class SettlementOrder(SignedDocument):
     document: Literal["paygw-batch settlement order 1"] = "paygw-batch settlement order 1"
     content: OrderContent
 
-
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """An order that may be carried out now: the batch, the settlements, and who decided, for the journal."""
-
-    batch: BatchRecord
-    settlements: Sequence[Settlement]
-    decided: str
-    statement: str
-    statement_sha256: str
-    kept: SignedOrder
+    @property
+    def settlements(self) -> Sequence[Settlement]:
+        """The settlements that it asks for."""
+        return [Settlement(one.row, one.resolution, one.evidence, one.basis) for one in self.content.rows]
 
     def carried_out(self, by: str) -> CarriedOut | None:
-        """Return the statement that the order carries out, None where it was not read from one."""
-        if not self.statement_sha256:
+        """Return the statement that it carries out, None where it was not read from one."""
+        content = self.content
+        if not content.statement_sha256:
             return None
-        return CarriedOut(self.batch.batch, self.statement, self.statement_sha256, by)
+        return CarriedOut(content.batch, content.statement, content.statement_sha256, by)
+
+    def content_now(
+        self, journal: JournalReader, batch: BatchRecord, *, endpoint: str, minor_units: Mapping[str, int]
+    ) -> OrderContent:
+        """Return the content that an order with the same settlements would have now."""
+        known = standings_of(journal, batch, set(self.numbers))
+        found = [one for one in self.settlements if one.row in known]
+        actual = order_content(journal, batch, found, endpoint=endpoint, minor_units=minor_units)
+        return actual.model_copy(
+            update={"statement": self.content.statement, "statement_sha256": self.content.statement_sha256}
+        )
+
+    def refusal(self, actual: OrderedBatch) -> ApprovalError:
+        """Return the refusal of an order that names the rows that have changed."""
+        changes = _what_changed(self.content, OrderContent.model_validate(actual))
+        return ApprovalError(
+            say("The settlement order no longer holds: {actual}.", actual=changes),
+            hint=say(
+                "Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
+                "order."
+            ),
+        )
 
 
 def order_content(
@@ -129,11 +136,7 @@ def order_content(
             )
         )
     return OrderContent(
-        endpoint=endpoint,
-        journal=journal.head().journal_id,
-        operation=batch.operation,
-        batch=batch.batch,
-        sheet=batch.sheet_name,
+        **frame_of(journal, batch, endpoint),
         statement="" if statement is None else statement.name,
         statement_sha256="" if statement is None else statement.sha256,
         rows=rows,
@@ -143,45 +146,6 @@ def order_content(
 def unsigned_order(content: OrderContent, maker: PublicKey, now: datetime) -> SettlementOrder:
     """Return an order that its maker has yet to sign."""
     return SettlementOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
-
-
-def order_in_force(
-    order: SettlementOrder,
-    journal: JournalReader,
-    policy: ApprovalPolicy,
-    now: datetime,
-    *,
-    endpoint: str,
-    minor_units: Mapping[str, int],
-) -> InForce:
-    """Return the settlements of an order. Raises `ApprovalError` unless it is approved, and still true of every row.
-
-    Whether rows may be settled so at all is checked as for any settlement, by `check_settlements`.
-    """
-    content = order.content
-    batch = batch_of_order(order, journal, endpoint)
-    found = require_signatures(order, policy, now)
-    settlements = [Settlement(one.row, one.resolution, one.evidence, one.basis) for one in content.rows]
-    refuse_rows_twice(order, [one.row for one in settlements])
-    known = standings_of(journal, batch, {one.row for one in settlements})
-    actual = order_content(
-        journal,
-        batch,
-        [one for one in settlements if one.row in known],
-        endpoint=endpoint,
-        minor_units=minor_units,
-    )
-    actual = actual.model_copy(update={"statement": content.statement, "statement_sha256": content.statement_sha256})
-    if actual != content:
-        raise ApprovalError(
-            say("The settlement order no longer holds: {actual}.", actual=_what_changed(content, actual)),
-            hint=say(
-                "Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
-                "order."
-            ),
-        )
-    who = decided(order, found)
-    return InForce(batch, settlements, who, content.statement, content.statement_sha256, kept_order(order, found))
 
 
 def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:

@@ -19,8 +19,9 @@ _WIDTHS = tuple(len(types.split()) for types in (_ENDS, _FACTS, _ROWS, _REPLIES)
 _TYPES = f"{_ENDS} {_FACTS} {_ROWS} {_REPLIES}".split()
 CALL = f"SELECT commit_facts(%s, {', '.join(f'%s::{one}[]' for one in _TYPES)})"
 
-FENCED, MOVED, HELD = "PW001", "PW002", "PW004"
-"""Why the call can be refused: a lease was taken over; a row moved since it was read; evidence holds a row."""
+FENCED, MOVED, HELD, STOPPED = "PW001", "PW002", "PW004", "PW006"
+"""Why the call can be refused: a lease was taken over; a row moved since it was read; evidence holds a row; no worker
+may send."""
 
 
 @dataclass(frozen=True, slots=True)

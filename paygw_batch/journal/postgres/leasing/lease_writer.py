@@ -11,7 +11,15 @@ from paygw_batch.core.lifecycle import Intended, Interrupted
 from paygw_batch.errors import InternalError, JournalError, JournalWentBack
 from paygw_batch.journal.postgres.batch_rows import chunks_of, due_rows
 from paygw_batch.journal.postgres.leasing import leases
-from paygw_batch.journal.postgres.leasing.fact_commit import CALL, FENCED, HELD, MOVED, StagedFacts, stage_facts
+from paygw_batch.journal.postgres.leasing.fact_commit import (
+    CALL,
+    FENCED,
+    HELD,
+    MOVED,
+    STOPPED,
+    StagedFacts,
+    stage_facts,
+)
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import fetch, limited
@@ -46,6 +54,11 @@ class LeaseWriter:
         self._known: dict[int, Loaded] = {}
         self.has_lost = False
         """Whether another process took over any lease of this one."""
+
+    @property
+    def worker(self) -> int:
+        """The number of this process as a worker."""
+        return self._held.worker
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` rows of a batch above `after_row` that may be sent by the process that leases them."""
@@ -89,7 +102,8 @@ class LeaseWriter:
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one call, and move their instructions; return the effect of each.
 
-        An intent is HELD as well where this process may no longer send: a lease was taken over, or is too old.
+        An intent is HELD as well where this process may no longer send: a lease was taken over, or is too old, or a
+        worker stopped all of them.
         """
         if not entries:
             return []
@@ -132,6 +146,8 @@ class LeaseWriter:
             except psycopg.errors.Error as error:
                 if error.sqlstate == HELD:
                     return frozenset(map(int, (error.diag.message_detail or "").split()))
+                if error.sqlstate == STOPPED:
+                    return frozenset(one.instruction for one in entries if isinstance(one.fact, Intended))
                 if error.sqlstate == MOVED:
                     self._forget(numbers)
                     return frozenset()

@@ -1,0 +1,113 @@
+"""`paygw-batch limits`: the limits over all workers that share a journal."""
+
+import click
+
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import by_option, settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.journal import change_limits, shared_limits
+from paygw_batch.compose.operator import person
+from paygw_batch.engine.shared_pacing import stop_sentence
+from paygw_batch.journal import GateState, LimitChange
+from paygw_batch.language import say
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.settings.configuration import Settings
+
+
+@click.command("limits", short_help="Show or set the limits over all workers.")
+@click.option("--rate", type=click.FloatRange(min=0), metavar="PER_S", help="Rows started in a second; 0: no limit.")
+@click.option("--concurrency", type=click.IntRange(1, 1024), metavar="N", help="Rows in flight at one time.")
+@click.option(
+    "--as-configured", is_flag=True, help="Take away what is not named: each worker then goes by its configuration."
+)
+@by_option
+@click.pass_obj
+def command(
+    invocation: Invocation, *, rate: float | None, concurrency: int | None, as_configured: bool, by: str | None
+) -> None:
+    """Show the limits that all workers of the endpoint share, and which worker has which part. Options set them.
+
+    They hold from then on, also for runs that are under way. Who set them, and when, is kept.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    if rate is None and concurrency is None and not as_configured:
+        state, is_set = shared_limits(settings), False
+    else:
+        change = LimitChange(person(by), rate, concurrency, as_configured)
+        state, is_set = change_limits(settings, change), True
+    if not screen.as_json:
+        _show(screen, state, settings)
+    message = say("The limits are set.") if is_set else say("These are the limits over all workers.")
+    screen.finish(Summary(ExitCode.DONE, message, further={"limits": _as_json(state, settings)}))
+
+
+def _show(screen: Screen, state: GateState, settings: Settings) -> None:
+    configured = settings.submission
+    rate = configured.rate_per_s if state.rate_per_s is None else state.rate_per_s
+    shown_rate = say("{rate:g} rows a second", rate=rate) if rate else say("no limit")
+    concurrency = configured.concurrency if state.concurrency is None else state.concurrency
+    rows = [
+        (say("rate"), _said(shown_rate, is_configured=state.rate_per_s is None)),
+        (say("concurrency"), _said(say("{rows} rows", rows=concurrency), is_configured=state.concurrency is None)),
+        (say("in flight at most now"), say("{rows} rows", rows=min(state.places, concurrency))),
+    ]
+    if state.set_at:
+        rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
+    rows += [
+        (say("rest asked by the gateway"), say("until {time}", time=state.rest_until) if state.rest_until else "-"),
+        (say("sending"), _sending(state)),
+    ]
+    screen.table("", (say("limit"), say("in force")), rows)
+    workers = [
+        (str(one.worker), f"{one.command} ({one.pid}, {one.host})", str(one.places), str(one.in_use))
+        for one in state.workers
+    ]
+    if workers:
+        screen.table("", (say("worker"), say("process"), say("places"), say("in use")), workers)
+
+
+def _said(limit: str, *, is_configured: bool) -> str:
+    return say("{limit} (configured here; not set)", limit=limit) if is_configured else limit
+
+
+def _sending(state: GateState) -> str:
+    """Return whether workers may send, and why not."""
+    if state.stop is None:
+        return say("allowed")
+    return say(
+        "stopped since {time}: {reason} `paygw-batch resume` goes on.",
+        time=state.stopped_at,
+        reason=stop_sentence(state.stop),
+    )
+
+
+def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
+    """Return the limits as the JSON has them."""
+    return {
+        "rate_per_s": state.rate_per_s,
+        "concurrency": state.concurrency,
+        "configured": {
+            "rate_per_s": settings.submission.rate_per_s,
+            "concurrency": settings.submission.concurrency,
+        },
+        "set_by": state.set_by or None,
+        "set_at": state.set_at or None,
+        "in_flight_at_most": state.places,
+        "workers": [
+            {
+                "worker": one.worker,
+                "host": one.host,
+                "pid": one.pid,
+                "command": one.command,
+                "places": one.places,
+                "in_use": one.in_use,
+            }
+            for one in state.workers
+        ],
+        "rest_until": state.rest_until or None,
+        "in_doubt_in_a_row": state.in_doubt_in_a_row,
+        "rejected_in_a_row": state.rejected_in_a_row,
+        "stopped_at": state.stopped_at or None,
+        "stop_reason": None if state.stop is None else stop_sentence(state.stop),
+    }

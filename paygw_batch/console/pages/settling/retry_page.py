@@ -1,0 +1,155 @@
+"""Lists rejected rows with their reasons, and drafts the order by which two people have some of them tried again."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from starlette.responses import Response
+
+from paygw_batch.compose.actions.release_rows import RejectedRows, draft_release, rejected_rows
+from paygw_batch.compose.journal import journal_to_plan_with
+from paygw_batch.compose.operator import in_words
+from paygw_batch.console.pages.document_signing import signing_key
+from paygw_batch.console.pages.payout_page import payout_record
+from paygw_batch.console.pages.settling.open_orders import drafted_order, open_orders
+from paygw_batch.console.visits import Visit
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.recorded_words import recorded
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.countries.payees import payee_of
+from paygw_batch.errors import UsageError
+from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
+from paygw_batch.language import mark, say
+
+ROWS_A_PAGE = 25
+MOST_AT_ONCE = 10_000
+"""How many rejected rows a page looks at, and one order can name. The others come after these."""
+_NO_REASON = mark("The gateway gave no reason.")
+_REASON, _ROW = "reason-", "row-"
+"""How the boxes of the form are called: by the key of a reason, or the number of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedReason:
+    """A reason that the gateway gave, and the rows that it gave it for. `key` names it in addresses and forms.
+
+    `sums` are by currency, of the rows that may be tried again now.
+    """
+
+    key: str
+    text: str
+    rows: Sequence[int]
+    sums: Mapping[str, str]
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRejectedRow:
+    """A rejected row. `opens` is from when on it may be tried again; empty: now."""
+
+    row: int
+    name: str
+    currency: str
+    amount: str
+    reason: str
+    opens: str
+
+
+def rejected_form(visit: Visit) -> Response:
+    """Show the rejected rows of a payout, by reason and by page."""
+    settings, wanted, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
+    with journal_to_plan_with(settings) as journal:
+        record = payout_record(journal, visit.path("batch"))
+        found = rejected_rows(settings, journal, record, limit=MOST_AT_ONCE)
+        reasons = _reasons(found)
+        listed = [one for one in found.rows if one.row > after and wanted in {"", _key(one)}]
+        rows = _shown(journal, record, listed[:ROWS_A_PAGE], found.opens)
+    return visit.page(
+        "retry.html",
+        record=record,
+        reasons=reasons,
+        rows=rows,
+        wanted=wanted,
+        after=after,
+        next_after=rows[-1].row if len(listed) > ROWS_A_PAGE else 0,
+        may_choose=len(found.rows) > len(found.opens),
+        has_more=found.has_more,
+        most=MOST_AT_ONCE,
+        orders=[one for one in open_orders(visit, record.batch) if set(one.rows) & {row.row for row in found.rows}],
+    )
+
+
+def choose_rejected(visit: Visit) -> Response:
+    """Draft the order to try the chosen rows again: single ones, and all of a reason."""
+    settings, form = visit.console.settings, visit.form
+    with journal_to_plan_with(settings) as journal:
+        record = payout_record(journal, visit.path("batch"))
+        found = rejected_rows(settings, journal, record, limit=MOST_AT_ONCE)
+        of_reasons = {row for one in _reasons(found) if f"{_REASON}{one.key}" in form for row in one.rows}
+        chosen = sorted(of_reasons.difference(found.opens) | _single_rows(form))
+        if not {row.row for row in found.rows}.issuperset(chosen):
+            raise UsageError(say("A row is not rejected any more. Open the page again, and look once more."), hint="")
+        if not chosen:
+            raise UsageError(say("Choose the rows that are to be tried again."), hint="")
+        evidence = in_words(form.get("evidence", ""), say("Why they can be tried again"))
+        draft = draft_release(settings, journal, record, chosen, evidence, signing_key(visit))
+    return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
+
+
+def _single_rows(form: Mapping[str, str]) -> set[int]:
+    texts = (name.removeprefix(_ROW) for name in form if name.startswith(_ROW))
+    return {int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 12}  # noqa: PLR2004 (no row is so far)
+
+
+def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
+    """Return the reasons of the rows, the most frequent first."""
+    by_key: dict[str, list[RowStanding]] = {}
+    for one in found.rows:
+        by_key.setdefault(_key(one), []).append(one)
+    reasons = [
+        RejectedReason(
+            key,
+            _reason(rows[0]),
+            [one.row for one in rows],
+            _sums([one for one in rows if one.row not in found.opens]),
+            sum(one.row in found.opens for one in rows),
+        )
+        for key, rows in by_key.items()
+    ]
+    return sorted(reasons, key=lambda one: -len(one.rows))
+
+
+def _reason(row: RowStanding) -> str:
+    """Return why a row was rejected, in the gateway's words or a person's."""
+    return recorded(row.message or "") or row.gateway_status or say(_NO_REASON)
+
+
+def _key(row: RowStanding) -> str:
+    text = "\n".join((row.message or "", row.gateway_status or "", row.error_code or ""))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _sums(rows: Sequence[RowStanding]) -> Mapping[str, str]:
+    units, found = minor_units_by_currency(), dict[str, Decimal]()
+    for one in rows:
+        amount = Decimal(from_minor(one.minor, minor_units=units[one.currency]))
+        found[one.currency] = found.get(one.currency, Decimal(0)) + amount
+    return {currency: f"{amount:f}" for currency, amount in sorted(found.items())}
+
+
+def _shown(
+    journal: JournalReader, record: BatchRecord, rows: Sequence[RowStanding], opens: Mapping[int, str]
+) -> Sequence[ShownRejectedRow]:
+    payments = journal.payments(record.number, [one.row for one in rows])
+    return [
+        ShownRejectedRow(
+            one.row,
+            payee_of(payments[one.row].form, payments[one.row].fields).name,
+            one.currency,
+            payments[one.row].amount,
+            _reason(one),
+            opens.get(one.row, ""),
+        )
+        for one in rows
+    ]

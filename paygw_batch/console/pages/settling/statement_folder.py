@@ -1,0 +1,136 @@
+"""Keeps one statement of the gateway's in a folder: the file as received, and its lines as another process read it."""
+
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paygw_batch.compose.actions.settle_rows import AskedStatement, as_of_time, read_for_later, statement_read
+from paygw_batch.console.sheet_process import limit_this_process, run_within_limits
+from paygw_batch.errors import PaygwError, SheetError
+from paygw_batch.files import write_whole
+from paygw_batch.journal import make_directory
+from paygw_batch.language import say
+from paygw_batch.settings.configuration import Settings
+
+_ID_BYTES = 8
+_PROGRAM = "from paygw_batch.console.pages.settling.statement_folder import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedStatement:
+    """A statement as it was uploaded for a batch: by whom, when, and how that person knows that it is the gateway's.
+
+    `as_of` is when it was true, for lines without a time; empty where nobody said so.
+    """
+
+    batch: str
+    name: str
+    by: str
+    at: str
+    words: str
+    as_of: str
+
+
+class StatementFolder:
+    """The folder of one statement. `number` is its random name, in hex."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def number(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
+    @property
+    def uploaded(self) -> UploadedStatement:
+        """The statement as it was uploaded."""
+        return UploadedStatement(**json.loads((self.path / "uploaded.json").read_bytes()))
+
+    @property
+    def file(self) -> Path:
+        """The file as it was received, under the name that its sender gave it."""
+        return self.path / "file" / self.uploaded.name
+
+    @property
+    def lines_file(self) -> Path:
+        """The lines of the statement; not there where it cannot be read."""
+        return self.path / "lines.json"
+
+    @property
+    def error_file(self) -> Path:
+        """The sentence why the statement cannot be read; not there where it can."""
+        return self.path / "error.txt"
+
+    def asked(self, by: str) -> AskedStatement:
+        """Return the statement as `by` has it carried out: the lines that fit, though others do not."""
+        uploaded = self.uploaded
+        statement = statement_read(self.lines_file.read_text(encoding="utf-8"))
+        as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
+        return AskedStatement(statement, by, uploaded.words or None, as_of, matching_only=True)
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def new_statement_folder(directory: Path, content: Path, uploaded: UploadedStatement) -> StatementFolder:
+    """Make a folder for an uploaded statement; the file `content` is moved into it."""
+    make_directory(directory)
+    path = directory / secrets.token_hex(_ID_BYTES)
+    (path / "file").mkdir(mode=0o700, parents=True)
+    path.chmod(0o700)
+    os.replace(content, path / "file" / uploaded.name)  # noqa: PTH105 (as written)
+    (path / "file" / uploaded.name).chmod(0o600)
+    write_whole(path / "uploaded.json", json.dumps(asdict(uploaded), ensure_ascii=False).encode())
+    return StatementFolder(path)
+
+
+def statement_folder_of(directory: Path, number: str) -> StatementFolder | None:
+    """Return the folder with this name; None where there is none."""
+    is_name = len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
+    path = directory / number
+    return StatementFolder(path) if is_name and (path / "uploaded.json").exists() else None
+
+
+def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
+    """Yield the statements that were uploaded for a batch, the newest first."""
+    with suppress(FileNotFoundError):
+        paths = [path for path in directory.iterdir() if (path / "uploaded.json").exists()]
+        found = sorted(map(StatementFolder, paths), key=lambda one: one.uploaded.at, reverse=True)
+        yield from (one for one in found if one.uploaded.batch == batch)
+
+
+def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:
+    """Read a statement in another process. Raises `SheetError` where it cannot be read."""
+    given = [str(config), str(settings.journal_path()), str(folder.path)]
+    if not run_within_limits(_PROGRAM, given, settings, environ):
+        raise SheetError(
+            say("The statement needs more memory or time than reading may use."),
+            hint=say("Split it, and upload the parts."),
+        )
+    if folder.error_file.exists():
+        raise SheetError(
+            folder.error_file.read_text(encoding="utf-8"),
+            hint=say("Nothing was settled. Correct the file, and upload it again."),
+        )
+
+
+def main() -> None:
+    """Read one statement: configuration, journal and folder are the arguments."""
+    settings = limit_this_process()
+    read_statement_of(StatementFolder(Path(sys.argv[3])), settings)
+
+
+def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
+    """Write the lines of a statement beside it, or the sentence why it cannot be read."""
+    try:
+        write_whole(folder.lines_file, read_for_later(settings, folder.file).encode())
+    except PaygwError as error:
+        write_whole(folder.error_file, error.message.encode())

@@ -1,0 +1,185 @@
+"""Moves a journal from a file to a database: with its chain, once, and so that never two journals may pay.
+
+The order is what makes it safe to be killed at any moment (docs/decisions/0170): the whole copy in one transaction,
+from which nothing is paid; the file's mark that it was moved; the word in the database that the copy is in use; the
+registry. The same command goes on where a move was broken off.
+"""
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalError, JournalMissing
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.guards.location import settled
+from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.journal.guards.witness import read_witness, retire, witness_path
+from paygw_batch.journal.opening.examine import check_place
+from paygw_batch.journal.opening.open import open_journal
+from paygw_batch.journal.opening.open_postgres import PostgresPlace
+from paygw_batch.journal.opening.registry import Registered
+from paygw_batch.journal.postgres.leasing.leases import machine
+from paygw_batch.journal.postgres.moved_copy import copy_journal, finish_move
+from paygw_batch.journal.postgres.session import Session, plainly
+from paygw_batch.journal.postgres.standing_lines import text_of
+from paygw_batch.journal.sqlite.connect import connect, fetch
+from paygw_batch.journal.sqlite.rows import CONTENT
+from paygw_batch.journal.sqlite.schema import end_of, identity_of, moved_to
+
+_COMMAND = "journal move"
+_NTH = "row_number() OVER (PARTITION BY instruction ORDER BY seq)"
+_QUERIES = {
+    "batch": """SELECT b.number, b.batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path,
+            coalesce(json_extract(f.details, '$.plan_sha256'), ''), coalesce(r.reference, '')
+        FROM batch b JOIN fact f ON f.batch = b.number AND f.kind = 'batch_opened'
+        LEFT JOIN batch_reference r ON r.batch = b.number ORDER BY 1""",
+    "page": "SELECT batch, number, content FROM page ORDER BY 1, 2",
+    "instruction": f"""SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form,
+        fields, payee, {CONTENT} FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
+    "known": "SELECT batch, row, instruction FROM known ORDER BY 1, 2",
+    "order_id": "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
+    "payee_words": "SELECT number, fields FROM instruction ORDER BY 1",
+    "fact": f"""SELECT seq, at, kind, batch, instruction, iif(instruction IS NULL, NULL, {_NTH}), attempt, contradicts,
+        details, hash FROM fact ORDER BY seq""",  # noqa: S608 - a constant of ours
+    "standing": """SELECT s.instruction, coalesce(f.facts, 0), s.state,
+            attempt, generation, possible_duplicate_of, inherited_attempts, order_id, sent_orderid, purpose,
+            gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at
+        FROM standing s LEFT JOIN (
+            SELECT instruction, count(*) AS facts FROM fact WHERE instruction IS NOT NULL GROUP BY 1
+        ) f USING (instruction) ORDER BY 1""",
+    "evidence": """SELECT number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact,
+        content, hash FROM evidence ORDER BY 1""",
+    "reply": f"""SELECT f.instruction, f.nth, CAST(r.head AS BLOB), r.body FROM reply r
+        JOIN (SELECT seq, instruction, {_NTH} AS nth FROM fact WHERE instruction IS NOT NULL) f ON f.seq = r.fact
+        ORDER BY 1, 2""",  # noqa: S608 - a constant of ours
+}
+"""The lines of each table, as a journal in PostgreSQL has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A journal that was moved: which one, and how much it holds, counted in the file and in the copy."""
+
+    identity: Identity
+    facts: int
+    counts: Mapping[str, int]
+
+
+class _File:
+    """The journal in a file, as it is copied."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self.identity, self.end = identity_of(connection), end_of(connection)
+
+    def lines(self, table: str) -> Iterable[Sequence[Any]]:
+        """Yield the lines of one table, as they are stored in the other store."""
+        for line in self._connection.execute(_QUERIES[table]):
+            yield [text_of(one) if isinstance(one, str) else one for one in line]
+
+
+def move_journal(
+    path: Path, place: PostgresPlace, *, witness_dir: Path, words: Mapping[str, OutcomeKind], now: str, by: str
+) -> Move:
+    """Move the journal in the file `path` to the database of `place`, or go on with that.
+
+    `witness_dir` is where the file's witness is. Notifications that wait are taken in first. Raises `JournalHeld` while
+    a run has the file, and `JournalError` where either place speaks against it: then the file is as it was.
+    """
+    path = settled(path)
+    if not path.parent.exists() or not check_place(path):
+        raise JournalMissing(f"There is no journal at {path}.", hint="Name the file: `paygw-batch journal move FILE`.")
+    counts: Mapping[str, int] = {}
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        if not _moved_place(path):
+            counts = _copied(path, place, session, witness_dir, words, now=now, by=by)
+        with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
+            identity, end, moved_place = identity_of(file), end_of(file), moved_to(file)
+            if moved_place != place.server.place:
+                raise JournalError(f"The journal {path} was moved to {moved_place}, and not to {place.server.place}.")
+            if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
+                raise JournalError(
+                    f"The database {place.server.place} does not hold the copy that was made of {path}.",
+                    hint="Nothing is paid from either. Name the database that it was moved to in [journal] url; if "
+                    "that database is lost, restore it.",
+                )
+            _remember(path, place, identity, witness_dir, now)
+    return Move(identity, end.seq, counts)
+
+
+def _moved_place(path: Path) -> str:
+    """Return where the file says that it was moved to; nothing where it does not, or is no journal."""
+    try:
+        with closing(connect(path, write=False)) as file:
+            return moved_to(file)
+    except apsw.Error:
+        return ""
+
+
+def _copied(
+    path: Path,
+    place: PostgresPlace,
+    session: Session,
+    witness_dir: Path,
+    words: Mapping[str, OutcomeKind],
+    *,
+    now: str,
+    by: str,
+) -> Mapping[str, int]:
+    """Copy the journal while no run can hold it, and mark the file; return the counts of the copy."""
+    journal = open_journal(
+        path,
+        witness_dir=witness_dir,
+        registry_dir=place.registry_dir,
+        endpoint=place.endpoint,
+        now=now,
+        holder=_COMMAND,
+    )
+    with closing(journal):
+        journal.conclude_dead(now)
+        journal.take_in_waiting(words, at=now)
+        counts = journal.verify()
+        with closing(connect(path, write=False)) as file:
+            fetch(file, "BEGIN")
+            _check_name(identity_of(file), place)
+            worker = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.lease_s)
+            copied = copy_journal(
+                session.connection, _File(file), place.endpoint, worker, chunk_rows=place.chunk_rows, at=now, by=by
+            )
+        if {name: counts[name] for name in counts.keys() & copied.keys()} != {
+            name: copied[name] for name in counts.keys() & copied.keys()
+        }:
+            raise InternalError("the copy of a journal counts otherwise than the file")
+        journal.mark_moved(place.server.place)
+    return copied
+
+
+def _check_name(identity: Identity, place: PostgresPlace) -> None:
+    """Raise `JournalError` where a journal in a database would not be found under the endpoint's present name."""
+    host, _, endpoint_id = identity.endpoint.partition("/")
+    if not EndpointIdentity(host, endpoint_id, place.endpoint.consumer_key_sha256).is_reached_like(place.endpoint):
+        raise JournalError(
+            f"The journal was made for {identity.endpoint}, and the configuration says {place.endpoint.name}: a "
+            "journal in a database keeps the name it was made with.",
+            hint="Nothing was moved.",
+        )
+
+
+def _remember(path: Path, place: PostgresPlace, identity: Identity, witness_dir: Path, now: str) -> None:
+    """Register the journal at its new place, and take the witness of the file away: an older copy is not known."""
+    witness = witness_path(settled(witness_dir), path)
+    if (seen := read_witness(witness)) is not None and seen.journal_id == identity.journal_id:
+        retire(witness, seen)
+    if (registry := place.registry) is not None:
+        with registry.held(now):
+            before = registry.entry(identity.journal_id)
+            names = (place.endpoint,) if before is None else before.names
+            registry.write(Registered(identity.journal_id, names, place.server.place, identity.created_at))

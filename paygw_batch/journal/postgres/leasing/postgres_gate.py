@@ -1,0 +1,111 @@
+"""Keeps the limits of the endpoint over all workers: in one line of the database, by the database's clock."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+from psycopg import Connection
+
+from paygw_batch.journal.gate_port import (
+    GateGrant,
+    GateReport,
+    GateState,
+    GateStop,
+    GateStopKind,
+    LimitChange,
+    WorkerPlaces,
+)
+from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited, plainly
+
+T = TypeVar("T")
+
+_ASK = """SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"""
+_UTC = """'YYYY-MM-DD"T"HH24:MI:SS"Z"'"""
+_STATE = f"""SELECT g.rate_per_s, g.concurrency, g.places, g.in_doubt, g.rejected, g.stop_kind, g.stop_count,
+        g.stop_text,
+        coalesce(to_char(g.stopped_at AT TIME ZONE 'UTC', {_UTC}), ''),
+        CASE WHEN g.rest_until > clock_timestamp() THEN to_char(g.rest_until AT TIME ZONE 'UTC', {_UTC}) ELSE '' END
+    FROM gate g"""  # noqa: S608 - constants of ours
+_LATEST = f"""SELECT by, to_char(at AT TIME ZONE 'UTC', {_UTC}) FROM limit_change
+    ORDER BY number DESC LIMIT 1"""  # noqa: S608 - constants of ours
+_WORKERS = """SELECT w.number, w.host, w.pid, w.command, p.places, p.in_use
+    FROM gate_place p JOIN worker w ON w.number = p.worker WHERE is_alive(w.number) ORDER BY 1"""
+
+
+class PostgresGate:
+    """The gate of the endpoint, as one worker uses it, on a second connection.
+
+    What it writes need not be durable: after a crash of the server the workers ask anew.
+    """
+
+    def __init__(self, server: Server, worker: int) -> None:
+        self._server, self._worker = server, worker
+        self._connection: Connection[Row] | None = None
+
+    def open(self) -> None:
+        """Begin a run that a person started, and lift the stop of the one before."""
+        self._called(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._worker,)))
+
+    def ask(self, report: GateReport) -> GateGrant:
+        """Report outcomes, and return the grant for this worker. Raises `JournalError`."""
+        values = (
+            *(self._worker, report.wanted, report.in_use, report.starts, report.rate_per_s, report.concurrency),
+            *(report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s, report.stop),
+            *([one[column] for one in report.outcomes] for column in range(3)),
+        )
+        (line,) = self._called(lambda connection: fetch(connection, _ASK, values))
+        places, is_growing, starts, first_s, every_s, rest_s, *stop = line
+        return GateGrant(places, is_growing, starts, first_s, every_s, rest_s, _stop_of(*stop))
+
+    def close(self) -> None:
+        """Give all places back. Where the database does not answer, they end with this worker's life."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            with limited(connection, self._server.commit_limit_s):
+                fetch(connection, "SELECT leave_gate(%s)", (self._worker,))
+        except psycopg.Error:
+            return
+        finally:
+            connection.close()
+
+    def _called(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call, on a new connection where the old one is gone."""
+        with plainly(self._server):
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self._server, write=True)
+                fetch(self._connection, "SET synchronous_commit = off")
+            with limited(self._connection, self._server.commit_limit_s):
+                return call(self._connection)
+
+
+def read_gate(connection: Connection[Row]) -> GateState:
+    """Return the gate as it is now."""
+    ((rate, concurrency, places, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(
+        connection, _STATE
+    )
+    set_by, set_at = next(iter(fetch(connection, _LATEST)), ("", ""))
+    return GateState(
+        rate,
+        concurrency,
+        set_by,
+        set_at,
+        places,
+        [WorkerPlaces(*line) for line in fetch(connection, _WORKERS)],
+        rest_until,
+        in_doubt,
+        rejected,
+        _stop_of(kind, count, text),
+        stopped_at,
+    )
+
+
+def set_limits(connection: Connection[Row], change: LimitChange) -> None:
+    """Set limits over all workers. Who did it, and when, is kept."""
+    values = (change.by, change.rate_per_s, change.concurrency, change.is_as_configured)
+    fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
+
+
+def _stop_of(kind: str | None, count: int, text: str) -> GateStop | None:
+    return None if kind is None else GateStop(GateStopKind(kind), count, text)

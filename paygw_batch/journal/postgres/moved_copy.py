@@ -1,0 +1,168 @@
+"""Copies a journal that was kept in a file into new tables: its facts as they are, as the first lease."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from psycopg import Connection, sql
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.errors import JournalError
+from paygw_batch.journal.facts.chain import Identity, Link
+from paygw_batch.journal.facts.evidence_chain import EvidenceLine
+from paygw_batch.journal.postgres.batch_copy import divide, payee_words_of
+from paygw_batch.journal.postgres.leasing.leases import DESK
+from paygw_batch.journal.postgres.migrations import fill_tables, version_in
+from paygw_batch.journal.postgres.replay import verify_journal
+from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
+from paygw_batch.journal.postgres.standing_lines import COLUMNS
+
+COPIED, DONE = "copied", "done"
+
+
+class MovedJournal(Protocol):
+    """The journal in a file: its lines, as the tables here have them, in order."""
+
+    identity: Identity
+    end: Link
+
+    def lines(self, table: str) -> Iterable[Sequence[Any]]:
+        """Yield the lines of one table."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStep:
+    """How far a move has come. `facts` and `hash` are the end of the chain that was copied."""
+
+    step: str
+    home: str
+    facts: int
+    hash: bytes
+
+
+_TABLES = {
+    "batch": "number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path, plan_sha256, "
+    "reference",
+    "page": "batch, number, content",
+    "instruction": "number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, "
+    "payee, content",
+    "known": "batch, row, instruction",
+    "order_id": "operation, order_id, instruction, spelling",
+    "payee_words": "instruction, words",
+    "fact": "segment, seq, number, at, kind, batch, instruction, nth, attempt, contradicts, details, hash",
+    "standing": f"instruction, facts, {', '.join(COLUMNS)}",
+    "evidence": ", ".join(EvidenceLine._fields),
+    "reply": "instruction, nth, head, body",
+}
+"""The tables that are copied, in this order, with their columns."""
+
+
+def move_step(connection: Connection[Row]) -> MoveStep | None:
+    """Return how far the move of this journal has come; None where it was made here."""
+    found = fetch(connection, "SELECT step, home, facts, hash FROM move ORDER BY step = %s DESC LIMIT 1", (DONE,))
+    return MoveStep(*found[0]) if found else None
+
+
+def copy_journal(
+    connection: Connection[Row],
+    moved: MovedJournal,
+    endpoint: EndpointIdentity,
+    worker_line: Sequence[Any],
+    *,
+    chunk_rows: int,
+    at: str,
+    by: str,
+) -> dict[str, int]:
+    """Copy a journal in one transaction, replay the copy, and return its counts. Nothing is paid from it yet.
+
+    A copy that was made before and never came into use is replaced. Raises `JournalError` where another journal is in
+    the database.
+    """
+    with connection.transaction():
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        if version_in(connection):
+            step = move_step(connection)
+            ((ours,),) = fetch(connection, "SELECT journal_id FROM identity")
+            if step is None or step.step != COPIED or ours != moved.identity.journal_id:
+                raise JournalError(
+                    f"There is a journal in the database already: {ours}. Nothing was moved.",
+                    hint="A database holds one journal. Name an empty one in [journal] url.",
+                )
+            connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
+        fill_tables(connection, moved.identity, endpoint)
+        query = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, ended_at)
+            VALUES (%s, %s, %s, %s, %s, %s, now()) RETURNING number"""
+        ((worker,),) = fetch(connection, query, worker_line)
+        start, end = moved.identity.start, moved.end
+        query = """INSERT INTO segment (chain, epoch, worker, start, head_seq, head_hash, head_at, is_clear)
+            VALUES (%s, 1, %s, %s, %s, %s, %s, true) RETURNING number"""
+        ((segment,),) = fetch(connection, query, (DESK, worker, start.hash, end.seq, end.hash, end.at))
+        for table, columns in _TABLES.items():
+            with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
+                for line in _stored(table, moved.lines(table), segment):
+                    copy.write_row(line)
+        _complete(connection, segment, chunk_rows)
+        line = (COPIED, at, by, moved.identity.home, end.seq, end.hash)
+        fetch(connection, "INSERT INTO move VALUES (%s, %s, %s, %s, %s, %s)", line)
+        connection.execute("ANALYZE")
+        return dict(verify_journal(connection, moved.identity, lambda _done, _rows: None))
+
+
+def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: str, by: str) -> bool:
+    """Let the copy come into use, once the file can pay nothing any more; return whether it is in use."""
+    if not version_in(connection):
+        return False
+    step = move_step(connection)
+    if step is None or fetch(connection, "SELECT journal_id FROM identity") != [(journal_id,)]:
+        return False
+    if (step.facts, step.hash) != (end.seq, end.hash):
+        return False
+    if step.step == COPIED:
+        query = "INSERT INTO move SELECT %s, %s, %s, home, facts, hash FROM move WHERE step = %s ON CONFLICT DO NOTHING"
+        fetch(connection, query, (DONE, at, by, COPIED))
+    return True
+
+
+def check_moved(connection: Connection[Row]) -> None:
+    """Raise `JournalError` for a copy of a file that has not come into use."""
+    step = move_step(connection)
+    if step is not None and step.step == COPIED:
+        raise JournalError(
+            f"The move of the journal {step.home} to this database was broken off: nothing is paid from it yet.",
+            hint=f"Run `paygw-batch journal move {step.home}` again, on the machine where that file is.",
+        )
+
+
+def _stored(table: str, lines: Iterable[Sequence[Any]], segment: int) -> Iterator[Sequence[Any]]:
+    """Yield lines of the file as they are stored here."""
+    match table:
+        case "order_id":
+            for operation, order_id, instruction in lines:
+                yield operation, order_id, instruction, spelled_alike(order_id)
+        case "payee_words":
+            for number, fields in lines:
+                if words := payee_words_of(fields):
+                    yield number, " ".join(f"'{word}'" for word in words)
+        case "fact":
+            for seq, *rest in lines:
+                yield segment, seq, seq, *rest
+        case _:
+            yield from lines
+
+
+def _complete(connection: Connection[Row], segment: int, chunk_rows: int) -> None:
+    """Write all that the file does not have: seal, chunks, counts of facts; and go on with the numbers."""
+    fetch(connection, "SELECT seal_segment(%s)", (segment,))
+    fetch(connection, "SELECT setval('fact_number', greatest(1, (SELECT max(seq) FROM fact)))")
+    query = "SELECT batch, min(number), max(number) + 1 FROM instruction GROUP BY batch ORDER BY 2"
+    for batch, first, after_last in fetch(connection, query):
+        divide(connection, batch, first, after_last, chunk_rows)
+    fetch(
+        connection,
+        """INSERT INTO standing (instruction, facts, state, attempt, generation, inherited_attempts, order_id)
+        SELECT i.number, count(*), 'ready', 0, 1, 0, i.client_orderid
+        FROM fact f JOIN instruction i ON i.number = f.instruction
+        WHERE NOT EXISTS (SELECT FROM standing s WHERE s.instruction = i.number) GROUP BY i.number""",
+    )

@@ -1,0 +1,74 @@
+"""Gives rights to the roles of a journal, and says which of them a session has.
+
+A role is a group without a login, named after the database: NAME_worker sends, NAME_desk also opens, releases, settles
+and sets limits, NAME_reader looks. Logins are members of them. The owner of the tables needs none.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from psycopg import Connection, sql
+
+from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
+
+
+class JournalRole(StrEnum):
+    """The rights that a session has in the database of a journal."""
+
+    OWNER = "owner"
+    DESK = "desk"
+    WORKER = "worker"
+    READER = "reader"
+
+
+_EVERYBODY = ("GRANT USAGE ON SCHEMA {schema} TO {role}", "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+_WORKERS = (
+    *_EVERYBODY,
+    "GRANT INSERT, UPDATE (seen_at, ended_at) ON worker TO {role}",
+    "GRANT EXECUTE ON FUNCTION seal_segment, take_lease, commit_facts, ask_gate, leave_gate TO {role}",
+)
+_RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
+    JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),
+    JournalRole.WORKER: (*_WORKERS, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),
+    JournalRole.DESK: (
+        *_WORKERS,
+        "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk, evidence TO {role}",
+        "GRANT INSERT ON plan_document TO {role}",
+        "GRANT UPDATE (instruction) ON order_id TO {role}",
+        "GRANT UPDATE (sealed_at) ON segment TO {role}",
+        "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits TO {role}",
+    ),
+}
+
+
+def give_rights(connection: Connection[Row]) -> list[str]:
+    """Make the roles where they are missing, and give each its rights; return their names."""
+    names = []
+    with connection.transaction():
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        for role, rights in _RIGHTS.items():
+            name = _name(connection, role)
+            if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
+                connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
+            for right in rights:
+                given = sql.SQL(right).format(schema=sql.Identifier(SCHEMA), role=sql.Identifier(name))
+                connection.execute(given)
+            names.append(name)
+    return names
+
+
+def role_of(connection: Connection[Row]) -> JournalRole | None:
+    """Return the rights of this session; None where it has none of them."""
+    query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""
+    if fetch(connection, query, (SCHEMA,)) == [(True,)]:
+        return JournalRole.OWNER
+    query = "SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = %s"
+    for role in (JournalRole.DESK, JournalRole.WORKER, JournalRole.READER):
+        if fetch(connection, query, (_name(connection, role),)) == [(True,)]:
+            return role
+    return None
+
+
+def _name(connection: Connection[Row], role: JournalRole) -> str:
+    ((database,),) = fetch(connection, "SELECT current_database()")
+    return f"{database}_{role.value}"

@@ -1,0 +1,499 @@
+"""Rows after a payout, on the pages: settled by one person or two, tried again; each act, by role and refusal."""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.console.pages.settling import statement_folder
+from paygw_batch.console.pages.settling.statement_folder import StatementFolder, read_statement_of
+from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.run.orders.kept_orders import check_kept_orders
+from paygw_batch.settings.configuration import Settings
+from tests.cli.clocks import SetClock, clock_of
+from tests.cli.program import HEADING
+from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
+from tests.console.test_console_audit import trail_of
+
+SMALL = '[approval.from_amount]\nKES = "100000000"\n'
+DECLINES = """
+[[rule]]
+amount_whole = 9001
+status = "declined"
+message = "The account is closed."
+commits = false
+[[rule]]
+amount_whole = 9002
+status = "declined"
+message = "The limit of the day is reached."
+commits = false
+[[rule]]
+amount_whole = 9006
+fault = "garbage"
+[[rule]]
+amount_whole = 9008
+fault = "drop_before"
+"""
+PAYS = '[default]\nstatus = "approved"\n'
+DAY = timedelta(hours=25)
+TICKET = "Ticket 7 <b>"
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    return clock_of(monkeypatch)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(set_up(tmp_path, behaviour=DECLINES))
+    config = house.program.config
+    config.write_text(config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    house = House(house.program)
+    yield house
+    house.console.trail.close()
+
+
+def paid(house: House, *amounts: str) -> str:
+    """Pay rows without approval, and return the batch. The first of them is row 2."""
+    rows = [f"KE,P-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)]
+    return str(house.program.json("submit", house.program.sheet(rows, "payroll.csv", HEADING))["batch"])
+
+
+def hidden(page: str, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]*)"', page)
+    return "" if found is None else found.group(1)
+
+
+def settle(
+    person: Person, batch: str, row: int, said: str, evidence: str = TICKET, attempt: str = "1"
+) -> Sequence[str]:
+    """Settle a row as the page does; return the status, and where the browser is led."""
+    place = f"/payouts/{batch}/rows/{row}/settle"
+    answer = person.post(place, said=said, evidence=evidence, attempt=attempt)
+    return str(answer.status_code), answer.headers.get("location", answer.text)
+
+
+def drafted(person: Person, batch: str, row: int, said: str = "rejected") -> str:
+    """Draft an order to settle a row, and return its address."""
+    status, place = settle(person, batch, row, said)
+    assert (status, place.startswith("/orders/")) == ("303", True), place
+    return place
+
+
+def act(person: Person, order: str, what: str, **form: str) -> int:
+    """Do something with an order, as its page has it now; return the status."""
+    given = {"digest": hidden(person.get(order).text, "digest"), **form}
+    return person.post(f"{order}/{what}", **given).status_code
+
+
+def state_of(person: Person, batch: str, row: int) -> str:
+    found = re.search(r'<span class="state (\w+)">', person.get(f"/payouts/{batch}/rows/{row}").text)
+    assert found is not None
+    return found[1]
+
+
+def kept_orders(house: House) -> int:
+    with journal_to_read(house.console.settings) as journal:
+        return check_kept_orders(journal)
+
+
+# One person's word
+
+
+def test_that_it_was_paid_is_one_persons_word_once(house: House) -> None:
+    batch = paid(house, "9006.00", "100.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    assert "Settle it" in ada.get(f"/payouts/{batch}/rows/2").text
+    assert "Settle it" not in ada.get(f"/payouts/{batch}/rows/3").text
+    assert "Settle it" not in house.person(AUDITOR).get(f"/payouts/{batch}/rows/2").text
+    page = ben.get(f"/payouts/{batch}/rows/2/settle").text
+    assert "What did the gateway say about order P-1?" in page
+    assert "There is nothing to settle about this row." in ben.get(f"/payouts/{batch}/rows/3/settle").text
+    assert ben.get(f"/payouts/{batch}/rows/9/settle").status_code == 404
+    for said, evidence, attempt in (
+        ("", TICKET, "1"),
+        ("released", TICKET, "1"),
+        ("paid", "  ", "1"),
+        ("paid", TICKET, "2"),
+        ("paid", TICKET, ""),
+    ):
+        assert settle(ben, batch, 2, said, evidence, attempt)[0] == "409"
+    assert settle(ben, batch, 3, "paid")[0] == "409"
+    assert settle(house.person(AUDITOR), batch, 2, "paid")[0] == "403"
+    assert state_of(ben, batch, 2) == "in_doubt"
+    assert settle(ben, batch, 2, "paid") == ("303", f"/payouts/{batch}/rows/2")
+    assert settle(ben, batch, 2, "paid")[0] == "409"  # the second click
+    page = ben.get(f"/payouts/{batch}/rows/2").text
+    assert page.count("Settled as paid") == 1
+    assert "Ticket 7 &lt;b&gt;" in page
+    assert house.program.json("verify")["exit_code"] == 0
+
+
+def test_a_row_that_a_run_is_sending_is_not_settled(house: House) -> None:
+    batch = paid(house, "9006.00")
+    ada = house.person(MAKER)
+    lock = RunLock(lock_path(house.console.settings.journal_path()), now="2026-11-22T00:00:00.000Z", command="submit")
+    try:
+        assert "A payout is running." in ada.get(f"/payouts/{batch}/rows/2/settle").text
+        assert settle(ada, batch, 2, "paid")[0] == "409"
+    finally:
+        lock.close()
+    assert state_of(ada, batch, 2) == "in_doubt"
+
+
+# Two people
+
+
+def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(house: House, set_clock: SetClock) -> None:
+    batch = paid(house, "9008.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    page = ada.get(f"/payouts/{batch}/rows/2/settle").text
+    assert re.search(r'value="not-received" required disabled>.*?Shut until \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
+    status, said = settle(ada, batch, 2, "not-received")
+    assert (status, "may be called not received from" in said) == ("409", True)
+    set_clock(DAY)
+    assert "disabled" not in ada.get(f"/payouts/{batch}/rows/2/settle").text
+    assert settle(ben, batch, 2, "not-received")[0] == "403"  # he prepares nothing: he cannot be the first of two
+    order = drafted(ada, batch, 2, "not-received")
+    assert drafted(ada, batch, 2, "not-received") == order  # the second click
+    assert "Two people are settling it" in ben.get(f"/payouts/{batch}/rows/2").text
+    assert act(ada, order, "sign") == 303
+    assert state_of(ada, batch, 2) == "in_doubt"
+    assert act(ben, order, "agree") == 303
+    assert state_of(ada, batch, 2) == "ready"
+    assert kept_orders(house) == 1
+    for what in ("agree", "carry-out"):  # the second click
+        assert ben.post(f"{order}/{what}", digest="0").headers["location"] == order
+    assert ben.get(order).headers["location"] == f"/payouts/{batch}"
+    assert kept_orders(house) == 1
+    assert house.program.json("verify")["exit_code"] == 0
+
+
+def test_the_second_person_is_asked_in_the_overview_and_is_another_one(house: House) -> None:
+    text = house.program.config.read_text()
+    key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
+    house.program.config.write_text(
+        text.replace("[approval.approvers]\n", f'[approval.approvers]\n"{MAKER}" = "{key}"\n')
+    )
+    house = House(house.program)
+    batch = paid(house, "9006.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    order = drafted(ada, batch, 2)
+
+    def needing(person: Person) -> str:
+        return person.get("/").text.partition("<h2>Being settled or tried again</h2>")[0]
+
+    assert "You have not signed it yet: Settle 1 row." in needing(ada)
+    assert order not in needing(ben)
+    assert act(ben, order, "sign") == 403
+    assert act(ada, order, "sign", digest="0" * 64) == 409
+    assert act(ada, order, "sign") == 303
+    assert act(ada, order, "sign") == 303  # the second click
+    assert order not in needing(ada)
+    assert f"{MAKER} asks you to agree: Settle 1 row." in needing(ben)
+    assert act(ada, order, "agree") == 403
+    assert "another person has to agree" in ada.get(order).text
+    assert act(ben, order, "agree", digest="0" * 64) == 409
+    assert act(ben, order, "carry-out") == 409
+    assert act(ben, order, "take-back") == 403
+    assert state_of(ben, batch, 2) == "in_doubt"
+    assert act(ben, order, "agree") == 303
+    assert state_of(ben, batch, 2) == "rejected"
+    history = ben.get(f"/payouts/{batch}").text
+    assert f"prepared by {MAKER}, approved by {APPROVER}" in history
+
+
+def test_sent_back_with_a_reason_the_signature_counts_for_nothing(house: House) -> None:
+    batch = paid(house, "9006.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    order = drafted(ada, batch, 2)
+    act(ada, order, "sign")
+    assert act(ben, order, "send-back", reason=" ") == 409
+    assert act(ada, order, "send-back", reason="My own") == 403
+    shown = hidden(ben.get(order).text, "digest")
+    assert act(ben, order, "send-back", reason="It is another ticket <b>") == 303
+    assert act(ben, order, "send-back", reason="It is another ticket <b>") == 303  # the second click
+    assert f"Sent back by {APPROVER}: It is another ticket &lt;b&gt;" in ada.get("/").text
+    assert act(ben, order, "agree", digest=shown) == 409
+    assert act(ada, order, "sign") == 409
+    assert state_of(ada, batch, 2) == "in_doubt"
+    assert act(ada, order, "take-back") == 303
+    assert ada.get(order).status_code == 404
+    again = drafted(ada, batch, 2)
+    assert again != order
+    assert kept_orders(house) == 0
+
+
+def test_an_order_about_a_row_that_has_changed_since_is_never_carried_out(house: House) -> None:
+    batch = paid(house, "9006.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    order = drafted(ada, batch, 2)
+    act(ada, order, "sign")
+    digest = hidden(ben.get(order).text, "digest")
+    settle(ben, batch, 2, "paid")
+    answer = ben.post(f"{order}/agree", digest=digest)
+    assert (answer.status_code, "row 2 was in doubt after attempt 1, and is paid after attempt 1" in answer.text) == (
+        409,
+        True,
+    )
+    assert "It cannot be carried out any more" in ada.get(order).text
+    assert "A row has changed since you signed." in ada.get("/").text
+    assert state_of(ada, batch, 2) == "paid"
+    assert act(ada, order, "take-back") == 303
+
+
+def test_agreed_while_a_run_is_on_it_is_carried_out_after_it(house: House) -> None:
+    batch = paid(house, "9006.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    order = drafted(ada, batch, 2)
+    act(ada, order, "sign")
+    lock = RunLock(lock_path(house.console.settings.journal_path()), now="2026-11-22T00:00:00.000Z", command="submit")
+    try:
+        assert act(ben, order, "agree") == 303
+        assert "Rows are settled when it has ended." in ben.get(order).text
+        assert act(ada, order, "carry-out") == 409
+    finally:
+        lock.close()
+    assert "Agreed: it can be carried out. Settle 1 row." in ada.get("/").text
+    assert act(house.person(AUDITOR), order, "carry-out") == 403
+    assert act(ada, order, "carry-out") == 303
+    assert state_of(ada, batch, 2) == "rejected"
+
+
+def test_every_act_of_two_people_leaves_a_trace_without_personal_data(house: House) -> None:
+    batch = paid(house, "9006.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    order = drafted(ada, batch, 2)
+    act(ben, order, "sign")
+    act(ada, order, "sign")
+    act(ben, order, "agree")
+    number = order.rpartition("/")[2]
+    assert trail_of(house)[2:] == [
+        (MAKER, "settle row", f"batch {batch}, row 2", "done"),
+        (APPROVER, "sign order", f"order {number}", "refused"),
+        (MAKER, "sign order", f"order {number}", "done"),
+        (APPROVER, "agree to order", f"order {number}", "done"),
+    ]
+    assert house.program.json("verify")["exit_code"] == 0
+
+
+def test_what_is_shown_is_what_is_signed(house: House) -> None:
+    batch = paid(house, "9006.00")
+    ada = house.person(MAKER)
+    order = drafted(ada, batch, 2)
+    page = ada.get(order).text
+    text = (house.console.directory / "orders" / order.rpartition("/")[2] / "draft.json").read_text()
+    for figure in re.findall(r'<td class="number">(?:[A-Z]{3} )?([\d,]+\.\d\d)</td>', page):
+        assert f'"{figure.replace(",", "")}"' in text
+    assert "Ticket 7 &lt;b&gt;" in page
+    act(ada, order, "sign")
+    digest = hidden(house.person(APPROVER).get(order).text, "digest")
+    code = " ".join(digest[at : at + 4] for at in range(0, 16, 4))
+    assert f'<span class="code">{code}</span>' in house.person(APPROVER).get(order).text
+
+
+# Rejected rows
+
+
+def chosen(person: Person, batch: str, *boxes: str, evidence: str = TICKET) -> Sequence[str]:
+    answer = person.post(f"/payouts/{batch}/retry", evidence=evidence, **dict.fromkeys(boxes, "on"))
+    return str(answer.status_code), answer.headers.get("location", answer.text)
+
+
+def test_rejected_rows_are_listed_by_reason_and_chosen_by_box(house: House) -> None:
+    batch = paid(house, "9001.00", "9001.50", "9002.00", "100.00", "9006.00")
+    ada = house.person(MAKER)
+    page = ada.get(f"/payouts/{batch}/retry").text
+    closed, reached = (page.index(text) for text in ("The account is closed.", "The limit of the day is reached."))
+    assert closed < reached  # the most frequent first
+    assert "KES 18,002.50" in page
+    assert "Jane 4" not in page
+    key = re.findall(r'name="reason-(\w+)"', page)
+    only = ada.get(f"/payouts/{batch}/retry?reason={key[1]}").text
+    assert ("Jane 3" in only, "Jane 1" in only) == (True, False)
+    assert chosen(ada, batch)[0] == "409"
+    assert chosen(ada, batch, "row-2", evidence="")[0] == "409"
+    for boxes in (("row-5",), ("row-6",), ("row-99",), ("row-2", "row-6")):  # paid, in doubt, not there
+        assert chosen(ada, batch, *boxes)[0] == "409"
+    assert chosen(house.person(APPROVER), batch, "row-2")[0] == "403"
+    status, order = chosen(ada, batch, f"reason-{key[0]}", "row-4")
+    assert status == "303"
+    assert chosen(ada, batch, f"reason-{key[0]}", "row-4")[1] == order  # the second click
+    page = ada.get(order).text
+    assert "Try 3 rejected rows again" in page
+    assert "27,004.50" in page
+    assert "Some of these rows are in an order that is open." in ada.get(f"/payouts/{batch}/retry").text
+
+
+def test_rows_come_by_page_and_a_page_without_rejected_rows_says_so(house: House) -> None:
+    batch = paid(house, *["9001.00", "9002.00"] * 14)
+    ada = house.person(MAKER)
+    first = ada.get(f"/payouts/{batch}/retry").text
+    second = ada.get(f"/payouts/{batch}/retry?after=26").text
+    rows = [int(number) for number in re.findall(r'name="row-(\d+)"', first + second)]
+    assert rows == list(range(2, 30))
+    assert ("Next page" in first, "Next page" in second) == (True, False)
+    none = str(
+        house.program.json("submit", house.program.sheet(["KE,Q-1,5.00,KES,Ann,254712345777,+254712345777"], "b.csv"))[
+            "batch"
+        ]
+    )
+    assert "No row of this payout is rejected." in ada.get(f"/payouts/{none}/retry").text
+
+
+def test_what_a_person_called_rejected_waits_for_the_quarantine(house: House) -> None:
+    batch = paid(house, "9006.00", "9001.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    order = drafted(ada, batch, 2)
+    act(ada, order, "sign")
+    act(ben, order, "agree")
+    page = ada.get(f"/payouts/{batch}/retry").text
+    assert re.search(r'name="row-2"[^>]* disabled', page)
+    assert "shut until" in page
+    status, said = chosen(ada, batch, "row-2")
+    assert (status, "Row 2 is rejected on a person" in said) == ("409", True)
+
+
+# By a statement
+
+
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read statements in this process: another one costs a second. The stories read them as the pages do."""
+
+    def run(_program: str, given: Sequence[str], settings: Settings, _environ: object) -> bool:
+        read_statement_of(StatementFolder(Path(given[2])), settings)
+        return True
+
+    monkeypatch.setattr(statement_folder, "run_within_limits", run)
+
+
+def uploaded(person: Person, batch: str, *lines: str, heading: str = "Order ID,Amount,Currency,Answer") -> str:
+    """Upload a statement, and return the address of its preview."""
+    content = "\n".join([heading, *lines]).encode()
+    answer = person.upload(f"/payouts/{batch}/statement", "answers.csv", content, words="By mail")
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+def carried_out(person: Person, place: str, code: str | None = None) -> Sequence[str]:
+    given = hidden(person.get(place).text, "code") if code is None else code
+    answer = person.post(f"{place}/carry-out", code=given)
+    return str(answer.status_code), answer.headers.get("location", answer.text)
+
+
+@pytest.fixture
+def doubtful(house: House, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A batch of which rows 2 to 5 are in doubt, 6 is rejected and 7 is paid."""
+    here(monkeypatch)
+    return paid(house, "9006.00", "9006.10", "9008.20", "9006.30", "9001.00", "100.00")
+
+
+PAID = "P-1,9006.00,KES,paid"
+CONTRARY = "P-5,9001.00,KES,paid"
+
+
+def test_the_questions_name_orders_and_no_people(house: House, doubtful: str) -> None:
+    ada = house.person(MAKER)
+    csv = ada.get(f"/payouts/{doubtful}/questions.csv")
+    assert csv.headers["content-disposition"] == 'attachment; filename="payroll.questions.csv"'
+    assert [line.split(",")[0] for line in csv.text.splitlines()] == ["order_id", "P-1", "P-2", "P-3", "P-4"]
+    assert "Jane" not in csv.text
+    assert "254712" not in csv.text
+    assert ada.get(f"/payouts/{doubtful}/questions.xlsx").content.startswith(b"PK")
+    assert ada.get(f"/payouts/{doubtful}/questions.html").status_code == 404
+    assert house.person(AUDITOR).get(f"/payouts/{doubtful}/questions.csv").status_code == 403
+    assert not list(house.console.directory.glob(".download-*"))
+    assert (MAKER, "download questions", f"batch {doubtful}, ending csv", "done") in trail_of(house)
+
+
+def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, doubtful: str) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ben, doubtful, PAID, "P-2,9006.10,KES,", "P-6,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
+    page = ben.get(place).text
+    assert "2 lines do not fit" in page
+    for count, what in ((1, "It was paid"), (2, "do not fit"), (1, "agree: known already"), (1, "not decided yet")):
+        assert f"<b>{count}</b>{what}" in page
+    assert "<b>3</b>stay in doubt" in page
+    differs = ben.get(f"{place}?show=differs").text
+    assert "Row 6 is rejected in the journal, and paid in the statement." in differs
+    assert "The journal has no order X-9" in differs
+    assert "P-3" in ben.get(f"{place}?show=silent").text
+    assert ben.get(f"{place}?show=nothing").status_code == 404
+    assert carried_out(ben, place, "0" * 16)[0] == "409"
+    assert carried_out(house.person(AUDITOR), place, "0" * 16)[0] == "403"
+    assert state_of(ada, doubtful, 2) == "in_doubt"
+    code = hidden(ben.get(place).text, "code")
+    assert carried_out(ben, place) == ("303", f"/payouts/{doubtful}")
+    assert carried_out(ben, place, code) == ("303", f"/payouts/{doubtful}")  # the second click
+    assert [state_of(ada, doubtful, row) for row in (2, 3, 6)] == ["paid", "in_doubt", "rejected"]
+    assert ada.get(f"/payouts/{doubtful}").text.count("Settled as paid") == 1
+    assert "By mail (Statement answers.csv" in ada.get(f"/payouts/{doubtful}").text
+    again = ada.get(
+        uploaded(ada, doubtful, PAID, "P-2,9006.10,KES,", "P-6,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
+    )
+    assert "was carried out for this batch at" in again.text
+    assert "Settle 1 row" not in again.text
+
+
+def test_an_order_that_the_gateway_has_is_held_at_once_and_never_sent(house: House, doubtful: str) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, doubtful, CONTRARY)
+    assert "it is held." in ada.get(place).text
+    assert carried_out(ada, place)[0] == "303"
+    before = house.program.record()
+    (house.program.home / "behaviour.toml").write_text(PAYS)
+    assert house.program.json("retry", doubtful)["released"] == 1
+    assert house.program.record() == before
+    assert "A message of the gateway speaks against sending this row" in ada.get(f"/payouts/{doubtful}/rows/6").text
+    assert "It was paid" in ada.get(f"/payouts/{doubtful}/rows/6/settle").text
+    assert settle(ada, doubtful, 6, "paid", attempt="1")[0] == "303"
+    assert state_of(ada, doubtful, 6) == "paid"
+
+
+def test_a_line_that_lets_rows_be_sent_again_takes_two_people(house: House, doubtful: str, set_clock: SetClock) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    lines = (PAID, "P-2,9006.10,KES,rejected", "P-3,9008.20,KES,not-received")
+    early = uploaded(ada, doubtful, *lines)
+    assert "could still be paid" in ada.get(f"{early}?show=differs").text
+    set_clock(DAY)
+    place = uploaded(ben, doubtful, *lines)
+    assert "Somebody who prepares payouts has to begin this" in ben.get(place).text
+    assert carried_out(ben, place, hidden(ada.get(place).text, "code"))[0] == "403"
+    status, order = carried_out(ada, place)
+    assert (status, order.startswith("/orders/")) == ("303", True)
+    assert carried_out(ada, place)[1] == order  # the second click
+    page = ada.get(order).text
+    assert "Settle 3 rows" in page
+    assert "answers.csv" in page
+    assert act(ada, order, "sign") == 303
+    assert [state_of(ada, doubtful, row) for row in (2, 3, 4)] == ["in_doubt"] * 3
+    assert act(ben, order, "agree") == 303
+    assert [state_of(ada, doubtful, row) for row in (2, 3, 4, 5)] == ["paid", "rejected", "ready", "in_doubt"]
+    assert kept_orders(house) == 1
+    assert "was carried out for this batch at" in ada.get(place).text
+    assert house.program.json("verify")["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("answers.csv", b"order_id,amount\nP-1,1\n", "has no column currency"),
+        ("answers.csv", b"", "is empty"),
+        ("answers.xlsx", b"PK\x03\x04 not a workbook", "answers.xlsx"),
+        (".csv", b"x", "plain file name"),
+    ],
+)
+def test_a_file_that_is_no_statement_is_a_sentence_and_is_not_kept(
+    house: House, name: str, content: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = paid(house, "100.00")
+    if content:  # one of them in the process with limits, as the pages do
+        here(monkeypatch)
+    answer = house.person(MAKER).upload(f"/payouts/{batch}/statement", name, content)
+    assert (answer.status_code, why in answer.text) == (409, True), answer.text
+    assert not list((house.console.directory / "statements").glob("*"))
+    assert not list(house.console.directory.glob(".upload-*"))

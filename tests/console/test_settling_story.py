@@ -1,0 +1,195 @@
+"""Rows after a payout, by two people with passkeys in real browsers: settled, by a statement, and tried again."""
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.cli.clocks import clock_of
+from tests.cli.program import Program, read_csv
+from tests.console.browsers import Desk
+from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in
+from tests.console.people import APPROVER, MAKER, set_up
+from tests.console.serving import served
+from tests.console.test_settling import DECLINES, PAYS, SMALL
+
+NARROW = 320
+TICKET = "Ticket 4711, by phone"
+
+
+@dataclass
+class Company:
+    """Two people with passkeys, signed in; and the installation whose pages they look at."""
+
+    program: Program
+    ada: Desk
+    ben: Desk
+    origin: str
+
+    def submit(self, *amounts: str, name: str = "payroll") -> str:
+        """Pay rows as cron does, in a process of its own; return the batch. The first of them is row 2."""
+        rows = [
+            f"KE,{name}-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}"
+            for n, amount in enumerate(amounts, 1)
+        ]
+        run = self.program.start("submit", self.program.sheet(rows, f"{name}.csv"))
+        run.communicate(timeout=120)
+        return str(self.program.json("status", self.program.home / f"{name}.csv")["batch"])
+
+    def states(self, batch: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.program.json("status", batch)["states"]
+        return found
+
+    def require_ties(self, batch: str, amounts: list[str]) -> list[dict[str, str]]:
+        """Return the reconciliation that Ada takes away: every row once, with the sheet's own sums."""
+        self.ada.page.goto(f"{self.origin}/payouts/{batch}")
+        with self.ada.page.expect_download() as download:
+            self.ada.page.get_by_role("link", name="CSV", exact=True).click()
+        lines = read_csv(download.value.path())
+        assert [(int(line["row"]), line["amount"]) for line in lines] == list(enumerate(amounts, 2))
+        return lines
+
+
+@pytest.fixture
+def company(tmp_path: Path, listener: socket, new_desk: Callable[..., Desk]) -> Iterator[Company]:
+    program = at_origin(set_up(tmp_path, behaviour=DECLINES), listener, with_keys=False)
+    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    ada, ben, origin = new_desk(), new_desk(), origin_of(listener)
+    give_passkeys(program, listener, {MAKER: ada, APPROVER: ben})
+    with served(program, listener):
+        for desk in (ada, ben):
+            sign_in(desk, origin)
+        yield Company(program, ada, ben, origin)
+
+
+def look(desk: Desk) -> None:
+    """Hold what is shown to axe-core, wide and narrow: no violation, nothing beyond the edge."""
+    desk.require_accessible()
+    size = desk.page.viewport_size
+    assert size is not None
+    desk.page.set_viewport_size({"width": NARROW, "height": 800})
+    assert desk.page.evaluate("document.documentElement.scrollWidth") <= NARROW, desk.page.url
+    desk.page.set_viewport_size(size)
+
+
+def sign(desk: Desk) -> str:
+    """Sign the order that is shown, as its maker; return its code."""
+    look(desk)
+    code = str(desk.page.locator(".code").inner_text())
+    desk.page.get_by_role("button", name="Sign with my passkey and ask a second person").click()
+    expect(desk.page.get_by_text("You asked for this: another person has to agree.")).to_be_visible()
+    return code
+
+
+def agree(desk: Desk, company: Company, code: str) -> None:
+    """Open the order from what needs this person, compare the code, and agree to it."""
+    desk.page.goto(company.origin)
+    needed = desk.page.locator(".note", has_text=f"{MAKER} asks you to agree")
+    look(desk)
+    needed.get_by_role("link").click()
+    assert desk.page.locator(".code").inner_text() == code
+    look(desk)
+    desk.page.get_by_role("button", name="Agree with my passkey").click()
+
+
+def open_settling(page: Page, company: Company, batch: str, row: int) -> None:
+    page.goto(f"{company.origin}/payouts/{batch}/rows/{row}")
+    page.get_by_role("link", name="Settle it").click()
+
+
+def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = company.submit("9008.00", "100.00")
+    ada, ben = company.ada, company.ben
+    open_settling(ada.page, company, batch, 2)
+    never = ada.page.get_by_label(re.compile("They never had it"))
+    expect(never).to_be_disabled()
+    expect(ada.page.get_by_text(re.compile(r"Shut until \d+ \w+ \d{4}, \d\d:\d\d UTC"))).to_be_visible()
+    look(ada)
+    clock_of(monkeypatch)(timedelta(hours=25))
+    ada.page.reload()
+    never.check()
+    ada.page.get_by_label("How do you know?").fill(TICKET)
+    ada.page.get_by_role("button", name="Go on").click()
+    code = sign(ada)
+    assert company.states(batch) == {"in_doubt": 1, "paid": 1}
+    agree(ben, company, code)
+    ben.page.wait_for_url(f"**/payouts/{batch}")
+    expect(ben.page.get_by_text("Paused: 1 row is not sent yet")).to_be_visible()
+    look(ben)
+    ben.page.goto(f"{company.origin}/payouts/{batch}/rows/2")
+    expect(ben.page.get_by_text("Settled as never received")).to_be_visible()
+    assert company.program.json("verify")["checked"]["signed_orders"] == 1
+
+
+def test_a_statement_with_one_contrary_line_settles_the_others(company: Company, tmp_path: Path) -> None:
+    batch = company.submit("9006.00", "9006.10", "9001.00", "100.00")
+    ada, ben = company.ada, company.ben
+    ada.page.goto(f"{company.origin}/payouts/{batch}")
+    ada.page.get_by_role("link", name="Ask the gateway, and take in its answers").click()
+    look(ada)
+    with ada.page.expect_download() as download:
+        ada.page.get_by_role("link", name="CSV", exact=True).click()
+    first, second = read_csv(download.value.path())
+    contrary = first | {"order_id": "payroll-3", "amount": "9001.00", "answer": "paid"}
+    answers = tmp_path / "answers.csv"
+    with answers.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(first))
+        writer.writeheader()
+        writer.writerows([first | {"answer": "paid"}, second | {"answer": "rejected"}, contrary])
+    ada.page.get_by_label("The list with answers, or a statement of the gateway's").set_input_files(answers)
+    ada.page.get_by_label("How did you get it?").fill(TICKET)
+    ada.page.get_by_role("button", name="Upload and compare").click()
+    expect(ada.page.get_by_role("heading", name="1 line does not fit")).to_be_visible()
+    look(ada)
+    ada.page.get_by_role("link", name="Does not fit (1)").click()
+    expect(ada.page.get_by_text("Row 4 is rejected in the journal, and paid in the statement.")).to_be_visible()
+    look(ada)
+    ada.page.get_by_role("button", name="Go on, to sign it").click()
+    code = sign(ada)
+    agree(ben, company, code)
+    ben.page.wait_for_url(f"**/payouts/{batch}")
+    assert company.states(batch) == {"paid": 2, "rejected": 2}
+    assert company.program.json("verify")["checked"]["signed_orders"] == 1
+
+
+def test_three_of_four_rejected_are_tried_again_and_the_books_tie_during_and_after(company: Company) -> None:
+    amounts = ["9001.00", "9001.10", "9001.20", "9002.00", "100.00"]
+    batch = company.submit(*amounts)
+    ada, ben, program = company.ada, company.ben, company.program
+    company.require_ties(batch, amounts)
+    ada.page.get_by_role("link", name="Try rejected rows again").click()
+    look(ada)
+    ada.page.get_by_label("All rows of the reason: The account is closed.").check()
+    ada.page.get_by_label("Why can they succeed now?").fill(TICKET)
+    ada.page.get_by_role("button", name="Go on").click()
+    expect(ada.page.get_by_role("cell", name="27,003.30")).to_be_visible()
+    code = sign(ada)
+    before = len(program.record())
+    (program.home / "behaviour.toml").write_text(f"{PAYS}delay_s = 2\n")
+    agree(ben, company, code)
+    start = ben.page.get_by_role("button", name="Start the payout")
+    start.wait_for()
+    look(ben)
+    start.dblclick()
+    ben.page.wait_for_url(f"**/payouts/{batch}", timeout=60_000)
+    company.require_ties(batch, amounts)  # while the run is on
+    expect(ben.page.get_by_text("Finished").first).to_be_visible(timeout=60_000)
+    after = company.require_ties(batch, amounts)
+    assert [line["state"] for line in after] == ["paid", "paid", "paid", "rejected", "paid"]
+    assert [line["attempts"] for line in after] == ["2", "2", "2", "1", "1"]
+    sent_again = [line["client_orderid"] for line in program.record()[before:]]
+    assert sorted(sent_again) == ["payroll-1-r2", "payroll-2-r2", "payroll-3-r2"]
+    ben.page.goto(f"{company.origin}/people")
+    for what in ("choose rejected", "sign order", "agree to order", "carry order out", "download reconciliation"):
+        expect(ben.page.get_by_role("cell", name=what).first).to_be_visible()
+    told = program.json("verify")
+    assert (told["checked"]["signed_orders"], told["exit_code"]) == (1, 0)

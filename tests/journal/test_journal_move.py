@@ -1,0 +1,231 @@
+"""A journal is moved from its file to PostgreSQL: with its chain, once, and never two of them may pay."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from paygw_batch.core.evidence import Claim, Proof
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
+from paygw_batch.journal.kept_notification import Notification, encode_notification
+from paygw_batch.journal.opening import move
+from paygw_batch.journal.opening.move import Move, move_journal
+from paygw_batch.journal.opening.open_postgres import PostgresPlace, new_postgres_journal, postgres_holder
+from paygw_batch.journal.opening.registry import JournalRegistry
+from paygw_batch.journal.port import JournalReader
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.journal.values import Amendment, CarriedOut, Known
+from tests.journal.journal_rows import (
+    AT,
+    all_due,
+    at,
+    intent,
+    journal_path,
+    new_instruction,
+    open_at,
+    open_sheet,
+    outcome_of,
+    read_at,
+    resolved,
+    send,
+)
+from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_server import PostgresServer
+
+WORDS = {"approved": OutcomeKind.PAID}
+
+
+@pytest.fixture
+def empty_database(postgres_server: PostgresServer, place: Path) -> Any:
+    name = postgres_server.new_database()
+    yield postgres_place(postgres_server.url(name), place)
+    postgres_server.drop_database(name)
+
+
+def moved(place: Path, to: PostgresPlace) -> Move:
+    return move_journal(journal_path(place), to, witness_dir=to.witness_dir, words=WORDS, now=AT, by="amina")
+
+
+def half_done(place: Path) -> None:
+    """Make a journal in a file in which nearly everything that can be there has happened; its last run was killed."""
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=9)
+        due = all_due(journal, 1)
+        journal.append([intent(one) for one in due[:5]])
+        kinds = (OutcomeKind.PAID, OutcomeKind.ACCEPTED, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
+        outcomes = [outcome_of(one.number, 1, kind) for one, kind in zip(due, kinds, strict=False)]
+        outcomes.append(outcome_of(due[0].number, 1, OutcomeKind.REJECTED, message="a late word\x00"))
+        journal.append(outcomes)
+        journal.settle(
+            [resolved(due[3].number, 1, Resolution.PAID)], note=CarriedOut("b1", "s.csv", "f" * 64, "amina", AT)
+        )
+        journal.release(1, [4], suffix=True, by="chidi", at=at(1))
+        rejected = new_instruction(3, "ORD-9", amount="99.00")
+        open_sheet(journal, "b2", [new_instruction(2, "Ünïcode-1"), rejected], known=[Known(4, 1, State.PAID)],
+                   amendments=[Amendment(3, 8, "")])  # fmt: skip
+        with closing(Inbox(inbox_path(journal_path(place)), taken=journal.head().inbox, now=AT)) as inbox:
+            claim = Claim("ORD-3", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
+            inbox.append([encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))])
+
+
+def seen_of(journal: JournalReader) -> list[object]:
+    """Return all that people see of a journal."""
+    return [
+        *(
+            (
+                record,
+                list(journal.rows(record.number)),
+                journal.tallies(record.number),
+                [(one.at, one.by, one.row) for one in journal.history(record.number)],
+                list(journal.pages(record.number)),
+                journal.messages(record.number),
+                journal.replies(1),
+            )
+            for record in journal.batches()
+        ),
+        journal.orders("ORD-9"),
+        journal.head().newest_time,
+        journal.head().inbox,
+        journal.head().seq,
+    ]
+
+
+def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
+    place: Path, empty_database: PostgresPlace
+) -> None:
+    half_done(place)
+    with closing(open_at(place)) as journal:
+        journal.conclude_dead(AT)
+        journal.take_in_waiting(WORDS, at=AT)
+        before, counts, head = seen_of(journal), journal.verify(), journal.head()
+    result = moved(place, empty_database)
+    assert (result.identity.journal_id, result.facts) == (head.journal_id, head.seq)
+    with closing(read_postgres(empty_database)) as journal:
+        assert seen_of(journal) == before
+        again = journal.verify()
+        assert {name: again[name] for name in counts if name in again} == {
+            name: counts[name] for name in counts if name in again
+        }
+    with psycopg.connect(empty_database.server.url) as connection:
+        query = """SELECT f.hash, s.head_hash FROM paygw.fact f
+            JOIN paygw.segment s ON (s.number, s.head_seq) = (f.segment, f.seq)"""
+        assert connection.execute(query).fetchall() == [(bytes.fromhex(head.hash), bytes.fromhex(head.hash))]
+
+
+def test_a_batch_that_is_half_done_goes_on_in_the_database_and_no_row_is_sent_twice(
+    place: Path, empty_database: PostgresPlace
+) -> None:
+    half_done(place)
+    moved(place, empty_database)
+    with closing(open_postgres(empty_database)) as journal:
+        sent = [due.order_id for due in send(journal, 1, OutcomeKind.PAID)]
+        assert sent == ["ORD-4-r2", "ORD-7", "ORD-8", "ORD-10"]
+        assert [due.order_id for due in send(journal, 2, OutcomeKind.PAID)] == ["Ünïcode-1", "ORD-9"]
+        assert not all_due(journal, 1)
+        journal.settle([resolved(5, 1, Resolution.PAID)])
+        open_sheet(journal, "b3", [new_instruction(2, "NEW-1")])
+        assert journal.compare("payout", [(1, "ORD-2", "")])[1], "its order ids are known"
+        counts = journal.verify()
+        assert counts["in_doubt"] == counts["in_flight"] == 0
+
+
+def test_the_file_says_where_its_journal_went_and_pays_nothing(place: Path, empty_database: PostgresPlace) -> None:
+    half_done(place)
+    older = journal_path(place).read_bytes()
+    moved(place, empty_database)
+    with pytest.raises(JournalError, match="was moved to the database"):
+        open_at(place)
+    with pytest.raises(JournalError, match="was moved to the database"):
+        read_at(place)
+    registry = JournalRegistry(place / "journals")
+    assert [entry.path for entry in registry.entries()] == [empty_database.server.place]
+    journal_path(place).write_bytes(older)
+    with pytest.raises(JournalError):  # an older copy of it in its place is not known here
+        open_at(place)
+    assert new_postgres_journal(empty_database, now=AT) is None
+
+
+def who_may_pay(place: Path, to: PostgresPlace) -> list[str]:
+    """Return the journals that a run could open now."""
+    found = []
+    openers: list[tuple[str, Callable[[], Any]]] = [
+        ("file", lambda: open_at(place)),
+        ("database", lambda: open_postgres(to)),
+    ]
+    for name, opened in openers:
+        try:
+            opened().close()
+        except PaygwError:
+            continue
+        found.append(name)
+    return found
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+STEPS = ("Session", "open_journal", "copy_journal", "_File", "finish_move", "_remember", "retire")
+
+
+@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.mark_moved", "Registered"])
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
+    place: Path, empty_database: PostgresPlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
+) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=4)
+        journal.append([intent(all_due(journal, 1)[0])])
+    owner: Any = move
+    name = step
+    if "." in step:
+        owner, name = type(journal), step.partition(".")[2]
+    real = getattr(owner, name)
+
+    def dies(*given: Any, **named: Any) -> Any:
+        if is_after:
+            made = real(*given, **named)
+            if hasattr(made, "close"):  # a process that ends lets go of it
+                made.close()
+        raise Killed
+
+    monkeypatch.setattr(owner, name, dies)
+    with pytest.raises(Killed):
+        moved(place, empty_database)
+    monkeypatch.undo()
+    assert len(who_may_pay(place, empty_database)) <= 1
+    if who_may_pay(place, empty_database) == ["file"]:  # it goes on meanwhile
+        with closing(open_at(place)) as journal:
+            journal.conclude_dead(AT)
+            send(journal, 1, OutcomeKind.PAID)
+    moved(place, empty_database)
+    assert who_may_pay(place, empty_database) == ["database"]
+    with closing(open_postgres(empty_database)) as other:
+        send(other, 1, OutcomeKind.PAID)
+        assert [row.state for row in other.rows(1)] == [State.IN_DOUBT, *[State.PAID] * 3]
+        assert max(row.attempts for row in other.rows(1)) == 1
+        other.verify()
+
+
+def test_a_move_is_refused_where_either_place_speaks_against_it(
+    place: Path, empty_database: PostgresPlace, database: str
+) -> None:
+    with pytest.raises(JournalMissing):
+        moved(place, empty_database)
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        with pytest.raises(JournalHeld):
+            moved(place, empty_database)
+    with pytest.raises(JournalError, match="There is a journal in the database already"):
+        moved(place, postgres_place(database, place))
+    assert who_may_pay(place, empty_database) == ["file"]
+    moved(place, empty_database)
+    assert moved(place, empty_database).facts == 1, "a move that is done is done"
+    with pytest.raises(JournalError, match="and not to"):
+        moved(place, postgres_place(database, place))
+    assert postgres_holder(empty_database) is None

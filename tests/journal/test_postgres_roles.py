@@ -1,0 +1,156 @@
+"""Roles of a journal in PostgreSQL: each may do its own work, and is refused everything else."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.core.lifecycle import Released, Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, PaygwError
+from paygw_batch.journal.gate_port import GateReport, LimitChange
+from paygw_batch.journal.opening.open_postgres import (
+    PostgresPlace,
+    change_postgres_limits,
+    give_postgres_rights,
+    postgres_limits,
+    postgres_role,
+)
+from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
+from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.values import Entry
+from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, resolved, send
+from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_server import PostgresServer
+
+As = Callable[[str], PostgresPlace]
+
+
+@pytest.fixture
+def as_role(database: str, place: Path, postgres_server: PostgresServer) -> As:
+    """Return the place of the journal for a login that is a member of one role."""
+    owner, name = postgres_place(database, place), database.rpartition("/")[2]
+    give_postgres_rights(owner)
+    give_postgres_rights(owner)  # once more changes nothing
+
+    def to(role: str) -> PostgresPlace:
+        login = f"{name}_{role}_login"
+        postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
+        return replace(owner, server=Server(postgres_server.url(name, user=login)))
+
+    return to
+
+
+def refused(place: PostgresPlace, *statements: str) -> None:
+    """Have the server refuse each statement to the login of a place."""
+    with psycopg.connect(place.server.url, autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        for statement in statements:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())
+
+
+FORGED = (
+    "INSERT INTO fact (segment, seq, at, kind, batch, details, hash) VALUES (1, 99, '', 'paid', 1, '{}', sha256(''))",
+    "UPDATE fact SET kind = 'paid'",
+    "DELETE FROM fact",
+    "TRUNCATE fact",
+    "UPDATE standing SET state = 'ready'",
+    "UPDATE segment SET head_hash = sha256('')",
+    "UPDATE gate SET stop_kind = NULL",
+    "DROP TABLE fact",
+    "ALTER TABLE fact DISABLE TRIGGER ALL",
+    "CREATE FUNCTION is_alive(integer) RETURNS boolean LANGUAGE sql AS 'SELECT false'",
+)
+DECIDING = (
+    "INSERT INTO batch SELECT * FROM batch",
+    "INSERT INTO evidence SELECT * FROM evidence",
+    "UPDATE order_id SET instruction = 1",
+    "SELECT set_limits('x', 0, 1, true)",
+    "SELECT open_gate(1)",
+    "SELECT * FROM take_lease(0, 1, '{}')",
+)
+
+
+def test_the_desk_does_all_that_a_run_does_and_forges_nothing(as_role: As) -> None:
+    desk = as_role("desk")
+    assert postgres_role(desk) == "desk"
+    with closing(open_postgres(desk)) as journal:
+        open_sheet(journal, new=3)
+        first, second, third = all_due(journal, 1)
+        journal.append([intent(first), intent(second), intent(third)])
+        kinds = (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
+        journal.append(
+            [outcome_of(due.number, 1, kind) for due, kind in zip((first, second, third), kinds, strict=True)]
+        )
+        journal.settle([resolved(third.number, 1, Resolution.PAID)])
+        assert journal.release(1, None, suffix=True, by="amina", at=AT) == 1
+        with closing(journal.gate()) as gate:
+            gate.open()
+        send(journal, 1, OutcomeKind.PAID)
+        assert {row.state for row in journal.rows(1)} == {State.PAID}
+        journal.verify()
+    assert change_postgres_limits(desk, LimitChange("amina", 5)).rate_per_s == 5
+    refused(desk, *FORGED)
+
+
+def test_a_worker_decides_nothing(as_role: As) -> None:
+    worker, desk = as_role("worker"), as_role("desk")
+    with closing(open_postgres(desk)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.REJECTED)
+    assert postgres_role(worker) == "worker"
+    refused(worker, *FORGED, *DECIDING)
+    with pytest.raises(JournalError, match="may not do this"):
+        open_postgres(worker)
+    with pytest.raises(JournalError, match="may not do this"):
+        change_postgres_limits(worker, LimitChange("w", 5))
+    with closing(read_postgres(worker)) as journal:
+        assert journal.verify()["rejected"] == 1
+
+
+def test_a_worker_reports_to_the_gate_and_cannot_write_what_a_person_decides(as_role: As) -> None:
+    worker, desk = as_role("worker"), as_role("desk")
+    with closing(open_postgres(desk)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.REJECTED)
+        number = journal.writer.worker
+        with closing(PostgresGate(worker.server, number)) as gate:
+            assert gate.ask(GateReport(4, 0, 0, 0.0, 4, 5, 10)).places == 1
+        # The chain is leased, and the commit is in order but for the login that makes it.
+        release = Entry(1, 1, Released("ORD-2-r2", "nobody"), AT)
+        journal._session.server = worker.server  # the next connection is of the other login
+        journal._session.reconnect()
+        with pytest.raises(PaygwError, match="no member of"):
+            journal.writer.append([release])
+    with closing(read_postgres(desk)) as reader:
+        assert [row.state for row in reader.rows(1)] == [State.REJECTED]
+
+
+def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:
+    reader, desk = as_role("reader"), as_role("desk")
+    with closing(open_postgres(desk)) as journal:
+        open_sheet(journal, new=1)
+    assert postgres_role(reader) == "reader"
+    with closing(read_postgres(reader)) as journal:
+        assert journal.verify()["ready"] == 1
+    assert postgres_limits(reader).stop is None
+    refused(reader, *FORGED, *DECIDING, "UPDATE worker SET ended_at = now()", "SELECT seal_segment(1)")
+    with pytest.raises(JournalError, match="may not do this"):
+        open_postgres(reader)
+
+
+def test_the_owner_needs_no_role_and_a_stranger_has_none(
+    as_role: As, database: str, place: Path, postgres_server: PostgresServer
+) -> None:
+    as_role("reader")
+    assert postgres_role(postgres_place(database, place)) == "owner"
+    name = database.rpartition("/")[2]
+    postgres_server.execute(f"CREATE ROLE {name}_stranger LOGIN")
+    stranger = postgres_place(postgres_server.url(name, user=f"{name}_stranger"), place)
+    assert postgres_role(stranger) is None
+    with pytest.raises(JournalError, match="permission denied"):
+        read_postgres(stranger)
