@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.core.evidence import (
@@ -168,6 +168,7 @@ def test_a_release_under_an_id_of_its_own_leaves_no_doubt_which_attempt_is_meant
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), again).finding is Finding.MOVED
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # it says so of a machine that others use as well
 @given(
     state=st.sampled_from([state for state in State if state is not State.IN_FLIGHT]),
     attempt=st.integers(0, 3),
