@@ -217,7 +217,7 @@ class SimWorld:
     def _shown_by_the_journal(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
         sheet = self.sheet_of_batch[record.batch]
         row_at, state_at, minor_at = (LINE_COLUMNS.index(name) for name in ("row", "state", "minor"))
-        known = {line[row_at]: line for some in journal.standing_lines(record.number) for line in some}
+        known = {int(line[row_at] or 0): line for some in journal.standing_lines(record.number) for line in some}
         lines, states, sums = [], Counter[str](), defaultdict[str, Decimal](Decimal)
         for number, (order_id, asked) in enumerate(wanted(sheet, self.row_count).items(), FIRST_ROW):
             line = known.pop(number, None)
