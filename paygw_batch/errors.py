@@ -113,6 +113,8 @@ class HolderKind(StrEnum):
     """It keeps the journal for a moment at a time, to take notifications in."""
     STARTING = "starting"
     """It has the lock, and has not written its kind yet."""
+    WORKER = "worker"
+    """It sends rows that commands hand over, and keeps the journal for a moment at a time."""
 
 
 class JournalHeld(JournalError):
@@ -155,6 +157,15 @@ class JournalWentBack(JournalError):
     default_hint = "Put the newest journal file back. Sending from this one could pay rows twice."
 
 
+class RollCallOpen(JournalError):
+    """The database is another one than before, and not every host has looked whether its rows are there."""
+
+    default_hint = (
+        "Run `paygw-batch journal roll-call` on each of these hosts. One that is gone for good is retired by "
+        "`paygw-batch journal retire HOST`: rows that it could have sent are then in doubt."
+    )
+
+
 class JournalUnwritable(JournalError):
     """The journal can no longer be written; nothing more was sent."""
 
@@ -183,6 +194,15 @@ class AuditUnwritable(JournalError):
     """The audit trail of the console can no longer be written."""
 
     default_hint = "Mend the disk (room, permissions). Without a trail the console does nothing."
+
+
+class SessionsBroken(JournalError):
+    """The file of sessions of the console cannot be read or written."""
+
+    default_hint = (
+        "Mend the disk (room, permissions). While the console is off a damaged file can be removed, with -wal and -shm "
+        "where they are: then everybody signs in again."
+    )
 
 
 class InboxUnwritable(JournalError):

@@ -1,38 +1,45 @@
 """Makes and opens the journal in PostgreSQL: to write it, one command at a time, or to look into it."""
 
 import secrets
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack
+from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack, UsageError
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.gate_port import GateState, LimitChange
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.kept_plan import KeptPlan
 from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 
-__all__ = ["PostgresJournal", "PostgresReader"]
+__all__ = ["MissingHost", "PostgresJournal", "PostgresReader", "WorkerJournal"]
 
 try:
     import psycopg
 
+    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
     from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-    from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, check_witnesses
+    from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, check_witnesses, set_aside
     from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
     from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
     from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
+    from paygw_batch.journal.postgres.leasing.retired_host import NoWitness, put_undone_in_doubt, write_retired
+    from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
     from paygw_batch.journal.postgres.migrations import check_endpoint, check_version, identity_in, make_tables
     from paygw_batch.journal.postgres.moved_copy import check_moved
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, role_of
     from paygw_batch.journal.postgres.session import Server, Session, plainly
+    from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "psycopg_pool"}:
         raise
@@ -40,6 +47,8 @@ except ModuleNotFoundError as error:
         "journal.url is set, and the part of this program that speaks with PostgreSQL is not installed.",
         hint="Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file.",
     ) from None
+
+J = TypeVar("J", bound=PostgresJournal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,31 +121,44 @@ def open_postgres_journal(
     Raises `JournalMissing` when there is none, `JournalHeld` when another run has its desk, `JournalWentBack` when this
     host has seen more of it, and `JournalError` for everything else that speaks against using it.
     """
+    return _opened(PostgresJournal, place, now=now, holder=holder, kind=kind)
+
+
+def open_worker_journal(
+    place: PostgresPlace, *, now: str, holder: str, kind: HolderKind = HolderKind.WORKER
+) -> WorkerJournal:
+    """Open the journal for a worker: it holds no desk, and takes chunks that are offered. Raises as the above."""
+    return _opened(WorkerJournal, place, now=now, holder=holder, kind=kind)
+
+
+def _opened(journal: type[J], place: PostgresPlace, *, now: str, holder: str, kind: HolderKind) -> J:
     witness_dir = settled(place.witness_dir)
     with ExitStack() as undo:
         session = Session(place.server, write=True)
         undo.callback(session.close)
         with plainly(place.server):
-            identity = _checked(session, place, witness_dir)
-            make_directory(witness_dir)
-            check_directory(witness_dir)
+            identity = _identified(session, place)
+            roll = _roll_of(place, identity)
+            roll.answer(session.connection)
             witness = HostWitness(witness_dir, identity.journal_id, now=now, command=holder)
             undo.callback(witness.close)
             worker = leases.enrol(session.connection, command=holder, kind=kind, lease_s=place.lease_s)
-            with session.connection.transaction():
-                desk = leases.take(session.connection, DESK, worker)
-            if desk is None:
-                leases.give_back(session.connection, [], worker)
-                raise leases.held_by(session.connection, DESK)
+            held = HeldLeases(worker, None)
+            guarded = GuardedSession(session, identity, witness, roll)
+            if not issubclass(journal, WorkerJournal):
+                with session.connection.transaction():
+                    held.desk = leases.take(session.connection, DESK, worker)
+                if held.desk is None:
+                    leases.give_back(session.connection, [], worker)
+                    raise leases.held_by(session.connection, DESK)
         _remember(place, identity, now)
         heartbeat = Heartbeat(place.server, worker, place.lease_s)
         undo.callback(heartbeat.close)
-        guarded, held = GuardedSession(session, identity, witness), HeldLeases(worker, desk)
         writer = LeaseWriter(guarded, held, heartbeat)
         desk_writer = DeskWriter(guarded, held, writer.forget_all)
         undo.pop_all()
     inbox = InboxReader(place.inbox)
-    return PostgresJournal(session, identity, writer, desk_writer, inbox, chunk_rows=place.chunk_rows)
+    return journal(session, identity, writer, desk_writer, inbox, chunk_rows=place.chunk_rows)
 
 
 def read_postgres_journal(place: PostgresPlace) -> PostgresReader:
@@ -153,10 +175,61 @@ def read_postgres_journal(place: PostgresPlace) -> PostgresReader:
 
 
 def postgres_holder(place: PostgresPlace) -> LockHolder | None:
-    """Return the living process that has the desk of the journal; None: nobody has."""
+    """Return the living process that has the desk of the journal, or else a chunk of it; None: nobody has."""
     with closing(Session(place.server, write=False)) as session, plainly(place.server):
         check_version(session.connection, place.server)
-        return leases.holder_of(session.connection, DESK, living=True)
+        return leases.holder_of(session.connection, DESK, living=True) or leases.sender_now(session.connection)
+
+
+def roll_call_of(place: PostgresPlace) -> Sequence[MissingHost]:
+    """Show the witness of this host, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        return _roll_of(place, _identified(session, place)).missing(session.connection)
+
+
+def retire_host(place: PostgresPlace, named: str, *, by: str, now: str) -> tuple[MissingHost, int]:
+    """Retire a host that is missing in the roll-call, by its name or id; return it, and how many rows are in doubt.
+
+    Raises `UsageError` where no such host is missing, or several are.
+    """
+    with ExitStack() as undo:
+        session = Session(place.server, write=True)
+        undo.callback(session.close)
+        with plainly(place.server):
+            identity = _identified(session, place)
+            roll = _roll_of(place, identity)
+            with suppress(JournalWentBack):  # it may be this host itself
+                roll.missing(session.connection)
+            host = _one_missing(missing_hosts(session.connection), named)
+            worker = leases.enrol(session.connection, command="retire", kind=HolderKind.RUN, lease_s=place.lease_s)
+            heartbeat = Heartbeat(place.server, worker, place.lease_s)
+            guarded = GuardedSession(session, identity, NoWitness())
+            writer = LeaseWriter(guarded, HeldLeases(worker, None), heartbeat)
+            undo.callback(writer.close)
+            rows = put_undone_in_doubt(session.connection, writer, now)
+            write_retired(session.connection, host.host_id, by)
+    if host.host_id == roll.host_id:
+        set_aside(settled(place.witness_dir), identity.journal_id)
+    return host, rows
+
+
+def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
+    found = [one for one in missing if named in {one.host_id, one.name}]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{one.name} ({one.host_id}, last seen {one.seen_at})" for one in missing) or "none"
+    if found:
+        raise UsageError(f"Several hosts of the name {named} are missing: {known}.", hint="Name one by its id.")
+    raise UsageError(
+        f"The roll-call does not miss a host {named}: nothing was changed.", hint=f"Hosts that are missing: {known}."
+    )
+
+
+def _roll_of(place: PostgresPlace, identity: Identity) -> RollCall:
+    witness_dir = settled(place.witness_dir)
+    make_directory(witness_dir)
+    check_directory(witness_dir)
+    return RollCall(place.server, witness_dir, identity.journal_id)
 
 
 def postgres_limits(place: PostgresPlace) -> GateState:
@@ -187,8 +260,29 @@ def postgres_role(place: PostgresPlace) -> JournalRole | None:
         return role_of(session.connection)
 
 
+def newest_postgres_plan(place: PostgresPlace, code: str) -> KeptPlan | None:
+    """Return the newest plan with this code that is kept in the database; None where there is none."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return newest_plan(session.connection, code)
+
+
+def keep_postgres_plan(place: PostgresPlace, code: str, content: str, before: KeptPlan | None = None) -> bool:
+    """Keep a new plan, or the next version of the one `before`; False where somebody was faster."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return keep_plan(session.connection, code, content, before)
+
+
 def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:
-    """Return which journal it is, once nothing speaks against it."""
+    """Return which journal it is, once nothing speaks against looking into it."""
+    identity = _identified(session, place)
+    check_witnesses(session.connection, place.server, witness_dir, identity.journal_id)
+    return identity
+
+
+def _identified(session: Session, place: PostgresPlace) -> Identity:
+    """Return which journal it is, once it is known to be the right one."""
     check_version(session.connection, place.server)
     identity = identity_in(session.connection, place.server)
     check_endpoint(session.connection, place.server, place.endpoint)
@@ -200,7 +294,6 @@ def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Ident
                 f"Another journal stands in {identity.home}, where this machine knows one that rows were sent from.",
                 hint="Nothing was sent. Bring the database back, or name the right one in [journal] url.",
             )
-    check_witnesses(session.connection, place.server, witness_dir, identity.journal_id)
     return identity
 
 
