@@ -155,6 +155,15 @@ class JournalWentBack(JournalError):
     default_hint = "Put the newest journal file back. Sending from this one could pay rows twice."
 
 
+class RollCallOpen(JournalError):
+    """The database is another one than before, and not every host has looked whether its rows are there."""
+
+    default_hint = (
+        "Run `paygw-batch journal roll-call` on each of these hosts. One that is gone for good is retired by "
+        "`paygw-batch journal retire HOST`: rows that it could have sent are then in doubt."
+    )
+
+
 class JournalUnwritable(JournalError):
     """The journal can no longer be written; nothing more was sent."""
 

@@ -29,7 +29,7 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal import Move, PostgresJournal, PostgresPlace, PostgresReader
+    from paygw_batch.journal import MissingHost, Move, PostgresJournal, PostgresPlace, PostgresReader
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -184,6 +184,30 @@ def adoption(settings: Settings, *, beside: str | None) -> Adoption:
         holder="journal adopt",
         beside=beside,
     )
+
+
+def roll_call(settings: Settings) -> "Sequence[MissingHost]":
+    """Show the witness of this host to the database, and return the hosts that have not shown theirs."""
+    from paygw_batch.journal import roll_call_of  # noqa: PLC0415 (psycopg)
+
+    return roll_call_of(_place_of_roll(settings))
+
+
+def retire(settings: Settings, host: str, *, by: str) -> "tuple[MissingHost, int]":
+    """Retire a host that is missing in the roll-call; return it, and how many rows it could have sent."""
+    from paygw_batch.journal import retire_host  # noqa: PLC0415 (psycopg)
+
+    return retire_host(_place_of_roll(settings), host, by=by, now=timestamp(utc_now()))
+
+
+def _place_of_roll(settings: Settings) -> "PostgresPlace":
+    place = database_place(settings)
+    if place is None:
+        raise UsageError(
+            "A journal in a file has no other hosts: there is no roll-call.",
+            hint="`paygw-batch journal adopt` says that a copy of it is the newest.",
+        )
+    return place
 
 
 def shared_limits(settings: Settings) -> GateState:

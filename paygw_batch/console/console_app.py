@@ -113,6 +113,8 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
     if config is None:
         raise ConfigurationError("The pages need a configuration file.", hint="Name it with --config.")
     given = ["--config", str(config.absolute())]
+    if settings.journal.url is None:  # a journal in a database is named by the configuration alone
+        given += ["--journal", str(settings.journal_path())]
     trail = open_trail(settings)  # it makes the sandbox's journal
     kept = KeptSessions(settings.journal_path())
     access = passkey_access(settings, members, kept)
@@ -136,7 +138,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
             now_s=time.time,
         ),
         templates=page_templates(),
-        program=(sys.executable, "-P", "-m", "paygw_batch", *given, "--journal", str(settings.journal_path())),
+        program=(sys.executable, "-P", "-m", "paygw_batch", *given),
         environ=environ,
         now=utc_now,
         origins=frozenset(origins),

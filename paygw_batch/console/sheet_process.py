@@ -36,8 +36,7 @@ def check_in_process(
     folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
 ) -> None:
     """Check a payout in another process. Raises `SheetError` where that process does not end by itself."""
-    given = [str(config), str(settings.journal_path()), str(folder.path), maker_key]
-    if not run_within_limits(_PROGRAM, given, settings, environ):
+    if not run_within_limits(_PROGRAM, [str(folder.path), maker_key], settings, config=config, environ=environ):
         raise SheetError(
             say("The sheet needs more memory or time than a check may use."),
             hint=say("Split it, and upload the parts."),
@@ -48,22 +47,25 @@ def mark_in_process(
     folder: PayoutFolder, settings: Settings, path: Path, *, config: Path, environ: Mapping[str, str]
 ) -> None:
     """Write the sheet of a payout with marks to `path`, in another process. Raises `SheetError` where it cannot."""
-    given = [str(config), str(settings.journal_path()), str(folder.path), str(path)]
-    if not run_within_limits(_MARKING, given, settings, environ):
+    if not run_within_limits(_MARKING, [str(folder.path), str(path)], settings, config=config, environ=environ):
         raise SheetError(
             say(NO_MARKED_WORKBOOK),
             hint=say("Mend the cells on the page, or correct the file itself and upload it again."),
         )
 
 
-def run_within_limits(program: str, given: Sequence[str], settings: Settings, environ: Mapping[str, str]) -> bool:
+def run_within_limits(
+    program: str, given: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
+) -> bool:
     """Run a program of ours in another process, which limits itself first; return whether it ended by itself."""
     kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    command = [sys.executable, "-P", "-c", program]
+    # A journal in a database is named by the configuration alone.
+    journal = str(settings.journal_path()) if settings.journal.url is None else ""
+    command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
         done = subprocess.run(  # noqa: S603 (our own program)
             [*command, *given],
@@ -89,7 +91,7 @@ def limit_this_process() -> Settings:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, MOST_PROCESSOR_S))
-    return load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal})
+    return load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal} if journal else None)
 
 
 def main() -> None:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from paygw_batch.journal.opening.move import Move, move_journal
     from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
     from paygw_batch.journal.opening.open_postgres import (
+        MissingHost,
         PostgresJournal,
         PostgresPlace,
         PostgresReader,
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
         postgres_limits,
         postgres_role,
         read_postgres_journal,
+        retire_host,
+        roll_call_of,
     )
     from paygw_batch.journal.sqlite.connect import SideDatabase
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
@@ -124,6 +127,7 @@ __all__ = [
     "LockHolder",
     "LookAlike",
     "Messages",
+    "MissingHost",
     "Move",
     "MoveResult",
     "NewBatch",
@@ -166,6 +170,8 @@ __all__ = [
     "postgres_role",
     "read_journal",
     "read_postgres_journal",
+    "retire_host",
+    "roll_call_of",
     "verify_audit_trail",
 ]
 
@@ -185,6 +191,7 @@ _ON_DEMAND = {
     "open_journal": "paygw_batch.journal.opening.open",
     "read_journal": "paygw_batch.journal.opening.open",
     "in_memory_journal": "paygw_batch.journal.opening.in_memory",
+    "MissingHost": "paygw_batch.journal.opening.open_postgres",
     "PostgresJournal": "paygw_batch.journal.opening.open_postgres",
     "PostgresPlace": "paygw_batch.journal.opening.open_postgres",
     "PostgresReader": "paygw_batch.journal.opening.open_postgres",
@@ -199,6 +206,8 @@ _ON_DEMAND = {
     "postgres_holder": "paygw_batch.journal.opening.open_postgres",
     "postgres_limits": "paygw_batch.journal.opening.open_postgres",
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
+    "retire_host": "paygw_batch.journal.opening.open_postgres",
+    "roll_call_of": "paygw_batch.journal.opening.open_postgres",
     "SideDatabase": "paygw_batch.journal.sqlite.connect",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",

@@ -81,14 +81,18 @@ def test_who_is_not_signed_in_sees_nothing(house: House) -> None:
 
 
 def test_every_post_needs_the_token_of_this_very_session(house: House) -> None:
-    person, other = house.person(MAKER), house.person(MAKER)
-    for token in (None, "", other.token(), person.token()[:-1]):
-        form = {} if token is None else {"csrf": token}
-        for screen in GUARDED:
-            if screen.method == "POST" and may(house.console.members[0], screen.act or Act.LOOK):
-                answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
-                assert answer.status_code == 403, (screen.path, token)
-    assert person.get("/").status_code == 200  # not signed out by any of them
+    asked = set()
+    for name, member in ((MAKER, house.console.members[0]), (APPROVER, house.console.members[1])):
+        person, other = house.person(name), house.person(name)
+        for token in (None, "", other.token(), person.token()[:-1]):
+            form = {} if token is None else {"csrf": token}
+            for screen in GUARDED:
+                if screen.method == "POST" and may(member, screen.act or Act.LOOK):
+                    answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
+                    assert answer.status_code == 403, (screen.path, token)
+                    asked.add(screen.path)
+        assert person.get("/").status_code == 200  # not signed out by any of them
+    assert asked == {screen.path for screen in GUARDED if screen.method == "POST"}
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])

@@ -336,7 +336,7 @@ ATTRIBUTES = frozenset(
         *("accept", "action", "charset", "class", "colspan", "content", "defer", "enctype", "for", "height"),
         *("hidden", "href", "http-equiv", "id", "inputmode", "lang", "maxlength", "method", "name", "open"),
         *("rel", "required", "role", "rows", "scope", "selected", "checked", "src", "tabindex", "type"),
-        *("value", "viewbox", "width", "x", "preserveaspectratio"),
+        *("disabled", "value", "viewbox", "width", "x", "preserveaspectratio"),
         *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
         *("data-challenge", "data-credential", "data-from", "data-passkey", "data-passkey-problem"),
         *("data-reload-ms", "data-rp-id", "data-seen", "data-user-id", "data-user-name"),
@@ -405,8 +405,19 @@ def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, s
     ben.post(f"{place}/start", digest=digest(ben, place))
     page = finished(ada, place)
     batch = re.findall(r"/payouts/(\w{16,})/", page)[0]
-    assert ada.post(f"/payouts/{batch}/rows/3/settle", said="paid", evidence=HOSTILE).status_code == 303
+    yield ada, f"/payouts/{batch}/rows/3/settle"
+    settled = ada.post(f"/payouts/{batch}/rows/3/settle", said="paid", evidence=HOSTILE, attempt="1")
+    assert settled.status_code == 303, settled.text
     yield from ((ben, f"/payouts/{batch}{rest}") for rest in ("", "?state=rejected", "/rows/2", "/rows/3"))
+    yield ada, f"/payouts/{batch}/retry"
+    order = ada.post(f"/payouts/{batch}/retry", evidence=HOSTILE, **{"row-2": "on"})
+    assert order.status_code == 303, order.text
+    yield ada, order.headers["location"]
+    answers = b"Order ID,Amount,Currency,Answer\nX-1,1,KES,paid\n<b onclick=x>,1,KES,paid\n"
+    statement = ada.upload(f"/payouts/{batch}/statement", HOSTILE_NAME, answers, words=HOSTILE)
+    assert statement.status_code == 303, statement.text
+    yield ada, statement.headers["location"]
+    yield ada, statement.headers["location"] + "?show=differs"
     yield ben, f"/payouts/{batch}/progress?seen="
     yield ben, "/payees?text=script"
     yield ben, "/payees?text=" + HOSTILE.replace("&", "%26").replace("#", "%23")

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import date
 from pathlib import Path
 from socket import socket
@@ -13,18 +12,12 @@ from playwright.sync_api import expect
 
 from tests.console.browsers import Desk, Keyboard
 from tests.console.people import MAKER, House
-from tests.console.serving import free_port, served
+from tests.console.serving import served
 from tests.console.test_console_payout import SMALL
 from tests.console.test_console_preparation import EIGHT_DEFECTS, sheet
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
-
-
-@pytest.fixture
-def listener() -> Iterator[socket]:
-    with closing(free_port()) as found:
-        yield found
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, in which a p
 _names = itertools.count(1)
 
 
-def _as_other_user() -> list[str]:
+def as_other_user() -> list[str]:
     return ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"] if os.geteuid() == 0 else []
 
 
@@ -39,7 +39,7 @@ class PostgresServer:
 
     def control(self, action: str, *options: str) -> None:
         done = subprocess.run(
-            [*_as_other_user(), BIN / "pg_ctl", "-D", self.home / "data", "-s", "-w", *options, action],
+            [*as_other_user(), BIN / "pg_ctl", "-D", self.home / "data", "-s", "-w", *options, action],
             env={"HOME": str(self.home), "PATH": os.environ["PATH"]},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -73,7 +73,7 @@ class PostgresServer:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -84,7 +84,7 @@ def make_server(home: Path) -> PostgresServer:
     """Make and start a server in an empty directory."""
     if os.geteuid() == 0:
         shutil.chown(home, "nobody")
-    server = PostgresServer(home, _free_port())
+    server = PostgresServer(home, free_port())
     made = [
         str(BIN / "initdb"),
         "-D",
@@ -97,24 +97,52 @@ def make_server(home: Path) -> PostgresServer:
         "-N",
     ]
     subprocess.run(
-        [*_as_other_user(), *made], env={"HOME": str(home), "PATH": os.environ["PATH"]}, stdout=subprocess.DEVNULL,
+        [*as_other_user(), *made], env={"HOME": str(home), "PATH": os.environ["PATH"]}, stdout=subprocess.DEVNULL,
         cwd="/", check=True,
     )  # fmt: skip
     server.start()
     return server
 
 
+def new_home() -> Path:
+    """Make an empty directory for a server, in memory where that is possible."""
+    return Path(tempfile.mkdtemp(prefix="paygw-pg-", dir=_MEMORY if _MEMORY.is_dir() else None))
+
+
+@contextlib.contextmanager
+def used(home: Path) -> Iterator[None]:
+    """Use the server in a directory. When the last user is gone, a killed one too, the watcher ends the server."""
+    with (home / "users").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def watch(home: Path) -> None:
+    """Start a watcher that ends a server that was left behind: it waits for a lock that every user of it shares."""
+    ends = 'kill -QUIT "$(head -n 1 "$0/data/postmaster.pid")" 2>/dev/null; sleep 1; rm -rf "$0"'
+    subprocess.Popen(
+        ["flock", str(home / "users"), "sh", "-c", ends, str(home)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    ).returncode = 0  # nobody waits for it: it outlives its starter
+
+
 @contextlib.contextmanager
 def own_server() -> Iterator[PostgresServer]:
     """A server that one test may stop and break."""
-    home = Path(tempfile.mkdtemp(prefix="paygw-pg-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    home = new_home()
     try:
-        server = make_server(home)
-        try:
-            yield server
-        finally:
-            with contextlib.suppress(AssertionError):
-                server.stop()
+        with used(home):
+            watch(home)
+            server = make_server(home)
+            try:
+                yield server
+            finally:
+                with contextlib.suppress(AssertionError):
+                    server.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -125,12 +153,16 @@ def shared_server(place: Path) -> Iterator[PostgresServer]:
 
     `place` is a directory that all workers of the session have in common.
     """
-    note, users = place / "postgres", place / "postgres.users"
+    note, users, using = place / "postgres", place / "postgres.users", contextlib.ExitStack()
     with _locked(place):
         if not note.exists():
-            home = Path(tempfile.mkdtemp(prefix="paygw-pg-", dir=_MEMORY if _MEMORY.is_dir() else None))
+            home = new_home()
+            using.enter_context(used(home))
+            watch(home)
             note.write_text(f"{home}\n{make_server(home).port}")
             users.write_text("0")
+        else:
+            using.enter_context(used(Path(note.read_text().split("\n")[0])))
         home_text, port = note.read_text().split("\n")
         users.write_text(str(int(users.read_text()) + 1))
     server = PostgresServer(Path(home_text), int(port))
@@ -144,6 +176,7 @@ def shared_server(place: Path) -> Iterator[PostgresServer]:
                 note.unlink()
                 server.stop()
                 shutil.rmtree(server.home, ignore_errors=True)
+        using.close()
 
 
 @contextlib.contextmanager

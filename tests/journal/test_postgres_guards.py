@@ -367,7 +367,7 @@ def test_what_an_owner_changed_with_the_guards_off_is_found(
         send(journal, 1, OutcomeKind.PAID)
     table = statement.split()[1 if statement.startswith("UPDATE") else 2]
     off, on = "DISABLE TRIGGER USER", "ENABLE ALWAYS TRIGGER"
-    more = {"segment": ["sealed_is_final"], "chunk": ["range_is_final"]}
+    more = {"segment": ["sealed_is_final", "roll_is_complete"], "chunk": ["range_is_final"]}
     guards = ["never_changed", "never_emptied", *more.get(table, [])]
     by_hand(at_database.server.url, f"ALTER TABLE {table} {off}")
     by_hand(at_database.server.url, statement)

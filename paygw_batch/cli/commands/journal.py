@@ -10,21 +10,30 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.journal import adoption, check_has_roles, give_rights, make_journal, move_to_database
+from paygw_batch.compose.journal import (
+    adoption,
+    check_has_roles,
+    give_rights,
+    make_journal,
+    move_to_database,
+    retire,
+    roll_call,
+)
 from paygw_batch.compose.operations import require_endpoint
 from paygw_batch.compose.operator import person
-from paygw_batch.errors import JournalError, JournalNotAdopted, UsageError
+from paygw_batch.errors import JournalError, JournalNotAdopted, RollCallOpen, UsageError
 from paygw_batch.journal import Adoption
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 
+_GONE = "Is this host gone for good, and does nobody send from it any more?"
 _QUESTION = "Is this the newest copy of the journal, and does nobody send from another copy?"
 _beside_option = click.option(
     "--beside", metavar="JOURNAL_ID", help="The newest other journal of the endpoint, which you know of."
 )
 
 
-@click.group("journal", short_help="Make, move or adopt a journal.")
+@click.group("journal", short_help="Make, move or adopt a journal; call the roll of its hosts.")
 def command() -> None:
     """Make the journal of an endpoint, move it to a database, or say that a copy of it is the newest one.
 
@@ -113,10 +122,61 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
         told = _show(screen, found, settings)
         if not found.is_needed:
             screen.finish(Summary(ExitCode.DONE, f"Nothing to adopt: runs here use {found.path}.", further=told))
-        _confirm(yes=yes)
+        _confirm(_QUESTION, yes=yes)
         found.carry_out(who, timestamp(utc_now()))
     message = f"{who} adopted the journal {found.journal_id}: runs here send from {found.path} now."
     screen.finish(Summary(ExitCode.DONE, message, further=told))
+
+
+@command.command("roll-call", short_help="Show the witness of this host.")
+@click.pass_obj
+def call_roll(invocation: Invocation) -> None:
+    """Show the witness of this host to the database, and list the hosts that have not shown theirs.
+
+    For a journal in PostgreSQL that was restored, or whose standby took over. A witness says what a host has sent on.
+    Nothing is sent before every host of the last 30 days has shown its own, by this command or any other that writes.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_endpoint(settings)
+    missing = roll_call(settings)
+    told = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
+    if missing:
+        lines = [(one.name, one.host_id, one.seen_at) for one in missing]
+        screen.table("", ("missing host", "id", "last seen"), lines)
+        raise RollCallOpen(f"Nothing is sent yet: {_hosts(len(missing))} in the roll-call.")
+    message = "Every host has shown its witness: nothing that was sent is missing in the database."
+    screen.finish(Summary(ExitCode.DONE, message, further={"missing": told}))
+
+
+def _hosts(count: int) -> str:
+    return "1 host is missing" if count == 1 else f"{count} hosts are missing"
+
+
+@command.command("retire", short_help="Retire a host that is gone for good.")
+@click.argument("host")
+@by_option
+@click.option("--yes", is_flag=True, help="Do not ask: this host is gone for good.")
+@click.pass_obj
+def retire_one(invocation: Invocation, *, host: str, by: str | None, yes: bool) -> None:
+    """Retire HOST, which is missing in the roll-call and never comes back: its name or its id.
+
+    What it sent last is not in the database. So every row that it could have sent, which is each that is ready or in
+    flight, is put in doubt: look at the gateway's statement, and settle it with `resolve`. Batches that it opened last
+    are not in the database either: look for their orders at the gateway before you submit their sheets again.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_endpoint(settings)
+    who = person(by)
+    _confirm(_GONE, yes=yes)
+    retired, rows = retire(settings, host, by=who)
+    message = (
+        f"{who} retired the host {retired.name}: {'1 row is' if rows == 1 else f'{rows} rows are'} in doubt that it "
+        "could have sent."
+    )
+    further = {"host": {"name": retired.name, "id": retired.host_id}, "rows_in_doubt": rows}
+    screen.finish(Summary(ExitCode.DONE, message, further=further))
 
 
 def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, object]:
@@ -141,14 +201,17 @@ def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, obje
     return {"journal": about}
 
 
-def _confirm(*, yes: bool) -> None:
+def _confirm(question: str, *, yes: bool) -> None:
     """Ask a person to confirm: at a terminal by an answer, otherwise by --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
+        what = "this is the newest copy" if question == _QUESTION else "this host is gone"
         raise UsageError(
-            "Nobody can be asked here whether this is the newest copy: nothing was changed.",
+            f"Nobody can be asked here whether {what}: nothing was changed.",
             hint="Run the command at a terminal, or say so with --yes.",
         )
-    if not click.confirm(_QUESTION, err=True):
-        raise JournalNotAdopted("The journal was not adopted: nothing was changed.")
+    if not click.confirm(question, err=True):
+        if question == _QUESTION:
+            raise JournalNotAdopted("The journal was not adopted: nothing was changed.")
+        raise UsageError("The host was not retired: nothing was changed.")

@@ -54,7 +54,7 @@ from paygw_batch.core.money import with_separators
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import Summary, of_states
-from paygw_batch.report.totals import books
+from paygw_batch.report.totals import books_of_pieces
 from paygw_batch.settings.configuration import Settings
 
 _OPTIONS = (
@@ -173,7 +173,7 @@ def _tried(
     show_planned(screen, plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused_summary(refused, strict=asked.strict)
-    counted = books(preview(plan, journal, minor_units), minor_units)
+    counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
     show_totals(screen, counted)
     if (refused := refused_as_repeat(asked, plan, journal, Surface())) is not None:
         return refused_summary(refused, strict=asked.strict)

@@ -1,12 +1,13 @@
 """Makes and opens the journal in PostgreSQL: to write it, one command at a time, or to look into it."""
 
 import secrets
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack
+from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack, UsageError
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.gate_port import GateState, LimitChange
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
@@ -16,7 +17,7 @@ from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 
-__all__ = ["PostgresJournal", "PostgresReader"]
+__all__ = ["MissingHost", "PostgresJournal", "PostgresReader"]
 
 try:
     import psycopg
@@ -25,10 +26,12 @@ try:
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
     from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-    from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, check_witnesses
+    from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, check_witnesses, set_aside
     from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
     from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
     from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
+    from paygw_batch.journal.postgres.leasing.retired_host import NoWitness, put_undone_in_doubt, write_retired
+    from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
     from paygw_batch.journal.postgres.migrations import check_endpoint, check_version, identity_in, make_tables
     from paygw_batch.journal.postgres.moved_copy import check_moved
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
@@ -119,9 +122,9 @@ def open_postgres_journal(
         session = Session(place.server, write=True)
         undo.callback(session.close)
         with plainly(place.server):
-            identity = _checked(session, place, witness_dir)
-            make_directory(witness_dir)
-            check_directory(witness_dir)
+            identity = _identified(session, place)
+            roll = _roll_of(place, identity)
+            roll.answer(session.connection)
             witness = HostWitness(witness_dir, identity.journal_id, now=now, command=holder)
             undo.callback(witness.close)
             worker = leases.enrol(session.connection, command=holder, kind=kind, lease_s=place.lease_s)
@@ -133,7 +136,7 @@ def open_postgres_journal(
         _remember(place, identity, now)
         heartbeat = Heartbeat(place.server, worker, place.lease_s)
         undo.callback(heartbeat.close)
-        guarded, held = GuardedSession(session, identity, witness), HeldLeases(worker, desk)
+        guarded, held = GuardedSession(session, identity, witness, roll), HeldLeases(worker, desk)
         writer = LeaseWriter(guarded, held, heartbeat)
         desk_writer = DeskWriter(guarded, held, writer.forget_all)
         undo.pop_all()
@@ -159,6 +162,57 @@ def postgres_holder(place: PostgresPlace) -> LockHolder | None:
     with closing(Session(place.server, write=False)) as session, plainly(place.server):
         check_version(session.connection, place.server)
         return leases.holder_of(session.connection, DESK, living=True)
+
+
+def roll_call_of(place: PostgresPlace) -> Sequence[MissingHost]:
+    """Show the witness of this host, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        return _roll_of(place, _identified(session, place)).missing(session.connection)
+
+
+def retire_host(place: PostgresPlace, named: str, *, by: str, now: str) -> tuple[MissingHost, int]:
+    """Retire a host that is missing in the roll-call, by its name or id; return it, and how many rows are in doubt.
+
+    Raises `UsageError` where no such host is missing, or several are.
+    """
+    with ExitStack() as undo:
+        session = Session(place.server, write=True)
+        undo.callback(session.close)
+        with plainly(place.server):
+            identity = _identified(session, place)
+            roll = _roll_of(place, identity)
+            with suppress(JournalWentBack):  # it may be this host itself
+                roll.missing(session.connection)
+            host = _one_missing(missing_hosts(session.connection), named)
+            worker = leases.enrol(session.connection, command="retire", kind=HolderKind.RUN, lease_s=place.lease_s)
+            heartbeat = Heartbeat(place.server, worker, place.lease_s)
+            guarded = GuardedSession(session, identity, NoWitness())
+            writer = LeaseWriter(guarded, HeldLeases(worker, None), heartbeat)
+            undo.callback(writer.close)
+            rows = put_undone_in_doubt(session.connection, writer, now)
+            write_retired(session.connection, host.host_id, by)
+    if host.host_id == roll.host_id:
+        set_aside(settled(place.witness_dir), identity.journal_id)
+    return host, rows
+
+
+def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
+    found = [one for one in missing if named in {one.host_id, one.name}]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{one.name} ({one.host_id}, last seen {one.seen_at})" for one in missing) or "none"
+    if found:
+        raise UsageError(f"Several hosts of the name {named} are missing: {known}.", hint="Name one by its id.")
+    raise UsageError(
+        f"The roll-call does not miss a host {named}: nothing was changed.", hint=f"Hosts that are missing: {known}."
+    )
+
+
+def _roll_of(place: PostgresPlace, identity: Identity) -> RollCall:
+    witness_dir = settled(place.witness_dir)
+    make_directory(witness_dir)
+    check_directory(witness_dir)
+    return RollCall(place.server, witness_dir, identity.journal_id)
 
 
 def postgres_limits(place: PostgresPlace) -> GateState:
@@ -204,7 +258,14 @@ def keep_postgres_plan(place: PostgresPlace, code: str, content: str, before: Ke
 
 
 def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:
-    """Return which journal it is, once nothing speaks against it."""
+    """Return which journal it is, once nothing speaks against looking into it."""
+    identity = _identified(session, place)
+    check_witnesses(session.connection, place.server, witness_dir, identity.journal_id)
+    return identity
+
+
+def _identified(session: Session, place: PostgresPlace) -> Identity:
+    """Return which journal it is, once it is known to be the right one."""
     check_version(session.connection, place.server)
     identity = identity_in(session.connection, place.server)
     check_endpoint(session.connection, place.server, place.endpoint)
@@ -216,7 +277,6 @@ def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Ident
                 f"Another journal stands in {identity.home}, where this machine knows one that rows were sent from.",
                 hint="Nothing was sent. Bring the database back, or name the right one in [journal] url.",
             )
-    check_witnesses(session.connection, place.server, witness_dir, identity.journal_id)
     return identity
 
 

@@ -14,7 +14,8 @@ from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
 @cache
 def scripts() -> tuple[str, ...]:
     """Return the scripts that lead from each version to the next; the first leads from nothing to version 1."""
-    return (resources.files(__package__).joinpath("schema-1.sql").read_text(encoding="utf-8"),)
+    folder = resources.files(__package__)
+    return ("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("schema-1.sql", "roll_call.sql")),)
 
 
 def version_in(connection: Connection[Row]) -> int:
@@ -44,6 +45,7 @@ def fill_tables(connection: Connection[Row], identity: Identity, endpoint: Endpo
     line = (identity.journal_id, identity.endpoint, endpoint.consumer_key_sha256, identity.created_at)
     fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
     fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))
+    fetch(connection, "INSERT INTO roll_call VALUES (1, database_life(), 'the journal was made', true)")
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:

@@ -26,6 +26,7 @@ _WORKERS = (
     *_EVERYBODY,
     "GRANT INSERT, UPDATE (seen_at, ended_at) ON worker TO {role}",
     "GRANT EXECUTE ON FUNCTION seal_segment, take_lease, commit_facts, ask_gate, leave_gate TO {role}",
+    "GRANT EXECUTE ON FUNCTION show_witness, call_roll TO {role}",
 )
 _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),
@@ -36,7 +37,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         "GRANT INSERT ON plan_document TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT UPDATE (sealed_at) ON segment TO {role}",
-        "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits TO {role}",
+        "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
     ),
 }
 

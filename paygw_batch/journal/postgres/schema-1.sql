@@ -468,7 +468,7 @@ BEGIN
     INSERT INTO gate_place AS t VALUES (p_worker, greatest(mine, p_in_use), p_in_use, p_wanted)
         ON CONFLICT (worker) DO UPDATE SET places = excluded.places, in_use = excluded.in_use, wanted = excluded.wanted;
     IF rate > 0 THEN
-        granted := greatest(0, least(p_starts, mine - p_in_use));
+        granted := greatest(0, least(p_starts, mine));  -- a place can be used again before the next call
         IF granted > 0 THEN
             first_start := take_starts(granted, rate, p_now);
         END IF;

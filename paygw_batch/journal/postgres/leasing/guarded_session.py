@@ -9,9 +9,10 @@ from typing import TypeVar
 import psycopg
 from psycopg import Connection
 
-from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
+from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
 from paygw_batch.journal.facts.chain import Identity, Link
-from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
+from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness
+from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
 
@@ -30,10 +31,13 @@ _ENDINGS = ("08", "57P")
 class GuardedSession:
     """The session of one process that writes. After a write that failed for good it never writes again."""
 
-    def __init__(self, session: Session, identity: Identity, witness: HostWitness) -> None:
+    def __init__(
+        self, session: Session, identity: Identity, witness: CommitWitness, roll: RollCall | None = None
+    ) -> None:
         self.session = session
         self._identity = identity
         self._witness = witness
+        self._roll = roll
         self._process = os.getpid()
         self._failure: str | None = None
         self._has_warned = False
@@ -67,6 +71,24 @@ class GuardedSession:
         self._watch_warnings()
         if identity_in(self.connection, self.session.server) != self._identity:
             raise self.give_up("another journal is in its place")
+        if self._roll is not None:
+            self._answer(self._roll, give_up_s)
+
+    def _answer(self, roll: RollCall, give_up_s: float) -> None:
+        """Show the witness to a database that may be another one; wait for the hosts that do the same just now."""
+        while True:
+            try:
+                with limited(self.connection, self.session.server.commit_limit_s):
+                    roll.answer(self.connection)
+            except RollCallOpen as error:
+                if time.monotonic() > give_up_s:
+                    raise self.give_up(error.message.removesuffix(".")) from None
+                time.sleep(_RECONNECT_EVERY_S)
+            except JournalError:
+                self.give_up("the database is an older copy")
+                raise
+            else:
+                return
 
     def again(self, call: Callable[[], T]) -> T:
         """Make a call that may be made twice: where the connection is lost or silent, it is made on a new one."""
@@ -77,7 +99,8 @@ class GuardedSession:
             if not self.is_lost(error):
                 raise
             self.reconnect()
-            return call()
+            with limited(self.connection, self.session.server.commit_limit_s):
+                return call()
 
     @contextmanager
     def confirmed(self) -> Iterator[None]:

@@ -256,21 +256,25 @@ class LeaseWriter:
             self._heartbeat.close()
             if self._guarded.connection.closed:  # the leases would end by themselves, but later
                 self._guarded.session.reconnect()
-            if self._guarded.has_failed:
-                leases.give_back(self._guarded.connection, [], self._held.worker)
-            else:
-                in_flight = """SELECT FROM chunk c JOIN standing t ON t.instruction BETWEEN c.first AND c.last
-                    WHERE c.number = %s AND t.state = 'in_flight' LIMIT 1"""
-                clear = [
-                    lease.segment
-                    for lease in self._held.all()
-                    if not fetch(self._guarded.connection, in_flight, (lease.chain,))
-                ]
-                leases.give_back(self._guarded.connection, clear, self._held.worker)
+            with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
+                self._give_back()
         except (psycopg.Error, JournalError):
             return  # nothing is lost: the leases end by themselves
         finally:
             self._guarded.close()
+
+    def _give_back(self) -> None:
+        if self._guarded.has_failed:
+            leases.give_back(self._guarded.connection, [], self._held.worker)
+            return
+        in_flight = """SELECT FROM chunk c JOIN standing t ON t.instruction BETWEEN c.first AND c.last
+            WHERE c.number = %s AND t.state = 'in_flight' LIMIT 1"""
+        clear = [
+            lease.segment
+            for lease in self._held.all()
+            if not fetch(self._guarded.connection, in_flight, (lease.chain,))
+        ]
+        leases.give_back(self._guarded.connection, clear, self._held.worker)
 
     def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:

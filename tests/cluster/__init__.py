@@ -1,0 +1,1 @@
+"""The journal in PostgreSQL under attack: crashes after any statement, freezes, lost connections, failovers."""

@@ -1,0 +1,75 @@
+"""`python -m tests.cluster`: many lives of the protocol, or the table of its planted bugs."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.cluster.planted import BUGS
+from tests.cluster.protocol import Broken, Played, make_batch, play
+from tests.journal.postgres_rows import make_postgres, postgres_place
+from tests.journal.postgres_server import PostgresServer, own_server
+from tests.long_runs import stop_at_sigterm
+
+
+def main() -> int:
+    """Play lives, or hunt planted bugs; return 1 when anything broke, or a bug was not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("--lives", type=int, default=200, help="how many (default: %(default)s)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--planted", choices=sorted(BUGS), metavar="BUG", help="switch a planted bug on, and find it")
+    parser.add_argument("--table", action="store_true", help="hunt every planted bug, and print how soon it is found")
+    arguments = parser.parse_args()
+    seeds = range(arguments.start, arguments.start + arguments.lives)
+    with own_server() as server, TemporaryDirectory() as home:
+        template = _template(server, Path(home))
+        if arguments.table or arguments.planted:
+            names = [arguments.planted] if arguments.planted else list(BUGS)
+            return max(_hunt(server, template, name, seeds) for name in names)
+        return _play(server, template, seeds)
+
+
+def _template(server: PostgresServer, home: Path) -> str:
+    name = server.new_database()
+    make_postgres(postgres_place(server.url(name), home))
+    return make_batch(server, name, home)
+
+
+def _play(server: PostgresServer, template: str, seeds: range) -> int:
+    stop = stop_at_sigterm()
+    played, began_s, failures = Played(), time.monotonic(), 0
+    for seed in seeds:
+        if stop.is_set():
+            break
+        try:
+            played.add(play(server, template, seed))
+        except Broken as broken:
+            failures += 1
+            _say(f"{broken}\n  again: python -m tests.cluster --lives 1 --start {seed}")
+        if seed % 100 == 99:
+            _say(f"{played}, {failures} failures, {time.monotonic() - began_s:,.0f} s")
+    used = os.times()
+    _say(f"{played}: {failures} failures ({used.user + used.system:,.0f} s of processor time without the server's)")
+    return 1 if failures else 0
+
+
+def _hunt(server: PostgresServer, template: str, name: str, seeds: range) -> int:
+    for seed in seeds:
+        try:
+            play(server, template, seed, BUGS[name])
+        except Broken as broken:
+            _say(f"{name}: {str(broken).partition(chr(10))[0]}")
+            return 0
+    _say(f"{name}: not found")
+    return 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

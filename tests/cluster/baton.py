@@ -1,0 +1,215 @@
+"""Lets several actors use one database, one statement at a time, in an order that a seed decides.
+
+Each actor is a thread of its own and stops before and after each statement that it sends. There it goes on, dies, or
+loses its connection, with the statement made or not. An actor whose statement waits for a lock of another one is seen
+by the database's own view of locks, so that nothing depends on time.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from enum import Enum
+from random import Random
+from typing import Any
+
+import psycopg
+
+from paygw_batch.journal.postgres import session
+
+PATIENCE_S = 60.0
+_LOOK_EVERY_S = 0.003
+_PASSED = ("to_regclass", "FROM migration", "FROM identity")
+"""What a process only looks at when it begins: nothing can go wrong there that does not before or after."""
+_local = threading.local()
+
+
+class Fate(Enum):
+    """What becomes of an actor at the place where it stopped."""
+
+    GO_ON = "goes on"
+    DIE = "dies"
+    LOSE_CONNECTION = "loses its connection"
+
+
+class Died(BaseException):
+    """The process is gone: nothing of ours catches this."""
+
+
+class Actor:
+    """One process, as a thread that moves only when it is told to."""
+
+    def __init__(self, name: str, story: Callable[["Actor"], None], seed: int) -> None:
+        self.name = name
+        self.rng = Random(seed)  # noqa: S311 - dice
+        self.place = "the start"
+        self.clock_s = 0.0
+        self.pid = 0
+        """The server's process behind its connection."""
+        self.is_done = self.is_dead = self.is_connecting = False
+        self.was_hurt = False
+        """Whether it died, was frozen, or lost a connection."""
+        self.claims: set[int] = set()
+        """Rows that it may still send."""
+        self.error: BaseException | None = None
+        self._fate = Fate.GO_ON
+        self._go, self.arrived = threading.Event(), threading.Event()
+        self._story = story
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        _local.actor = self
+        try:
+            self.stop_at("the start")
+            self._story(self)
+        except Died:
+            self.is_dead = True
+        except BaseException as error:  # noqa: BLE001 - whoever plays decides whether it may be
+            self.error = error
+        finally:
+            self.is_done = True
+            self.claims.clear()
+            self.arrived.set()
+
+    def stop_at(self, place: str) -> Fate:
+        """Wait to be moved; called by the actor itself."""
+        if self.is_dead:
+            raise Died
+        self.place = place
+        self.arrived.set()
+        self._go.wait()
+        self._go.clear()
+        if self._fate is Fate.DIE:
+            self.is_dead = True
+            raise Died
+        return self._fate
+
+    def move(self, fate: Fate) -> None:
+        """Let it go on from where it stopped."""
+        self._fate = fate
+        self.was_hurt |= fate is not Fate.GO_ON
+        self.arrived.clear()
+        self._go.set()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), f"{self.name} hangs at {self.place}"
+
+
+class PacedConnection(session._LimitedConnection):
+    """A connection that stops its actor before and after each statement.
+
+    `rewritten` plants bugs: a statement that holds a key is sent with its value instead.
+    """
+
+    rewritten: Mapping[str, str] = {}
+    _about = ""
+
+    def execute(self, query: Any, params: Any = None, **more: Any) -> Any:
+        """Run a statement."""
+        text = query.decode() if isinstance(query, bytes) else str(query)
+        for right, wrong in self.rewritten.items():
+            text = text.replace(right, wrong)
+        self._about = " ".join(text.split())[:60]
+        return super().execute(text.encode(), params, **more)
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Stop, make the statement, stop again."""
+        actor: Actor | None = getattr(_local, "actor", None)
+        if actor is None or actor.is_connecting or any(one in self._about for one in _PASSED):
+            return super().wait(gen, interval, timeout)
+        actor.pid = self.info.backend_pid
+        about, self._about = self._about or "begin or end", ""
+        self._stopped(actor, f"before {about}")
+        result = super().wait(gen, interval, timeout)
+        self._stopped(actor, f"after {about}")
+        return result
+
+    def _stopped(self, actor: Actor, place: str) -> None:
+        try:
+            fate = actor.stop_at(place)
+        except Died:
+            self.pgconn.finish()
+            raise
+        if fate is Fate.LOSE_CONNECTION:
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the connection is lost")
+
+
+def actor_here() -> Actor:
+    """Return the actor whose thread this is."""
+    actor: Actor = _local.actor
+    return actor
+
+
+def connect_unpaced(server: session.Server, *, write: bool) -> Any:
+    """Open a connection without a stop: nothing is at stake before it is there."""
+    actor: Actor | None = getattr(_local, "actor", None)
+    if actor is None:
+        return _connect(server, write=write)
+    actor.is_connecting = True
+    try:
+        return _connect(server, write=write)
+    finally:
+        actor.is_connecting = False
+
+
+_connect = session.connect
+
+
+class Stage:
+    """All actors, and a look into the database from outside."""
+
+    def __init__(self, url: str) -> None:
+        self.actors: list[Actor] = []
+        self.looking = psycopg.connect(url, autocommit=True, options="-c search_path=paygw -c lock_timeout=50ms")
+
+    def enter(self, name: str, story: Callable[[Actor], None], seed: int) -> Actor:
+        """Add an actor that is about to start."""
+        actor = Actor(name, story, seed)
+        self.actors.append(actor)
+        self.settle()
+        return actor
+
+    def movable(self) -> list[Actor]:
+        """Return the actors that have stopped somewhere."""
+        return [actor for actor in self.actors if actor.arrived.is_set() and not actor.is_done]
+
+    def living(self) -> list[Actor]:
+        """Return the actors that have not ended, those that wait for a lock as well."""
+        return [actor for actor in self.actors if not actor.is_done]
+
+    def move(self, actor: Actor, fate: Fate) -> None:
+        """Move one actor to its next stop, or until it waits for another one."""
+        actor.move(fate)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until each actor has stopped, has ended, or waits for a lock."""
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for actor in self.living():
+                if not actor.arrived.is_set():
+                    has_moved |= self._arrives(actor)
+
+    def _arrives(self, actor: Actor) -> bool:
+        waited_s = 0.0
+        while not actor.arrived.wait(_LOOK_EVERY_S):
+            if self.look("SELECT cardinality(pg_blocking_pids(%s)) > 0", (actor.pid,)) == [(True,)]:
+                return False
+            waited_s += _LOOK_EVERY_S
+            assert waited_s < PATIENCE_S, f"{actor.name} hangs after {actor.place}"
+        return True
+
+    def look(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement of the onlooker."""
+        cursor = self.looking.execute(query.encode(), values or None)
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def end(self) -> None:
+        """End every actor that is left, and the look into the database."""
+        self.looking.close()
+        for actor in self.living():
+            if actor.arrived.is_set():
+                actor.move(Fate.DIE)

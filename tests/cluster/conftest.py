@@ -1,0 +1,18 @@
+"""A database with one open batch, which every life of the protocol has a copy of."""
+
+import pytest
+
+from tests.cluster.protocol import make_batch
+from tests.journal.conftest import postgres_template
+from tests.journal.postgres_server import PostgresServer
+
+__all__ = ["postgres_template"]
+
+
+@pytest.fixture(scope="session")
+def open_batch(
+    postgres_server: PostgresServer, postgres_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    home = tmp_path_factory.mktemp("open_batch")
+    home.chmod(0o700)
+    return make_batch(postgres_server, postgres_template, home)
