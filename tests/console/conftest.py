@@ -7,7 +7,7 @@ from socket import socket
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from paygw_batch.compose.actions.check_payout import check_payout, mark_payout
 from paygw_batch.compose.actions.payout_folder import PayoutFolder
@@ -17,7 +17,7 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings
 from tests.cli.program import Program, sandbox_toml
-from tests.console.browsers import HOW_TO_GET_IT, Desk, chromium
+from tests.console.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
 from tests.console.people import House, set_up
 from tests.console.serving import free_port
 
@@ -36,6 +36,7 @@ def browser() -> Iterator[Browser]:
     """
     if (program := chromium()) is None:
         pytest.skip(HOW_TO_GET_IT)
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
         yield found

@@ -246,6 +246,7 @@ def test_a_mended_amount_counts_in_the_totals(house: House) -> None:
     [
         {"stated_rows": "three"},
         {"stated_rows": "-3"},
+        {"stated_rows": "1,2"},
         {"stated_rows": "9" * 10},
         {"stated_sums": "125000.50"},
         {"stated_sums": "KES 12,50"},

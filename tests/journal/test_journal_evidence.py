@@ -117,6 +117,18 @@ def released(journal: Journal) -> None:
     journal.release(1, [2, 3, 4], suffix=False, by="amina", at=at(3))
 
 
+def test_an_attempt_that_a_restored_copy_does_not_know_holds_its_row(journal: Journal) -> None:
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.REJECTED)
+    given = [says(1, order_id="ORD-2-r3"), says(2, order_id="ORD-2-r1"), says(3, order_id="ORD-2-r")]
+    findings = [Finding.CONTRADICTING, Finding.UNKNOWN_ORDER, Finding.UNKNOWN_ORDER]
+    assert list(journal.take_in(given, WORDS, at=at(5))) == findings
+    journal.release(1, None, suffix=True, by="amina", at=at(6))
+    assert [one.row for one in journal.due(1, after_row=0, limit=9)] == [3, 4]
+    assert list(journal.messages(1).holds) == [2]
+    journal.verify()
+
+
 def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal) -> None:
     accepted(journal)
     journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))

@@ -16,8 +16,10 @@ from paygw_batch.core.evidence import (
     Ruling,
     SignedOrder,
     Waits,
+    later_attempt_of,
     rule,
 )
+from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import Concluded, FactKind
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
@@ -65,7 +67,7 @@ def take_in_evidence(
     for given in evidence:
         one = replace(given, content=given.content.replace("\0", "?"))
         number += 1
-        candidates = candidates_in(connection, one.claim.order_id) if one.claim.order_id is not None else []
+        candidates = _locked_candidates(connection, one.claim.order_id)
         ruling = rule(one.claim, candidates, words, note=note_of(one.source, number))
         if isinstance(ruling, Waits):
             break
@@ -191,8 +193,24 @@ def _recorded(ruling: Ruling, record: Record, at: str) -> int | None:
     return number
 
 
+def _locked_candidates(connection: Connection[Row], order_id: str | None) -> list[Candidate]:
+    """Return the instructions that go by an order id; until the evidence is kept, no worker sends one of them."""
+    found = [] if order_id is None else candidates_in(connection, order_id)
+    if order_id is None or not found:
+        return found
+    fetch(connection, "SELECT lock_standing(%s)", ([one.number for one in found],))
+    return candidates_in(connection, order_id)
+
+
 def candidates_in(connection: Connection[Row], order_id: str) -> list[Candidate]:
-    """Return the instructions of every operation that go, or went, by an order id."""
+    """Return the instructions of every operation that go, or went, by an order id (see the port)."""
+    found = _known_as(connection, order_id)
+    if not found and (first := first_order_id(order_id)) is not None:
+        return later_attempt_of(first, _known_as(connection, first))
+    return found
+
+
+def _known_as(connection: Connection[Row], order_id: str) -> list[Candidate]:
     if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
         return []  # no order id of ours, and nothing that a database could look up
     found = fetch(
