@@ -113,6 +113,8 @@ class HolderKind(StrEnum):
     """It keeps the journal for a moment at a time, to take notifications in."""
     STARTING = "starting"
     """It has the lock, and has not written its kind yet."""
+    WORKER = "worker"
+    """It sends rows that commands hand over, and keeps the journal for a moment at a time."""
 
 
 class JournalHeld(JournalError):

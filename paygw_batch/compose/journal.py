@@ -19,6 +19,7 @@ from paygw_batch.journal import (
     LockHolder,
     SqliteJournal,
     SqliteReader,
+    WorkerLife,
     in_memory_journal,
     journal_holder,
     new_journal,
@@ -29,7 +30,14 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal import MissingHost, Move, PostgresJournal, PostgresPlace, PostgresReader
+    from paygw_batch.journal import (
+        MissingHost,
+        Move,
+        PostgresJournal,
+        PostgresPlace,
+        PostgresReader,
+        WorkerJournal,
+    )
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -66,6 +74,32 @@ def _opener(settings: Settings, command: str, kind: HolderKind) -> "Callable[[],
         now=timestamp(utc_now()),
         holder=command,
         kind=kind,
+    )
+
+
+def open_to_work(settings: Settings, command: str, kind: HolderKind = HolderKind.WORKER) -> "WorkerJournal":
+    """Open the journal for a worker. Raises `UsageError` for one in a file: it belongs to one machine."""
+    from paygw_batch.journal import open_worker_journal  # noqa: PLC0415 (psycopg)
+
+    return open_worker_journal(shared_database(settings), now=timestamp(utc_now()), holder=command, kind=kind)
+
+
+def workers_now(settings: Settings) -> Sequence[WorkerLife]:
+    """Return the workers that have not said their end. Raises `UsageError` for a journal in a file: it has none."""
+    place = shared_database(settings)
+    from paygw_batch.journal import read_postgres_journal  # noqa: PLC0415 (psycopg)
+
+    with closing(read_postgres_journal(place)) as journal:
+        return journal.workers()
+
+
+def shared_database(settings: Settings) -> "PostgresPlace":
+    """Return the place of a journal that several hosts can share. Raises `UsageError` for one in a file."""
+    if (place := database_place(settings)) is not None:
+        return place
+    raise UsageError(
+        say("The journal is a file: workers share a journal in PostgreSQL."),
+        hint=say("Set [journal] url (docs/several-hosts.md). On one machine, `paygw-batch submit` sends by itself."),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import polars as pl
 
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.actions.send import Task
+from paygw_batch.compose.actions.send import SentBy, Task
 from paygw_batch.compose.approvals import require_approval
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.journal import Tell
@@ -50,6 +50,7 @@ class Submission:
     strict: bool = False
     repeats_meant: bool = False
     first: int | None = None
+    sent_by: SentBy = SentBy.THIS_PROCESS
 
     @property
     def operation(self) -> str:
@@ -164,7 +165,8 @@ def submit_sheet(
         plan_sha256=approved.plan_sha256,
         repeats_meant=True,
     )
-    return send(Task(settings, rules, gateway, journal, batch, plan.known_rows, asked.first), plan)
+    task = Task(settings, rules, gateway, journal, batch, plan.known_rows, asked.first, asked.sent_by)
+    return send(task, plan)
 
 
 def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:

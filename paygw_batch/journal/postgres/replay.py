@@ -28,20 +28,22 @@ _SHOWN_EVERY = 10_000
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
-    *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker"),
+    *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker", "run"),
     *("host", "roll_call", "roll_answer"),
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
     *(("segment", "sealed_is_final"), ("segment", "roll_is_complete"), ("chunk", "range_is_final")),
+    ("run", "stop_is_final"),
 }
 """The triggers that refuse changes, by table."""
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
-        AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey') ORDER BY 1"""
-_UNIQUE_WANTED = [("fact_nth",), ("fact_one_intent",), ("order_id_pkey",), ("segment_unsealed",)]
+        AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey', 'run_unfinished')
+    ORDER BY 1"""
+_UNIQUE_WANTED = [("fact_nth",), ("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",), ("segment_unsealed",)]
 _FACTS = (
     "SELECT instruction, nth, number, at, kind, attempt, contradicts, details FROM fact WHERE instruction IS NOT NULL"
 )

@@ -222,6 +222,9 @@ class SqliteJournal(SqliteReader):
                 break
         return findings
 
+    def hand_over(self, batch: int, *, waits: bool = False) -> None:
+        """Do nothing: a journal in a file has no workers."""
+
     @contextmanager
     def for_engine(self) -> Iterator[SqliteEngineJournal]:
         """Give the journal to an engine: until the block ends, only the engine uses it."""
