@@ -11,7 +11,7 @@ from paygw_batch.compose.actions.start_run import started_run
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.pages.settling import open_orders, statement_folder
-from paygw_batch.console.pages.settling.order_folder import OrderFolder
+from paygw_batch.console.pages.settling.order_folder import OrderFolder, order_folder_of
 from paygw_batch.console.pages.settling.statement_folder import StatementFolder, read_statement_of
 from paygw_batch.console.visits import Visit
 from paygw_batch.journal import JournalReader
@@ -279,7 +279,7 @@ def test_an_order_that_goes_away_while_somebody_looks_is_no_error(
     batch = paid(house, "9006.00", "9006.10")
     ada = house.person(MAKER)
     kept, gone = drafted(ada, batch, 2), drafted(ada, batch, 3)
-    found = open_orders.order_folder_of(house.console.directory / "orders", gone.rpartition("/")[2])
+    found = order_folder_of(house.console.directory / "orders", gone.rpartition("/")[2])
     assert found is not None
     stage_of = open_orders.order_stage
 
