@@ -11,6 +11,7 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.journal.sqlite import schema
 from paygw_batch.journal.values import Known, MoveResult, TallyKind
@@ -314,6 +315,7 @@ def of_version(version: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> Sq
     for module in ("create", "open"):  # it had no table for names
         monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.note_name", lambda *_, **__: None)
     schema._expected.cache_clear()
+    database_of.cache_clear()
     return open_at(place)
 
 
