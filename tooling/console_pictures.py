@@ -1,7 +1,7 @@
 """Write docs/pictures/console-*.jpg again: two people, from a sheet with defects to rejected rows tried again.
 
-python tooling/console_pictures.py            # needs Chromium: PAYGW_CHROMIUM names one that is not in PATH
-python tooling/console_pictures.py FOLDER     # into FOLDER instead
+python -m tooling.console_pictures            # needs Chromium: PAYGW_CHROMIUM names one that is not in PATH
+python -m tooling.console_pictures FOLDER     # into FOLDER instead
 """
 
 import csv
@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from console_demo import BEHAVIOUR, ROOT, set_up
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from tooling.console_demo import BEHAVIOUR, ROOT, set_up
 
 PROGRAM = "chromium"
 WIDTH, HEIGHT = 900, 640
