@@ -36,6 +36,7 @@ TABS = 50
 VISIBLE_S = 2.0
 """How often a visible tab asks."""
 _PATIENCE_S = 120
+_LOOKED_AT_EVERY_S = 0.2
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -133,10 +134,15 @@ class ServedPages:
         connection.close()
         if answer.status != 303:
             raise RuntimeError(f"the upload was answered with {answer.status}")
-        status, _, _ = self.ask(answer.headers["location"])
-        if status != 200:
-            raise RuntimeError(f"the page of the sheet was answered with {status}")
+        while b"data-reload-ms" in self._page(answer.headers["location"]):
+            time.sleep(_LOOKED_AT_EVERY_S)
         return time.perf_counter() - started_s
+
+    def _page(self, path: str) -> bytes:
+        status, body, _ = self.ask(path)
+        if status != 200:
+            raise RuntimeError(f"{path} was answered with {status}")
+        return body
 
 
 @contextmanager
