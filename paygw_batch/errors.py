@@ -113,6 +113,8 @@ class HolderKind(StrEnum):
     """It keeps the journal for a moment at a time, to take notifications in."""
     STARTING = "starting"
     """It has the lock, and has not written its kind yet."""
+    WORKER = "worker"
+    """It sends rows that commands hand over, and keeps the journal for a moment at a time."""
 
 
 class JournalHeld(JournalError):
@@ -192,6 +194,15 @@ class AuditUnwritable(JournalError):
     """The audit trail of the console can no longer be written."""
 
     default_hint = "Mend the disk (room, permissions). Without a trail the console does nothing."
+
+
+class SessionsBroken(JournalError):
+    """The file of sessions of the console cannot be read or written."""
+
+    default_hint = (
+        "Mend the disk (room, permissions). While the console is off a damaged file can be removed, with -wal and -shm "
+        "where they are: then everybody signs in again."
+    )
 
 
 class InboxUnwritable(JournalError):

@@ -18,6 +18,7 @@ ALLOWED = {
     "files": {"errors", "language"},
     "processes": set(),
     "trusted_files": {"errors", "language"},
+    "web_server": {"errors"},
     "core": {"errors", "language"},
     "countries": BASE,
     "sheet": {"countries", *BASE},
@@ -28,13 +29,13 @@ ALLOWED = {
     "run": {"engine", "statement", "sheet", "gateway", "journal", "countries", *BASE},
     "report": {"run", "engine", "sheet", "journal", "countries", *BASE},
     "settings": {"countries", *BASE},
-    "sandbox": {"countries", *BASE},
-    "listener": {"gateway", "journal", *BASE},
+    "sandbox": {"countries", "web_server", *BASE},
+    "listener": {"gateway", "journal", "web_server", *BASE},
     "compose": {
         *("settings", "report", "statement", "run", "engine", "sandbox", "sheet", "gateway", "journal", "countries"),
         *BASE,
     },
-    "console": {"compose", "settings", "report", "run", "sheet", "journal", "countries", *BASE},
+    "console": {"compose", "settings", "report", "run", "sheet", "journal", "countries", "web_server", *BASE},
     "cli": {
         *(
             "console",
@@ -49,7 +50,7 @@ ALLOWED = {
             "sheet",
             "gateway",
         ),
-        *("journal", "countries", *BASE),
+        *("journal", "countries", "web_server", *BASE),
     },
     "api": {"compose", "settings", "report", "run", "engine", "sheet", "journal", *BASE},
     "__main__": {"cli"},
@@ -61,7 +62,7 @@ FLOORS = {
     "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
     "gateway": ("signing", "*", "http"),
     "journal": (
-        "values batch_part gate_port port payment_port",
+        "values shared_run batch_part gate_port kept_plan port payment_port",
         *("facts", "guards", "kept_notification", "sqlite postgres", "audit", "opening"),
     ),
     "compose": ("*", "actions"),
@@ -88,7 +89,7 @@ ROOMS_OF_LIBRARIES = {
     "psycopg": {"journal/postgres", "journal/opening/open_postgres.py"},
     "click": {"cli"},
     "rich": {"cli"},
-    "uvicorn": {"sandbox", "listener", "console"},
+    "uvicorn": {"web_server.py", "sandbox/sandbox_server.py", "listener/listener_server.py"},
     "starlette": {"console"},
     "jinja2": {"console"},
     "pydantic": {

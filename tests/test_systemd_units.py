@@ -53,6 +53,23 @@ def test_the_batch_service_may_write_the_folder_that_it_works_through() -> None:
     assert Path(command.split()[-1]) in writable(UNITS / "paygw-batch.service")
 
 
+def test_a_run_that_the_pages_started_outlives_them() -> None:
+    """Only the process of the pages gets the signal, and nothing that is left in the unit is killed after it."""
+    found = keys(UNITS / "paygw-console.service")
+    assert found["KillMode"] == ["process"]
+
+
+def test_the_pages_and_the_runs_of_the_drop_folder_work_on_the_same_state() -> None:
+    pages, runs = (keys(UNITS / f"paygw-{name}.service") for name in ("console", "batch"))
+    for name in ("User", "StateDirectory", "LogsDirectory", "LoadCredential", "Environment"):
+        assert pages[name] == runs[name]
+
+
+def test_the_pages_can_see_who_holds_the_journal() -> None:
+    """It is read in /proc/locks, which is not there where the unit sees processes alone."""
+    assert "ProcSubset" not in keys(UNITS / "paygw-console.service")
+
+
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
 def test_all_else_is_closed(unit: Path) -> None:
     found = keys(unit)

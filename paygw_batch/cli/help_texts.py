@@ -26,7 +26,7 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "The sheet": ("worksheet", "column_profile", "reference", "mended", "expect_rows", "expect_total"),
         "What is refused": ("strict", "skip_invalid", "amend", "repeats_meant", "plan"),
-        "Sending": ("dry_run", "first", "concurrency", "rate_per_s", "wait", "by"),
+        "Sending": ("dry_run", "first", "detach", "concurrency", "rate_per_s", "wait", "by"),
         "Files": ("out", "force"),
     }
 )

@@ -45,6 +45,8 @@ COMMANDS = {
     "backup": "Copy the journal, also while a run is on.",
     "console": "Serve the pages for a browser.",
     "invite": "Invite a person to make a passkey for the console.",
+    "work": "Send rows that are handed over, together with other hosts.",
+    "workers": "List the workers of all hosts.",
     "sandbox": "Run the built-in gateway on loopback.",
     "sign": "Show how a row is signed, step by step.",
     "config": "Show every setting and where it comes from.",

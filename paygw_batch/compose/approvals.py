@@ -5,12 +5,13 @@ from pathlib import Path
 
 from paygw_batch.clock import Now
 from paygw_batch.compose.operations import minor_units_of
+from paygw_batch.compose.shared_plans import best_plan
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say
-from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval, read_plan
+from paygw_batch.run.approval import NOT_ASKED_FOR, Approved, check_plan, content_of, needs_approval
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.orders.ordered_batch import RowOrder, batch_of_order, require_true
 from paygw_batch.run.passkey import RelyingParty
@@ -106,13 +107,13 @@ def require_approval(
     )
     if not needs_approval(content, policy):
         return NOT_ASKED_FOR
-    if not file.exists():
+    document = best_plan(settings, content, file, policy, now())
+    if document is None:
         raise ApprovalError(
             say("This needs approval, and there is no plan at {file}.", file=file),
             hint=say(
                 "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
             ),
         )
-    document = read_plan(file)
     opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
     return check_plan(document, content, policy, now(), used=opened)

@@ -19,6 +19,7 @@ from paygw_batch.journal import (
     LockHolder,
     SqliteJournal,
     SqliteReader,
+    WorkerLife,
     in_memory_journal,
     journal_holder,
     new_journal,
@@ -29,7 +30,14 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal import MissingHost, Move, PostgresJournal, PostgresPlace, PostgresReader
+    from paygw_batch.journal import (
+        MissingHost,
+        Move,
+        PostgresJournal,
+        PostgresPlace,
+        PostgresReader,
+        WorkerJournal,
+    )
 
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
@@ -53,7 +61,7 @@ def open_to_write(
 
 
 def _opener(settings: Settings, command: str, kind: HolderKind) -> "Callable[[], SqliteJournal | PostgresJournal]":
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import open_postgres_journal  # noqa: PLC0415 (psycopg)
 
         return partial(open_postgres_journal, place, now=timestamp(utc_now()), holder=command, kind=kind)
@@ -69,9 +77,35 @@ def _opener(settings: Settings, command: str, kind: HolderKind) -> "Callable[[],
     )
 
 
+def open_to_work(settings: Settings, command: str, kind: HolderKind = HolderKind.WORKER) -> "WorkerJournal":
+    """Open the journal for a worker. Raises `UsageError` for one in a file: it belongs to one machine."""
+    from paygw_batch.journal import open_worker_journal  # noqa: PLC0415 (psycopg)
+
+    return open_worker_journal(shared_database(settings), now=timestamp(utc_now()), holder=command, kind=kind)
+
+
+def workers_now(settings: Settings) -> Sequence[WorkerLife]:
+    """Return the workers that have not said their end. Raises `UsageError` for a journal in a file: it has none."""
+    place = shared_database(settings)
+    from paygw_batch.journal import read_postgres_journal  # noqa: PLC0415 (psycopg)
+
+    with closing(read_postgres_journal(place)) as journal:
+        return journal.workers()
+
+
+def shared_database(settings: Settings) -> "PostgresPlace":
+    """Return the place of a journal that several hosts can share. Raises `UsageError` for one in a file."""
+    if (place := database_place(settings)) is not None:
+        return place
+    raise UsageError(
+        say("The journal is a file: workers share a journal in PostgreSQL."),
+        hint=say("Set [journal] url (docs/several-hosts.md). On one machine, `paygw-batch submit` sends by itself."),
+    )
+
+
 def holder_now(settings: Settings) -> LockHolder | None:
     """Return the process that holds the journal, or None: nobody does. Nothing is taken or touched."""
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import postgres_holder  # noqa: PLC0415 (psycopg)
 
         return postgres_holder(place)
@@ -83,7 +117,7 @@ def is_there(settings: Settings) -> bool:
     return settings.journal.url is not None or settings.journal_path().exists()
 
 
-def _database(settings: Settings) -> "PostgresPlace | None":
+def database_place(settings: Settings) -> "PostgresPlace | None":
     """Return the place of a journal in PostgreSQL; None where it is a file."""
     section = settings.journal
     if section.url is None:
@@ -104,7 +138,7 @@ def _database(settings: Settings) -> "PostgresPlace | None":
 
 def make_journal(settings: Settings, command: str, *, beside: str | None = None) -> Identity | None:
     """Make the journal of the configured endpoint, and return which one it is; None where one is there already."""
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import new_postgres_journal  # noqa: PLC0415 (psycopg)
 
         return new_postgres_journal(place, now=timestamp(utc_now()), beside=beside)
@@ -121,7 +155,7 @@ def make_journal(settings: Settings, command: str, *, beside: str | None = None)
 
 def move_to_database(settings: Settings, file: Path | None, by: str) -> "Move":
     """Move the journal in a file (None: at its default place) to the configured database."""
-    place = _database(settings)
+    place = database_place(settings)
     if place is None:
         raise UsageError(
             say("[journal] url names no database to move the journal to."),
@@ -151,7 +185,7 @@ def check_has_roles(settings: Settings) -> None:
 
 def give_rights(settings: Settings) -> Sequence[str]:
     """Give the roles of the journal their rights, and return the names of the roles; none for a file."""
-    if (place := _database(settings)) is None:
+    if (place := database_place(settings)) is None:
         return ()
     from paygw_batch.journal import give_postgres_rights  # noqa: PLC0415 (psycopg)
 
@@ -160,7 +194,7 @@ def give_rights(settings: Settings) -> Sequence[str]:
 
 def role_in_database(settings: Settings) -> str | None:
     """Return the rights that this configuration has in the database of the journal; None for a file."""
-    if (place := _database(settings)) is None:
+    if (place := database_place(settings)) is None:
         return None
     from paygw_batch.journal import postgres_role  # noqa: PLC0415 (psycopg)
 
@@ -201,7 +235,7 @@ def retire(settings: Settings, host: str, *, by: str) -> "tuple[MissingHost, int
 
 
 def _place_of_roll(settings: Settings) -> "PostgresPlace":
-    place = _database(settings)
+    place = database_place(settings)
     if place is None:
         raise UsageError(
             "A journal in a file has no other hosts: there is no roll-call.",
@@ -227,7 +261,7 @@ def change_limits(settings: Settings, change: LimitChange) -> GateState:
 
 
 def _shared_place(settings: Settings) -> "PostgresPlace":
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         return place
     raise UsageError(
         say("The journal is a file: one process sends, and its limits are in the configuration."),
@@ -256,7 +290,7 @@ def journal_to_read(
 
 
 def _reader(settings: Settings, *, must_be_known: bool) -> "SqliteReader | PostgresReader":
-    if (place := _database(settings)) is not None:
+    if (place := database_place(settings)) is not None:
         from paygw_batch.journal import read_postgres_journal  # noqa: PLC0415 (psycopg)
 
         return read_postgres_journal(place)
@@ -272,7 +306,7 @@ def _reader(settings: Settings, *, must_be_known: bool) -> "SqliteReader | Postg
 @contextmanager
 def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
     """Look into the journal that a run would use. Where the sandbox has none yet, that is an empty one."""
-    if settings.uses_sandbox and not is_there(settings):
+    if _must_be_made(settings):
         with closing(in_memory_journal()) as empty:
             yield empty
         return
@@ -283,10 +317,23 @@ def journal_to_plan_with(settings: Settings) -> Iterator[JournalReader]:
 @contextmanager
 def journal_to_name(settings: Settings, command: str) -> Iterator[JournalReader]:
     """Look into the journal that a document is to name. The sandbox makes its own first, where it has none yet."""
-    if settings.uses_sandbox and not is_there(settings):
+    if _must_be_made(settings):
         open_to_write(settings, command).close()
     with journal_to_read(settings, must_be_known=True) as journal:
         yield journal
+
+
+def _must_be_made(settings: Settings) -> bool:
+    """Whether the sandbox has no journal yet, in a file or in a database."""
+    if not settings.uses_sandbox:
+        return False
+    if not is_there(settings):
+        return True
+    try:
+        _reader(settings, must_be_known=True).close()
+    except JournalMissing:
+        return True
+    return False
 
 
 def find_batch(journal: JournalReader, batch: str) -> BatchRecord:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WAIT_EVERY_S = 0.5
 """How often a run that waits for another one looks whether it has ended."""
 
-_FOR_A_MOMENT = frozenset({HolderKind.LISTENER, HolderKind.STARTING})
+_FOR_A_MOMENT = frozenset({HolderKind.LISTENER, HolderKind.STARTING, HolderKind.WORKER})
 """The holders that a command waits for by itself: a listener lets the journal go soon; a new process may be one."""
 
 LISTENER_LIMIT_S = 30.0

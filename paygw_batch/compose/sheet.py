@@ -33,7 +33,7 @@ def validated_sheet(
 
     `mending` are the corrections that a person made to it: the file itself stays as it is.
     """
-    options = read_options(settings, operation_of(rules).name, worksheet)
+    options = read_options(settings, operation_of(rules).name, worksheet, mending)
     if mending is None:
         return _validated(open_sheet(path, options), rules, reference)
     return _validated(InMemory(mended_sheet(read_sheet(path, options), mending)), rules, reference)
@@ -56,14 +56,20 @@ def _validated(source: SheetSource, rules: Rules, reference: str | None) -> Vali
     return validate_opened(source, rules, reference=reference)
 
 
-def read_options(settings: Settings, operation: str, worksheet: str | None = None) -> ReadOptions:
-    """Return how sheets of an operation are read."""
+def read_options(
+    settings: Settings, operation: str, worksheet: str | None = None, mending: Mending | None = None
+) -> ReadOptions:
+    """Return how sheets of an operation are read.
+
+    The meaning that a person gave a heading (in `mending`) is before every profile.
+    """
+    meant = {} if mending is None else mending.columns
     return ReadOptions(
         max_rows=settings.limits.max_rows,
         max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
         code_page=settings.sheet.code_page,
         sheet_name=worksheet,
-        aliases=known_headings(settings.sheet.column_profile, settings.columns),
+        aliases={**known_headings(settings.sheet.column_profile, settings.columns), **meant},
         operation=operation,
         profiles=every_profile(settings.columns),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.actions.audit import open_trail
 from paygw_batch.compose.operations import rules_of
+from paygw_batch.console.access.kept_sessions import KeptSessions
 from paygw_batch.console.access.passkey_access import passkey_access
 from paygw_batch.console.members import members_of
 from paygw_batch.console.pages import (
@@ -37,7 +39,7 @@ from paygw_batch.console.rendering import STATIC, page_templates
 from paygw_batch.console.visit_language import language_of
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
 from paygw_batch.console.web_guard import MOST_FORM_BYTES, AsgiApp, WebGuard
-from paygw_batch.console.web_sessions import WebSessions
+from paygw_batch.console.web_sessions import SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import speaking
@@ -55,7 +57,12 @@ ROUTES = (
     WebRoute("/", overview_page.overview, Act.LOOK),
     WebRoute("/new", new_payout_page.new_payout, Act.PREPARE),
     WebRoute("/new", new_payout_page.upload, Act.PREPARE, "POST"),
+    WebRoute("/new/template", new_payout_page.download_template, Act.DOWNLOAD),
     WebRoute("/sheets/{sheet}", check_page.check_sheet, Act.SEE_SHEET),
+    WebRoute("/sheets/{sheet}/again", new_payout_page.upload_again, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/reading", new_payout_page.choose_reading, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/totals", new_payout_page.state_totals, Act.MEND, "POST"),
+    WebRoute("/sheets/{sheet}/marked", new_payout_page.download_marked, Act.DOWNLOAD),
     WebRoute("/sheets/{sheet}/mend", check_page.mend, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/mend-kind", check_page.mend_kind, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/leave-out", check_page.leave_out, Act.MEND, "POST"),
@@ -93,7 +100,7 @@ ROUTES = (
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),
 )
 """Every page and every act. No other path exists."""
-_UPLOADS = ("/new", "/statement")
+_UPLOADS = ("/new", "/again", "/statement")
 """How the paths end to which files are sent."""
 
 
@@ -106,6 +113,11 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
     if config is None:
         raise ConfigurationError("The pages need a configuration file.", hint="Name it with --config.")
     given = ["--config", str(config.absolute())]
+    if settings.journal.url is None:  # a journal in a database is named by the configuration alone
+        given += ["--journal", str(settings.journal_path())]
+    trail = open_trail(settings)  # it makes the sandbox's journal
+    kept = KeptSessions(settings.journal_path())
+    access = passkey_access(settings, members, kept)
     is_secure = public is not None and public.startswith("https:")
     own = set() if is_secure else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
     origins = own if public is None else {public, *own}
@@ -114,13 +126,19 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
         config=config.absolute(),
         rules=rules_of(settings, PAYOUT),
         members=members,
-        access=passkey_access(settings, members),
-        trail=open_trail(settings),
+        access=access,
+        trail=trail,
         sessions=WebSessions(
-            idle_s=section.idle_min * 60, at_most_s=section.session_h * 3600, monotonic_s=time.monotonic
+            kept,
+            members=members,
+            keys=access.keys,
+            ways={SignInWay.PASSKEY, SignInWay.LIST} if settings.uses_sandbox else {SignInWay.PASSKEY},
+            idle_s=section.idle_min * 60,
+            at_most_s=section.session_h * 3600,
+            now_s=time.time,
         ),
         templates=page_templates(),
-        program=(sys.executable, "-P", "-m", "paygw_batch", *given, "--journal", str(settings.journal_path())),
+        program=(sys.executable, "-P", "-m", "paygw_batch", *given),
         environ=environ,
         now=utc_now,
         origins=frozenset(origins),
@@ -137,7 +155,7 @@ def console_app(console: Console) -> AsgiApp:
         return upload_bytes + MOST_FORM_BYTES
 
     async def missing(request: Request, _error: Exception) -> Response:
-        session = console.sessions.session(request.cookies.get(console.cookie, ""))
+        session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
         with speaking(language_of(request.cookies)):
             return error_page(Visit(console, request, session), PageNotFound())
 

@@ -1,29 +1,22 @@
 """Serves the pages on a loopback port or a Unix socket until a signal."""
 
 import asyncio
-import logging
-import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-
-import uvicorn
 
 from paygw_batch.console.console_app import console_app, console_of
 from paygw_batch.console.web_guard import AsgiApp
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.web_server import LOOPBACK, LocalServer, listen_on_loopback
 
-LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 256
 _BACKLOG = 256
 _MAX_HEAD_BYTES = 32 * 1024
 _GRACE_S = 10
-
-# Without this handler the library's warnings would go to standard error, with any text that they quote.
-logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def serve_console(
@@ -41,18 +34,14 @@ def serve_console(
         else:
             listener, port = stack.enter_context(listen_on_socket(section.socket)), 0
             place = say("{socket}, for {origin}", socket=section.socket, origin=section.origin)
-        app = console_app(console_of(settings, config=config, environ=environ, port=port))
+        console = stack.enter_context(closing(console_of(settings, config=config, environ=environ, port=port)))
+        app = console_app(console)
         asyncio.run(serve_pages(app, listener, ready=lambda: tell(say("The pages are at {place}.", place=place))))
 
 
 def listen_on_port(port: int) -> socket.socket:
     """Return a socket on loopback; 0 asks for any free port. The pages are never on another address."""
-    try:
-        return socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"Cannot listen on {LOOPBACK}:{port}: {problem.strerror}.", hint="Choose another port: --port N."
-        ) from None
+    return listen_on_loopback(port, backlog=_BACKLOG, hint="Choose another port: --port N.")
 
 
 @contextmanager
@@ -78,41 +67,12 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
 
 async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM. Runs are other processes, and go on."""
-    server = _PagesServer(
-        uvicorn.Config(
-            app,
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            workers=1,
-            proxy_headers=False,
-            server_header=False,
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
+    server = LocalServer(
+        app,
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        grace_s=_GRACE_S,
     )
-
-    def stop() -> None:
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
+    with server.stopped_by_signals():
         ready()
         await server.serve(sockets=[listener])
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-class _PagesServer(uvicorn.Server):
-    """Leaves signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -1,4 +1,4 @@
-"""Checks a sheet in another process, within limits: an upload is anybody's bytes.
+"""Checks or marks a sheet in another process, within limits: an upload is anybody's bytes.
 
 What the process may use is bounded by the system. Where it dies, the sheet was too much, and the pages go on.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paygw_batch.compose.actions.check_payout import check_payout
+from paygw_batch.compose.actions.check_payout import check_payout, mark_payout
 from paygw_batch.compose.actions.payout_folder import PayoutFolder
 from paygw_batch.compose.operations import rules_of
 from paygw_batch.core.batch import PAYOUT
@@ -19,6 +19,7 @@ from paygw_batch.language import ENGLISH, language, say, use
 from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
+from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
 
 MOST_MEMORY_BYTES = 8 * 1024**3
 """Of addresses: libraries reserve far more than they use."""
@@ -28,28 +29,43 @@ LIMIT_S = 600
 IN_PROCESS_BYTES = 256 * 1024
 """A sheet of this size that was checked before is checked again where the pages are: a process costs a second."""
 _PROGRAM = "from paygw_batch.console.sheet_process import main; main()"
+_MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
 
 
 def check_in_process(
     folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
 ) -> None:
     """Check a payout in another process. Raises `SheetError` where that process does not end by itself."""
-    given = [str(config), str(settings.journal_path()), str(folder.path), maker_key]
-    if not run_within_limits(_PROGRAM, given, settings, environ):
+    if not run_within_limits(_PROGRAM, [str(folder.path), maker_key], settings, config=config, environ=environ):
         raise SheetError(
             say("The sheet needs more memory or time than a check may use."),
             hint=say("Split it, and upload the parts."),
         )
 
 
-def run_within_limits(program: str, given: Sequence[str], settings: Settings, environ: Mapping[str, str]) -> bool:
+def mark_in_process(
+    folder: PayoutFolder, settings: Settings, path: Path, *, config: Path, environ: Mapping[str, str]
+) -> None:
+    """Write the sheet of a payout with marks to `path`, in another process. Raises `SheetError` where it cannot."""
+    if not run_within_limits(_MARKING, [str(folder.path), str(path)], settings, config=config, environ=environ):
+        raise SheetError(
+            say(NO_MARKED_WORKBOOK),
+            hint=say("Mend the cells on the page, or correct the file itself and upload it again."),
+        )
+
+
+def run_within_limits(
+    program: str, given: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
+) -> bool:
     """Run a program of ours in another process, which limits itself first; return whether it ended by itself."""
     kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    command = [sys.executable, "-P", "-c", program]
+    # A journal in a database is named by the configuration alone.
+    journal = str(settings.journal_path()) if settings.journal.url is None else ""
+    command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
         done = subprocess.run(  # noqa: S603 (our own program)
             [*command, *given],
@@ -75,7 +91,7 @@ def limit_this_process() -> Settings:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, MOST_PROCESSOR_S))
-    return load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal})
+    return load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal} if journal else None)
 
 
 def main() -> None:
@@ -86,3 +102,10 @@ def main() -> None:
     if maker is None:
         sys.exit(2)
     check_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), maker)
+
+
+def mark() -> None:
+    """Mark the sheet of one payout: configuration, journal, folder and the workbook to write are the arguments."""
+    settings = limit_this_process()
+    folder, path = sys.argv[3:]
+    mark_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), Path(path))

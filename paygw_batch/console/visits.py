@@ -4,13 +4,16 @@ import logging
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -19,11 +22,12 @@ from paygw_batch.console.access.passkey_access import PasskeyAccess
 from paygw_batch.console.members import Member, Role
 from paygw_batch.console.permissions import Act, Thing, may
 from paygw_batch.console.visit_language import language_of, own_names
-from paygw_batch.console.web_sessions import SignedInKey, WebSession, WebSessions
+from paygw_batch.console.web_guard import BodyRefused
+from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import AuditUnwritable, PaygwError
 from paygw_batch.journal import AuditNote, AuditResult, AuditTrail
-from paygw_batch.language import language, mark_all, say, speaking
+from paygw_batch.language import language, mark, mark_all, say, speaking
 from paygw_batch.settings.configuration import Settings
 
 _log = logging.getLogger(__name__)
@@ -31,6 +35,7 @@ _COMMAND = re.compile(r"`|--[a-z]|\.toml|\[[a-z]+\]")
 """A hint with one of these is for a person at a terminal."""
 _OWN_SITE = frozenset({"same-origin", "none"})
 MOST_FIELDS = 2_000
+_STRANGE = mark("This form is too old, or does not come from these pages. Open the page again.")
 _GENERAL = mark_all("There is no such page.", "This is not for you to do.")
 """The general messages of the errors below, for the catalogue."""
 
@@ -52,6 +57,11 @@ class Console:
     now: Now
     origins: frozenset[str]
     cookie: str
+
+    def close(self) -> None:
+        """Let go of the files that are open."""
+        self.trail.close()
+        self.sessions.close()
 
     @property
     def directory(self) -> Path:
@@ -181,7 +191,8 @@ class WebRoute:
                 return await in_language(request)
 
         async def in_language(request: Request) -> Response:
-            visit = Visit(console, request, console.sessions.session(_cookie(console, request), is_poll=self.is_poll))
+            found = partial(console.sessions.session, _cookie(console, request), is_poll=self.is_poll)
+            visit = Visit(console, request, await run_in_threadpool(found))
             try:
                 refused = self._refused(visit)
                 if refused is None and self.method == "POST":
@@ -191,6 +202,10 @@ class WebRoute:
                 return await run_in_threadpool(self.handler, visit) if refused is None else refused
             except PaygwError as error:
                 return await run_in_threadpool(self._answer_refused, visit, error)
+            except BodyRefused as error:
+                with suppress(AuditUnwritable):
+                    await run_in_threadpool(self._note_refusal, visit, error)
+                return _too_much(visit)
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
                 return visit.page("error.html", status=500, heading=say("Something went wrong"), message="", hint="")
@@ -213,10 +228,13 @@ class WebRoute:
         """Return the page about an error, and note it where something was to be done, or was not for this person."""
         if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
             try:
-                visit.note(self.deed, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
+                self._note_refusal(visit, error)
             except AuditUnwritable as problem:
                 return error_page(visit, problem)
         return error_page(visit, error)
+
+    def _note_refusal(self, visit: Visit, error: Exception) -> None:
+        visit.note(self.deed, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
 
     def _refused(self, visit: Visit) -> Response | None:
         """Return the refusal of a request before its body is read, or None."""
@@ -244,6 +262,14 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
     return visit.page("error.html", status=status, heading=heading, message=error.message, hint=hint)
 
 
+def _too_much(visit: Visit) -> Response:
+    """Return the page about a body that is too long or too slow. The rest of it is not read."""
+    message = say("The file is too large, or came too slowly.")
+    answer = visit.page("error.html", status=413, heading=say("This cannot be done now"), message=message, hint="")
+    answer.headers["connection"] = "close"
+    return answer
+
+
 def _require_own_origin(visit: Visit) -> None:
     """Raise `ActRefused` for a form that another site sends. Every browser names the origin of a form."""
     headers = visit.request.headers
@@ -253,10 +279,13 @@ def _require_own_origin(visit: Visit) -> None:
 
 async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
     """Return the visit with the values of its form. Raises `ActRefused` for one that is not of this session."""
-    found = await visit.request.form(max_files=1, max_fields=MOST_FIELDS)
+    try:
+        found = await visit.request.form(max_files=1, max_fields=MOST_FIELDS)
+    except HTTPException:  # too many fields, or no form at all
+        raise ActRefused(say(_STRANGE)) from None
     form = {name: value for name, value in found.multi_items() if isinstance(value, str)}
     if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
-        raise ActRefused(say("This form is too old, or does not come from these pages. Open the page again."))
+        raise ActRefused(say(_STRANGE))
     upload = next((value for _, value in found.multi_items() if isinstance(value, UploadFile)), None)
     return Visit(visit.console, visit.request, visit.session, form, upload)
 
@@ -265,10 +294,10 @@ def _cookie(console: Console, request: Request) -> str:
     return request.cookies.get(console.cookie, "")
 
 
-def signed_in(visit: Visit, member: Member, passkey: SignedInKey | None = None) -> Response:
+def signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
     """Return the answer that signs a person in, with a new session, and leads to the first page for them."""
     console = visit.console
-    session_id = console.sessions.sign_in(member, _cookie(console, visit.request), passkey)
+    session_id = console.sessions.sign_in(member, _cookie(console, visit.request), way, passkey)
     first = "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
     answer = visit.go_to(first)
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")

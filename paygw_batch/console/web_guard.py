@@ -66,11 +66,11 @@ class WebGuard:
         body = _Body(receive, most)
         try:
             await self._app(scope, body.receive, answered)
-        except _TooMuchError:
+        except BodyRefused:
             await _refuse(answered, 413, say("The file is too large, or came too slowly."))
 
 
-class _TooMuchError(Exception):
+class BodyRefused(Exception):
     """A body is longer than it may be, or does not end."""
 
 
@@ -92,10 +92,10 @@ class _Body:
             async with asyncio.timeout_at(self._until):
                 message = await self._receive()
         except TimeoutError:
-            raise _TooMuchError from None
+            raise BodyRefused from None
         self._left -= len(message.get("body", b""))
         if self._left < 0:
-            raise _TooMuchError
+            raise BodyRefused
         self._is_whole = not message.get("more_body", False)
         return message
 

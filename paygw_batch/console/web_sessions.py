@@ -1,18 +1,31 @@
-"""Remembers who is signed in: in memory alone, so that a restart signs everyone out."""
+"""Knows who is signed in: a session ends when nobody uses it, after some hours, and with the person's passkey."""
 
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Lock
+from enum import StrEnum
 
+from paygw_batch.console.access.kept_sessions import KeptSession, KeptSessions
 from paygw_batch.console.members import Member
+from paygw_batch.errors import SessionsBroken
 from paygw_batch.run.approval_keys import PublicKey
 
 _BYTES = 32
-_MOST = 1_000
-"""How many sessions there are at the most: the oldest ends for a new one."""
+_NOTED_EVERY_S = 15.0
+"""A use is noted so often at the most: pages that are opened one after the other wait for no disk."""
+_CLOCK_STEP_S = 60.0
+"""A clock that goes back by more ends the sessions: nobody can say how old they are."""
+
+
+class SignInWay(StrEnum):
+    """The way by which a person signed in."""
+
+    PASSKEY = "passkey"
+    LIST = "list"
+    """Chosen from the list of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +37,14 @@ class SignedInKey:
     """The browser's own name for it, by which a page asks for this one."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class WebSession:
     """A person who is signed in. `csrf_token` is in every form of theirs, and in nobody else's.
 
-    `passkey` is None where a name was chosen from the list of the sandbox.
+    `passkey` is None where the person signed in another way.
     """
 
     member: Member
-    started_s: float
-    seen_s: float
     csrf_token: str = field(repr=False)
     passkey: SignedInKey | None = None
 
@@ -43,44 +54,78 @@ class WebSession:
 
 
 class WebSessions:
-    """All sessions, by the digest of their id: nobody can sign in with a digest."""
+    """All sessions, by the digest of their id: nobody can sign in with a digest.
 
-    def __init__(self, *, idle_s: float, at_most_s: float, monotonic_s: Callable[[], float]) -> None:
+    Each ends with what it began by: the person among `members`, the passkey among `keys`, the way among `ways`.
+    """
+
+    def __init__(
+        self,
+        kept: KeptSessions,
+        *,
+        members: Iterable[Member],
+        keys: Mapping[PublicKey, Member],
+        ways: Collection[SignInWay],
+        idle_s: float,
+        at_most_s: float,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._kept = kept
+        self._members = {member.name: member for member in members}
+        self._keys = {key.text: (key, member) for key, member in keys.items()}
+        self._ways = frozenset(ways)
         self._idle_s = idle_s
         self._at_most_s = at_most_s
-        self._monotonic_s = monotonic_s
-        self._found: dict[bytes, WebSession] = {}
-        self._lock = Lock()
+        self._now_s = now_s
+        kept.end_all(lambda one: self._is_over(one, now_s()))
 
-    def sign_in(self, member: Member, before: str, passkey: SignedInKey | None = None) -> str:
+    def sign_in(self, member: Member, before: str, way: SignInWay, passkey: SignedInKey | None = None) -> str:
         """Return the id of a new session. The one `before` it, from the same browser, ends."""
-        session_id, now = secrets.token_urlsafe(_BYTES), self._monotonic_s()
-        with self._lock:
-            self._found.pop(_digest(before), None)
-            while len(self._found) >= _MOST:
-                del self._found[next(iter(self._found))]
-            self._found[_digest(session_id)] = WebSession(member, now, now, secrets.token_urlsafe(_BYTES), passkey)
+        session_id, now_s = secrets.token_urlsafe(_BYTES), self._now_s()
+        key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
+        session = KeptSession(member.name, way, key, credential, now_s, now_s)
+        self._kept.begin(_digest(session_id), session, instead_of=_digest(before))
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
         """Return the session with an id, None where it has ended. A page that asks by itself keeps none alive."""
-        now = self._monotonic_s()
-        with self._lock:
-            found = self._found.get(_digest(session_id))
-            if found is None:
-                return None
-            if now - found.seen_s > self._idle_s or now - found.started_s > self._at_most_s:
-                del self._found[_digest(session_id)]
-                return None
-            if not is_poll:
-                found.seen_s = now
-            return found
+        digest = _digest(session_id)
+        found = self._kept.session(digest) if session_id else None
+        if found is None:
+            return None
+        now_s = self._now_s()
+        if self._is_over(found, now_s):
+            self._kept.end(digest)
+            return None
+        if not is_poll and now_s - found.seen_s > _NOTED_EVERY_S:
+            with suppress(SessionsBroken):  # on a full disk people look on, until the session ends
+                self._kept.use(digest, now_s)
+        key = self._keys.get(found.key)
+        passkey = None if key is None else SignedInKey(key[0], found.credential)
+        return WebSession(self._members[found.person], _token_of(session_id), passkey)
 
     def sign_out(self, session_id: str) -> None:
         """End a session."""
-        with self._lock:
-            self._found.pop(_digest(session_id), None)
+        self._kept.end(_digest(session_id))
+
+    def close(self) -> None:
+        """Let go of the sessions; they go on when the pages are served again."""
+        self._kept.close()
+
+    def _is_over(self, one: KeptSession, now_s: float) -> bool:
+        idle_s, age_s = now_s - one.seen_s, now_s - one.started_s
+        if idle_s > self._idle_s or age_s > self._at_most_s or min(idle_s, age_s) < -_CLOCK_STEP_S:
+            return True
+        if one.way not in self._ways or one.person not in self._members:
+            return True
+        owner = self._keys.get(one.key)
+        return one.way == SignInWay.PASSKEY and (owner is None or owner[1].name != one.person)
 
 
 def _digest(session_id: str) -> bytes:
     return hashlib.sha256(session_id.encode()).digest()
+
+
+def _token_of(session_id: str) -> str:
+    """Return the token for the forms of a session. It says nothing about the id, and is kept nowhere."""
+    return hmac.new(session_id.encode(), b"forms", hashlib.sha256).hexdigest()

@@ -27,6 +27,10 @@ class Instruction:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
 
+NAMES_A_PAYEE = ("name", "_number", "phone", "email")
+"""The endings of the fields that name a payee. In a journal the view `payment_text` says the same."""
+
+
 def attempt_order_id(client_orderid: str, generation: int) -> str:
     """Return the order id an instruction is sent under in its `generation` (1, and one more with every release)."""
     return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 
@@ -89,8 +89,10 @@ TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Intended:
+# Every payout makes these of a row's facts: a tuple is made in a quarter of the time of a frozen dataclass.
+
+
+class Intended(NamedTuple):
     """Attempt n is about to leave, under this order id, with this nonce, timestamp and body."""
 
     order_id: str
@@ -100,8 +102,7 @@ class Intended:
     purpose: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Concluded:
+class Concluded(NamedTuple):
     """The attempt ended with `outcome`."""
 
     outcome: Outcome
@@ -207,8 +208,7 @@ def kind_of(fact: Fact) -> FactKind:
             assert_never(fact)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """The state of one instruction, with its attempt: the result of replaying its facts.
 
     `attempt` is the number of the latest attempt (0: none yet); `generation` is 1 and grows with every release;

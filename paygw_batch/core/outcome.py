@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class OutcomeKind(StrEnum):
@@ -21,9 +22,8 @@ class OutcomeKind(StrEnum):
     __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of an attempt, with the gateway's own words where it gave any.
+class Outcome(NamedTuple):
+    """The result of an attempt, with the gateway's own words where it gave any (a tuple: every payout makes one).
 
     `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
     `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.

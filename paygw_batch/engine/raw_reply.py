@@ -24,4 +24,4 @@ def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[
     headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in came_back.headers if name in HEADERS_KEPT]
     head = "\n".join([f"HTTP/1.1 {came_back.http_status}", *headers])
     kept = KeptReply(head.encode("utf-8", "backslashreplace").decode(), came_back.body[:MAX_BODY_BYTES])
-    return kept, replace(verdict, outcome=replace(verdict.outcome, reply_sha256=kept.sha256))
+    return kept, replace(verdict, outcome=verdict.outcome._replace(reply_sha256=kept.sha256))

@@ -22,7 +22,7 @@ from paygw_batch.language import say
 
 ASK_EVERY_S = 0.2
 """How often a worker asks the gate at the least: so soon it learns of the others."""
-ASK_AT_MOST_EVERY_S = 0.01
+ASK_AT_MOST_EVERY_S = 0.005
 AHEAD_S = 0.1
 """Starts are asked for so long ahead: a worker asks twenty times a second at any rate."""
 STALE_S = 10.0

@@ -20,8 +20,10 @@ from paygw_batch.journal.gate_port import (
     WorkerPlaces,
 )
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.kept_plan import KeptPlan
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import EngineJournal, Journal, JournalReader
+from paygw_batch.journal.shared_run import RunOfWorkers, SharedRun, WorkerLife
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
     Amendment,
@@ -65,10 +67,14 @@ if TYPE_CHECKING:
         PostgresJournal,
         PostgresPlace,
         PostgresReader,
+        WorkerJournal,
         change_postgres_limits,
         give_postgres_rights,
+        keep_postgres_plan,
         new_postgres_journal,
+        newest_postgres_plan,
         open_postgres_journal,
+        open_worker_journal,
         place_of_database,
         postgres_holder,
         postgres_limits,
@@ -77,6 +83,7 @@ if TYPE_CHECKING:
         retire_host,
         roll_call_of,
     )
+    from paygw_batch.journal.sqlite.connect import SideDatabase
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 
 __all__ = [
@@ -116,6 +123,7 @@ __all__ = [
     "InstructionRows",
     "Journal",
     "JournalReader",
+    "KeptPlan",
     "KeptReply",
     "Known",
     "LimitChange",
@@ -134,12 +142,17 @@ __all__ = [
     "PostgresReader",
     "RepeatedBatch",
     "RowStanding",
+    "RunOfWorkers",
+    "SharedRun",
+    "SideDatabase",
     "SqliteJournal",
     "SqliteReader",
     "StateTally",
     "TallyKind",
     "UsedSpelling",
     "WaitingEvidence",
+    "WorkerJournal",
+    "WorkerLife",
     "WorkerPlaces",
     "audit_entries",
     "canonical",
@@ -150,12 +163,15 @@ __all__ = [
     "in_memory_journal",
     "inbox_path",
     "journal_holder",
+    "keep_postgres_plan",
     "make_directory",
     "move_journal",
     "new_journal",
     "new_postgres_journal",
+    "newest_postgres_plan",
     "open_journal",
     "open_postgres_journal",
+    "open_worker_journal",
     "place_of_database",
     "postgres_holder",
     "postgres_limits",
@@ -187,17 +203,22 @@ _ON_DEMAND = {
     "PostgresJournal": "paygw_batch.journal.opening.open_postgres",
     "PostgresPlace": "paygw_batch.journal.opening.open_postgres",
     "PostgresReader": "paygw_batch.journal.opening.open_postgres",
+    "WorkerJournal": "paygw_batch.journal.opening.open_postgres",
     "new_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "open_postgres_journal": "paygw_batch.journal.opening.open_postgres",
+    "open_worker_journal": "paygw_batch.journal.opening.open_postgres",
     "place_of_database": "paygw_batch.journal.opening.open_postgres",
     "change_postgres_limits": "paygw_batch.journal.opening.open_postgres",
     "give_postgres_rights": "paygw_batch.journal.opening.open_postgres",
+    "keep_postgres_plan": "paygw_batch.journal.opening.open_postgres",
+    "newest_postgres_plan": "paygw_batch.journal.opening.open_postgres",
     "postgres_role": "paygw_batch.journal.opening.open_postgres",
     "postgres_holder": "paygw_batch.journal.opening.open_postgres",
     "postgres_limits": "paygw_batch.journal.opening.open_postgres",
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "retire_host": "paygw_batch.journal.opening.open_postgres",
     "roll_call_of": "paygw_batch.journal.opening.open_postgres",
+    "SideDatabase": "paygw_batch.journal.sqlite.connect",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",
     "inbox_path": "paygw_batch.journal.sqlite.inbox",

@@ -4,14 +4,26 @@ A batch is digested over the canonical text of its instructions: what columns gi
 test.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from paygw_batch.core.batch import TotalsLine
+from paygw_batch.core.instruction import NAMES_A_PAYEE
 from paygw_batch.journal.values import NewInstruction
 
 VALUES_OF_TEXT = 12
 """How many values the canonical text of an instruction has."""
+
+
+def payee_texts(fields: str) -> list[str]:
+    """Return the values of fields that name a payee; none where the fields are no JSON."""
+    try:
+        named = json.loads(fields)
+    except ValueError:
+        return []
+    return [str(value) for name, value in named.items() if name.endswith(NAMES_A_PAYEE)]
 
 
 class NewInstructions(Protocol):
@@ -32,8 +44,12 @@ class NewInstructions(Protocol):
         """
         ...
 
-    def totals(self) -> Mapping[str, tuple[int, int]]:
-        """Return count and sum in minor units of each currency."""
+    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
+        """Return the totals of each country and currency; they are numbered from `first`."""
+        ...
+
+    def payee_words(self) -> Iterable[str | None]:
+        """Return for each the texts that name its payee, with anything but letters and digits between them."""
         ...
 
 
@@ -44,16 +60,22 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         """Yield their canonical texts (see the protocol)."""
-        for number, new in enumerate(self, start=first):
-            yield f"{canonical_text(number, new, replaced.get(new.row))}\0".encode()
+        numbered = enumerate(self, start=first)
+        texts = [f"{_canonical_text(number, new, replaced.get(new.row))}\0" for number, new in numbered]
+        yield "".join(texts).encode()
 
-    def totals(self) -> Mapping[str, tuple[int, int]]:
-        """Return count and sum in minor units of each currency."""
-        found: dict[str, tuple[int, int]] = {}
-        for new in self:
-            count, total = found.get(new.currency, (0, 0))
-            found[new.currency] = (count + 1, total + new.minor)
-        return found
+    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
+        """Return the totals of each country and currency (see the protocol)."""
+        found: dict[tuple[str, str], tuple[int, int, int, int]] = {}
+        for number, new in enumerate(self, start=first):
+            key = new.country, new.currency
+            rows, minor, lowest, _ = found.get(key) or (0, 0, number, number)
+            found[key] = rows + 1, minor + new.minor, lowest, number
+        return {key: TotalsLine(*total) for key, total in found.items()}
+
+    def payee_words(self) -> Iterable[str | None]:
+        """Return the texts that name payees (see the protocol)."""
+        return (" ".join(payee_texts(new.fields)) or None for new in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +86,7 @@ class BatchPart:
     instructions: NewInstructions = field(default_factory=InstructionRows)
 
 
-def canonical_text(number: int, new: NewInstruction, replaces: int | None) -> str:
+def _canonical_text(number: int, new: NewInstruction, replaces: int | None) -> str:
     """Return the text of an instruction that its batch is digested over: its values, NUL between them."""
     row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
     return (

@@ -18,6 +18,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.gate_port import Gate
 from paygw_batch.journal.payment_port import PaymentReader
+from paygw_batch.journal.shared_run import RunOfWorkers
 from paygw_batch.journal.values import (
     Amendment,
     AttemptReply,
@@ -218,6 +219,14 @@ class Journal(JournalReader, Protocol):
         """Take in the notifications that wait in the inbox (all, or about so many), each once; count the findings.
 
         Ends before the first about a row in flight. Raises `InboxDamaged`; what was taken in by then is in the journal.
+        """
+        ...
+
+    def hand_over(self, batch: int, *, waits: bool = False) -> RunOfWorkers | None:
+        """Let workers send the due rows of a batch, and let go of the journal for writing; None where none lives.
+
+        With `waits`, also where none lives: the batch waits for one. A journal in a file has no workers. Raises
+        `JournalHeld` while workers still end a run of the batch that was stopped.
         """
         ...
 

@@ -1,25 +1,17 @@
 """Serves the listener on a loopback port until a signal; then it closes all connections."""
 
 import asyncio
-import logging
-import signal
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 
-import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from paygw_batch.errors import ConfigurationError
 from paygw_batch.listener.listener_app import ListenerApp
+from paygw_batch.web_server import LocalServer, listen_on_loopback
 
-LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 512
 MAX_HEAD_BYTES = 16 * 1024
 _BACKLOG = 2048
-
-# Without this handler the library's warnings would go to standard error, with any text that they quote.
-logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
@@ -28,60 +20,18 @@ async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: 
     `ready` is called with the port once it listens; 0 asks for any free one. A connection carries one request and ends
     within `client_timeout_s`. Raises `ConfigurationError` when the port cannot be had.
     """
-    server = _server(app, client_timeout_s)
-
-    def stop() -> None:
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        with closing(_listen_on(port)) as listener:
-            ready(listener.getsockname()[1])
-            await server.serve(sockets=[listener])
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-def _listen_on(port: int) -> socket.socket:
-    try:
-        return socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"Cannot listen on {LOOPBACK}:{port}: {problem.strerror}.", hint="Choose another [notifications] port."
-        ) from None
-
-
-class _ListenerServer(uvicorn.Server):
-    """Leaves signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _server(app: ListenerApp, client_timeout_s: float) -> _ListenerServer:
-    return _ListenerServer(
-        uvicorn.Config(
-            app,
-            http=_bounded(client_timeout_s),
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            workers=1,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            timeout_graceful_shutdown=int(client_timeout_s) + 1,
-        )
+    server = LocalServer(
+        app,
+        http=_bounded(client_timeout_s),
+        date_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        grace_s=int(client_timeout_s) + 1,
     )
+    hint = "Choose another [notifications] port."
+    with server.stopped_by_signals(), closing(listen_on_loopback(port, backlog=_BACKLOG, hint=hint)) as listener:
+        ready(listener.getsockname()[1])
+        await server.serve(sockets=[listener])
 
 
 def _bounded(limit_s: float) -> type[asyncio.Protocol]:

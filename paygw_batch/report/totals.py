@@ -83,8 +83,13 @@ class RunningTotals:
 
 def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     """Count and sum a frame as `RunningTotals` does."""
+    return books_of_pieces([frame], minor_units)
+
+
+def books_of_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
+    """Count and sum frames as `RunningTotals` does, and keep none of them."""
     counter = RunningTotals(minor_units)
-    deque(counter.counting([frame]), maxlen=0)
+    deque(counter.counting(pieces), maxlen=0)
     return counter.books()
 
 

@@ -5,6 +5,7 @@ one batch, once. How it is signed and approved, and by whom: `signed_document.py
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,7 @@ from paygw_batch.run.signed_document import (
     require_signatures,
 )
 from paygw_batch.run.submit import Plan
+from paygw_batch.sheet.model import Validated
 
 _ROWS_AT_ONCE = 100_000
 
@@ -106,6 +108,7 @@ def content_of(
 ) -> Content:
     """Return the payments of a planned sheet, submitted to `endpoint` from one journal."""
     validated = plan.validated
+    digest, totals = _digest_and_totals(validated, minor_units)
     return Content(
         endpoint=endpoint,
         journal=journal_id,
@@ -115,21 +118,24 @@ def content_of(
         rows=validated.height,
         invalid=validated.height - validated.payable,
         amended=len(plan.amendments),
-        instructions_sha256=_digest_of(validated.instructions),
-        totals=_totals_of(validated.instructions, minor_units),
+        instructions_sha256=digest,
+        totals=totals,
     )
 
 
-def _digest_of(instructions: pl.DataFrame) -> str:
+def _digest_and_totals(validated: Validated, minor_units: Mapping[str, int]) -> tuple[str, dict[str, str]]:
+    """Return a digest of the instructions of a sheet, and the sum of each currency; no more than a part is held."""
     digest = hashlib.sha256()
-    for part in instructions.iter_slices(_ROWS_AT_ONCE):
-        digest.update(part.write_csv(include_header=False, quote_style="always").encode())
-    return digest.hexdigest()
-
-
-def _totals_of(instructions: pl.DataFrame, minor_units: Mapping[str, int]) -> dict[str, str]:
-    sums = instructions.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum()).sort("currency")
-    return {currency: from_minor(int(minor), minor_units=minor_units[currency]) for currency, minor in sums.iter_rows()}
+    sums: Counter[str] = Counter()
+    for part in validated.parts():
+        for some in part.instructions.iter_slices(_ROWS_AT_ONCE):
+            digest.update(some.write_csv(include_header=False, quote_style="always").encode())
+            exact = some.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
+            sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
+    totals = {
+        currency: from_minor(minor, minor_units=minor_units[currency]) for currency, minor in sorted(sums.items())
+    }
+    return digest.hexdigest(), totals
 
 
 def unsigned_plan(

@@ -8,7 +8,7 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
 from paygw_batch.core.shown_states import shown_state, state_words
-from paygw_batch.errors import InternalError, UsageError
+from paygw_batch.errors import InternalError, JournalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
 from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
@@ -128,6 +128,11 @@ def settle(
     for settlement in settlements:
         if (standing := standings.get(settlement.row)) is None:
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
+        if standing.state is State.IN_FLIGHT:  # those of a run that has ended are in doubt
+            raise JournalError(
+                say("Row {row} is being sent by a worker now: nothing was settled.", row=settlement.row),
+                hint=say("Wait for its answer, then run the same command again."),
+            )
         fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
         entries.append(Entry(standing.instruction, standing.attempt, fact, at))
     note = None if carried_out is None else replace(carried_out, at=at)

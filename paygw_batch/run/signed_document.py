@@ -308,15 +308,16 @@ def _person_behind(
     return person
 
 
-def read_document(path: Path, *kinds: type[Document]) -> Document:
-    """Return the document in the file `path`, which must be of one of `kinds`.
+def read_document(path: Path, *kinds: type[Document], data: bytes | None = None) -> Document:
+    """Return the document in the file `path` (or `data`, kept elsewhere by that name), which must be of one of `kinds`.
 
     Raises `ApprovalError` when there is none, or it does not read as one, or another version of this program made it.
     """
     noun, first = say(" or ").join(say(kind.noun) for kind in kinds), kinds[0]
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_DOCUMENT_BYTES)
+        if data is None:
+            with path.open("rb") as stream:
+                data = stream.read(MAX_DOCUMENT_BYTES)
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
         raise ApprovalError(

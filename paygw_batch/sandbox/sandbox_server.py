@@ -1,7 +1,6 @@
 """Serves the sandbox on a loopback port: in a thread during a run, or in the foreground for its own command."""
 
 import asyncio
-import logging
 import signal
 import socket
 import threading
@@ -10,20 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.errors import InternalError
 from paygw_batch.sandbox.record import Record
 from paygw_batch.sandbox.sandbox_app import SandboxApp, SandboxConfig
+from paygw_batch.web_server import LOOPBACK, LocalServer, listen_on_loopback
 
-_LOOPBACK = "127.0.0.1"
 _BACKLOG = 2048
 _START_LIMIT_S = 30
 _STOP_LIMIT_S = 10
-
-# Without this handler the library's warnings would go to standard error.
-logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 class _DroppableProtocol(HttpToolsProtocol):
@@ -45,13 +40,13 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
     with ExitStack() as stack:
         records = {each.operation.name: stack.enter_context(Record(each.record_path)) for each in config.served}
         app = SandboxApp(config, records)
-        listener = _listen(port)
-        server = _server(app)
+        listener = listen_on_loopback(port, backlog=_BACKLOG, hint="Choose another --port.", who="The sandbox")
+        server = _SandboxServer(app, http=_DroppableProtocol, grace_s=0)
         thread = threading.Thread(target=server.run, args=([listener],), name="paygw-sandbox", daemon=True)
         thread.start()
         try:
             _wait_until_started(server, thread)
-            yield f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
+            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join(_STOP_LIMIT_S)
@@ -75,7 +70,7 @@ def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> 
             signal.signal(each, handler)
 
 
-class _SandboxServer(uvicorn.Server):
+class _SandboxServer(LocalServer):
     """Cuts the open connections when it stops: a silent or dripping answer would otherwise delay the stop."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -84,35 +79,7 @@ class _SandboxServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _server(app: SandboxApp) -> _SandboxServer:
-    return _SandboxServer(
-        uvicorn.Config(
-            app,
-            http=_DroppableProtocol,
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            workers=1,
-            proxy_headers=False,
-            server_header=False,
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            timeout_graceful_shutdown=0,
-        )
-    )
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server((_LOOPBACK, port), backlog=_BACKLOG)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"The sandbox cannot listen on {_LOOPBACK}:{port}: {problem.strerror}.", hint="Choose another --port."
-        ) from None
-
-
-def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:
+def _wait_until_started(server: LocalServer, thread: threading.Thread) -> None:
     give_up_at_s = time.monotonic() + _START_LIMIT_S
     while not server.started:
         if not thread.is_alive() or time.monotonic() > give_up_at_s:

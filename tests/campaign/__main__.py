@@ -20,10 +20,11 @@ from tests.campaign.machine import Machine, Spawner, gateway
 from tests.campaign.ordinals import EVERYTHING, strike
 from tests.campaign.power import play, record
 from tests.campaign.tracing import why_not
+from tests.campaign.watching import kill_with_console
 from tests.long_runs import stop_at_sigterm
 
-RELEASE = {"kills": 10_000, "listening": 1_000, "starts": 1_000, "ordinals": 1, "power": 1}
-PARTS = ("power", "starts", "ordinals", "kills", "listening")
+RELEASE = {"kills": 10_000, "listening": 1_000, "console": 1_000, "starts": 1_000, "ordinals": 1, "power": 1}
+PARTS = ("power", "starts", "ordinals", "kills", "listening", "console")
 """In the order in which they are run."""
 START_ROWS = 8
 
@@ -34,6 +35,9 @@ def main() -> int:
     parser.add_argument("--release", action="store_true", help="everything, at the size of a release")
     parser.add_argument("--kills", type=int, default=0, help="random kills, half of them against a slow gateway")
     parser.add_argument("--listening", type=int, default=0, help="kills with the listener on, and killed as well")
+    parser.add_argument(
+        "--console", type=int, default=0, help="kills with the console on, looked at, and killed as well"
+    )
     parser.add_argument("--starts", type=int, default=0, help="double starts")
     parser.add_argument(
         "--ordinals", type=int, default=0, metavar="N", help="each N-th ordinal of every call and fault"
@@ -54,6 +58,7 @@ def main() -> int:
         ("ordinals", partial(_ordinals, every=sizes["ordinals"], stop=stop)),
         ("kills", partial(_kills, kills=sizes["kills"], seed=arguments.seed, lanes=arguments.lanes, stop=stop)),
         ("listening", partial(_listening, kills=sizes["listening"], seed=arguments.seed, stop=stop)),
+        ("console", partial(_console, kills=sizes["console"], seed=arguments.seed, stop=stop)),
     ]
     code = 0
     for (name, part), size in zip(parts, map(sizes.__getitem__, PARTS), strict=True):
@@ -98,6 +103,15 @@ def _listening(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop
         f"{tally.kills:,} kills of runs and listeners over {tally.batches:,} batches ({tally.collected:,} collected), "
         f"{tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent, every notification that was answered "
         "with 200 in the journal"
+    )
+
+
+def _console(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
+    with gateway(directory / "gateway", SLOW) as at:
+        tally = kill_with_console(directory / "console", spawner, at, kills=kills, seed=seed, stop=stop)
+    return (
+        f"{tally.kills:,} kills of runs and consoles over {tally.batches:,} batches, {tally.orders:,} orders: 0 sent "
+        "twice, 0 lost, 0 without an intent, every look answered, nobody signed out, the page shows the reconciliation"
     )
 
 

@@ -12,11 +12,13 @@ import socket
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import Self
+from typing import Protocol, Self
 
 from tests.campaign.judge import Broken, judge_end
 from tests.campaign.kills import SLOW, Killed, Pace, kill_until_done
@@ -164,24 +166,51 @@ class Listening:
         return order_id.startswith(f"{self._machine.prefix}-")
 
 
-def kill_with_listener(
-    directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int, stop: Event | None = None
+class Beside(Protocol):
+    """A program that is kept on beside the runs of a machine, and killed as well."""
+
+    kills: int
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def rest(self) -> None:
+        """Kill and start it no more."""
+
+    def judge(self, rows: int) -> None:
+        """Hold what it must have done or shown by the end of a batch."""
+
+
+def kill_with(
+    beside: Callable[[Machine, GatewayProcess, Random], Beside],
+    letter: str,
+    directory: Path,
+    spawner: Spawner,
+    at: GatewayProcess,
+    *,
+    kills: int,
+    seed: int,
+    stop: Event | None = None,
 ) -> Killed:
-    """Kill runs until there were `kills`, and the listener beside them all the while; judge each batch at its end."""
+    """Kill runs until there were `kills`, and what is `beside` them all the while; judge each batch at its end."""
     tally, pace = Killed(), Pace()
     life = 0
     while tally.kills < kills and not (stop is not None and stop.is_set()):
-        rng = Random(f"listening/{seed}/{life}")  # noqa: S311 (dice)
-        name = f"L{seed}x{life}"
+        rng = Random(f"{letter}/{seed}/{life}")  # noqa: S311 (dice)
+        name = f"{letter}{seed}x{life}"
         machine = Machine.made(directory / name, spawner, at, prefix=name)
-        with Listening(machine, at, Random(f"listener/{seed}/{life}")) as listening:  # noqa: S311 (dice)
+        with beside(machine, at, Random(f"beside {letter}/{seed}/{life}")) as other:  # noqa: S311 (dice)
             try:
                 kill_until_done(machine, at, rng, pace, tally)
-                listening.rest()
-                listening.judge(rows=len((machine.home / "payroll.csv").read_text().splitlines()) - 1)
+                other.rest()
+                other.judge(rows=len((machine.home / "payroll.csv").read_text().splitlines()) - 1)
             except Broken as broken:
                 raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
-        tally.kills += listening.kills
+        tally.kills += other.kills
         shutil.rmtree(machine.home)
         life += 1
     return tally
+
+
+kill_with_listener = partial(kill_with, Listening, "L")

@@ -12,9 +12,11 @@ from tests.campaign.kills import ENDS, FAST, SLOW, kill
 from tests.campaign.listening import kill_with_listener
 from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Spawner, gateway
 from tests.campaign.tracing import traced, why_not
+from tests.campaign.watching import kill_with_console
 
 KILLS = 50
 LISTENING_KILLS = 20
+WATCHED_KILLS = 12
 ROWS = 30
 
 
@@ -33,6 +35,13 @@ def test_no_row_is_paid_twice_or_lost_with_the_listener_on_and_killed_as_well(
 ) -> None:
     tally = kill_with_listener(tmp_path, spawner, notifying_gateway, kills=LISTENING_KILLS, seed=1)
     assert tally.kills >= LISTENING_KILLS
+
+
+def test_no_row_is_paid_twice_or_lost_with_the_console_on_looked_at_and_killed_as_well(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
+) -> None:
+    tally = kill_with_console(tmp_path, spawner, slow_gateway, kills=WATCHED_KILLS, seed=1)
+    assert tally.kills >= WATCHED_KILLS
 
 
 def wait_for_orders(machine: Machine, at: GatewayProcess, count: int) -> None:

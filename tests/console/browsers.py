@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it ships no types
-from playwright.sync_api import Browser, BrowserContext, CDPSession, Page
+from playwright.sync_api import Browser, BrowserContext, CDPSession, Locator, Page
 
 WHERE = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+NARROW = 320
+"""Of a telephone, in CSS pixels."""
 HOW_TO_GET_IT = "NO BROWSER: the tests of the console were left out. `apt-get install chromium` installs one."
 
 
@@ -57,8 +59,56 @@ class Desk:
         found = self.devtools.send("WebAuthn.getCredentials", {"authenticatorId": self.authenticator})
         return len(found["credentials"])
 
+    def look(self) -> None:
+        """Fail for a violation that axe-core finds on the page, and for what is beyond the edge of a narrow screen."""
+        self.require_accessible()
+        size = self.page.viewport_size
+        assert size is not None
+        self.page.set_viewport_size({"width": NARROW, "height": 800})
+        width = self.page.evaluate("document.documentElement.scrollWidth")
+        assert width <= NARROW, f"{self.page.url} is {width} wide"
+        self.page.set_viewport_size(size)
+
     def require_accessible(self) -> None:
         """Fail for each violation that axe-core finds on the page as it is now."""
         found = Axe().run(self.page).response["violations"]
         told = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
         assert not told, told  # not in a test's module, where pytest would show the values
+
+
+MOST_TABS = 400
+
+
+@dataclass(frozen=True)
+class Keyboard:
+    """A person who has a keyboard alone: goes from control to control by Tab, and never points at one."""
+
+    page: Page
+
+    def reach(self, control: Locator) -> Locator:
+        """Go on until a control has the focus. Fails for one that Tab does not lead to."""
+        for _ in range(MOST_TABS):
+            if control.evaluate("one => one === document.activeElement"):
+                return control
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"Tab does not lead to {control}")
+
+    def press(self, control: Locator) -> None:
+        self.reach(control)
+        self.page.keyboard.press("Enter")
+
+    def write(self, control: Locator, text: str) -> None:
+        self.reach(control)
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.type(text)
+
+    def choose_person(self, name: str) -> None:
+        """Choose a person of the sandbox's list: the first has the focus, arrows lead to the others."""
+        self.reach(self.page.get_by_role("radio").first)
+        self.page.keyboard.press("Space")
+        for _ in range(10):
+            if self.page.get_by_label(name).is_checked():
+                break
+            self.page.keyboard.press("ArrowDown")
+        self.page.keyboard.press("Enter")
+        self.page.get_by_role("heading", level=1, name="Overview").wait_for()

@@ -33,4 +33,4 @@ def served(program: Program, listener: socket) -> Iterator[None]:
     finally:
         server.should_exit = True
         thread.join()
-        console.trail.close()
+        console.close()

@@ -7,7 +7,6 @@ from paygw_batch.console.members import Member, Role
 from paygw_batch.console.permissions import Act, Thing, may
 from paygw_batch.console.visits import WebRoute
 from paygw_batch.console.web_guard import HEADERS, MOST_FORM_BYTES
-from paygw_batch.console.web_sessions import WebSessions
 from paygw_batch.errors import ConfigurationError
 from tests.console.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, ORIGIN, House, Person
 
@@ -72,20 +71,6 @@ def test_a_person_has_one_role_on_one_payout() -> None:
     assert not may(both, Act.ORDER, Thing("Ben"))
 
 
-def test_every_route_refuses_every_role_that_it_is_not_for(house: House) -> None:
-    wrong = []
-    for role, name in NAMES.items():
-        person = house.person(name)
-        for screen in GUARDED:
-            assert screen.act is not None
-            if screen.handler.__name__ == "sign_out":
-                continue
-            is_refused = ask(person, screen) == 403
-            if is_refused != (role not in ALLOWED[screen.act]):
-                wrong.append((role, screen.method, screen.path))
-    assert wrong == []
-
-
 def test_who_is_not_signed_in_sees_nothing(house: House) -> None:
     stranger = house.stranger()
     for screen in GUARDED:
@@ -96,33 +81,18 @@ def test_who_is_not_signed_in_sees_nothing(house: House) -> None:
 
 
 def test_every_post_needs_the_token_of_this_very_session(house: House) -> None:
-    person, other = house.person(MAKER), house.person(MAKER)
-    for token in (None, "", other.token(), person.token()[:-1]):
-        form = {} if token is None else {"csrf": token}
-        for screen in GUARDED:
-            if screen.method == "POST" and may(house.console.members[0], screen.act or Act.LOOK):
-                answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
-                assert answer.status_code == 403, (screen.path, token)
-    assert person.get("/").status_code == 200  # not signed out by any of them
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"origin": "null"},
-        {"origin": "https://evil.example"},
-        {"origin": f"{ORIGIN}.evil.example"},
-        {"origin": ORIGIN, "sec-fetch-site": "cross-site"},
-        {"origin": ORIGIN, "sec-fetch-site": "same-site"},
-    ],
-)
-def test_a_form_of_another_site_is_refused(house: House, headers: dict[str, str]) -> None:
-    person = house.person(MAKER)
-    answer = person.ask("POST", "/sign-out", data={"csrf": person.token("/")}, headers=headers)
-    assert answer.status_code == 403
-    assert person.get("/").status_code == 200
-    assert house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers=headers).status_code == 403
+    asked = set()
+    for name, member in ((MAKER, house.console.members[0]), (APPROVER, house.console.members[1])):
+        person, other = house.person(name), house.person(name)
+        for token in (None, "", other.token(), person.token()[:-1]):
+            form = {} if token is None else {"csrf": token}
+            for screen in GUARDED:
+                if screen.method == "POST" and may(member, screen.act or Act.LOOK):
+                    answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
+                    assert answer.status_code == 403, (screen.path, token)
+                    asked.add(screen.path)
+        assert person.get("/").status_code == 200  # not signed out by any of them
+    assert asked == {screen.path for screen in GUARDED if screen.method == "POST"}
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])
@@ -173,15 +143,6 @@ def test_a_new_session_at_every_sign_in(house: House) -> None:
     assert person.get("/").status_code == 303
 
 
-def test_an_id_that_somebody_chose_is_never_signed_in(house: House) -> None:
-    victim = house.stranger()
-    victim.client.cookies.set("payouts", "chosen-by-another")
-    victim.ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN})
-    other = house.stranger()
-    other.client.cookies.set("payouts", "chosen-by-another")
-    assert other.get("/").status_code == 303
-
-
 def test_signing_out_ends_the_session_also_for_a_copy_of_its_id(house: House) -> None:
     person = house.person(MAKER)
     kept = person.client.cookies["payouts"]
@@ -191,23 +152,6 @@ def test_signing_out_ends_the_session_also_for_a_copy_of_its_id(house: House) ->
     copy = house.stranger()
     copy.client.cookies.set("payouts", kept)
     assert copy.get("/").status_code == 303
-
-
-def test_a_session_ends_when_nobody_uses_it_and_after_a_day_of_work() -> None:
-    time_s = [0.0]
-    sessions = WebSessions(idle_s=900, at_most_s=28_800, monotonic_s=lambda: time_s[0])
-    found = sessions.sign_in(Member("Ada", frozenset({Role.MAKER})), "")
-    for _ in range(31):
-        time_s[0] += 899
-        assert sessions.session(found) is not None
-        sessions.session(found, is_poll=True)
-    time_s[0] += 931
-    assert sessions.session(found) is None  # it was used all the time, and its eight hours are over
-    found = sessions.sign_in(Member("Ada", frozenset({Role.MAKER})), "")
-    time_s[0] += 600
-    assert sessions.session(found, is_poll=True) is not None
-    time_s[0] += 301
-    assert sessions.session(found) is None  # a page that asks by itself is nobody at the keyboard
 
 
 def test_a_form_that_is_too_long_is_refused_before_it_is_read(house: House) -> None:

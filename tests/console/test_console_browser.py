@@ -116,21 +116,3 @@ def test_two_people_bring_a_sheet_with_defects_to_a_reconciliation(browser: Brow
     assert problems == []
     record = (folder / "state" / "sandbox-record.csv").read_text()
     assert len(set(re.findall(r"NOV-\d+", record))) == len(re.findall(r"NOV-\d+", record))
-
-
-def test_without_javascript_a_sheet_comes_as_far_as_the_approval(browser: Browser, pages: tuple[str, Path]) -> None:
-    address, folder = pages
-    context = signed_in(browser, address, "Ada Wanjiru", java_script_enabled=False, color_scheme="dark")
-    page = context.new_page()
-    page.goto("/new")
-    plain = folder / "december.csv"
-    lines = (
-        (folder / "payroll-november.csv").read_text().replace("NOV-", "DEC-").replace("254712", "254713").splitlines()
-    )
-    plain.write_text("\n".join([lines[0], *lines[5:9]]))
-    page.get_by_label("Your sheet").set_input_files(plain)
-    page.get_by_role("button", name="Upload and check").click()
-    page.get_by_role("link", name="Check what will be paid").click()
-    page.get_by_role("button", name="Sign and send for approval").click()
-    expect(page.get_by_text("another person has to approve it")).to_be_visible()
-    context.close()

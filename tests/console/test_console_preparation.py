@@ -1,39 +1,32 @@
 """From an upload to a payout, on the pages: mend, leave out, sign, approve, start; and everything that is refused."""
 
+import io
 import json
 import re
 import time
 
+import openpyxl
 import pytest
 from markupsafe import escape
 
-from paygw_batch.compose.actions.check_payout import check_payout
-from paygw_batch.compose.actions.payout_folder import PayoutFolder
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.console.pages import preparing
-from paygw_batch.core.batch import PAYOUT
 from paygw_batch.run.approval import read_plan
-from paygw_batch.run.approval_keys import read_public_key
-from paygw_batch.settings.configuration import Settings
-from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, set_up
+from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person
 
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
 
 
-IN_ANOTHER_PROCESS = {"test_the_story_of_a_sheet_with_defects", "test_a_file_that_is_no_sheet_says_so_first_and_alone"}
+IN_ANOTHER_PROCESS = {
+    "test_the_story_of_a_sheet_with_defects",
+    "test_a_file_that_is_no_sheet_says_so_first_and_alone",
+    "test_the_workbook_with_the_red_cells_is_made_in_another_process",
+}
 """The tests that check uploads as the pages do. The others check the same code here: a process costs a second."""
 
 
 @pytest.fixture(autouse=True)
-def _here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(request: pytest.FixtureRequest) -> None:
     if request.node.name not in IN_ANOTHER_PROCESS:
-
-        def check(folder: PayoutFolder, settings: Settings, key: str, **_where: object) -> None:
-            maker = read_public_key(key)
-            assert maker is not None
-            check_payout(folder, settings, rules_of(settings, PAYOUT), maker)
-
-        monkeypatch.setattr(preparing, "check_in_process", check)
+        request.getfixturevalue("checks_here")
 
 
 def row(n: int, **wrong: str) -> str:
@@ -157,7 +150,7 @@ def test_the_story_of_a_sheet_with_defects(house: House) -> None:
     # What was started is not changed any more, and the same sheet again sends nothing.
     assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 403
     again = uploaded(ada, sheet(2))
-    assert "2 rows are known from earlier payouts" in ada.get(again).text
+    assert "All 2 rows are known; nothing would be sent" in ada.get(again).text
 
 
 def ready(house: House, count: int = 2) -> tuple[Person, Person, str]:
@@ -203,16 +196,6 @@ def test_mending_after_the_signature_takes_the_signature_away(house: House) -> N
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # what Ben saw is not what was signed
     assert ben.post(f"{place}/start", digest=digest_of(house, place)).status_code == 303
     assert house.program.record() == []
-
-
-def test_sent_back_with_a_reason_the_old_signature_counts_for_nothing(house: House) -> None:
-    ada, ben, place = ready(house)
-    shown = digest(ben, place)
-    assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
-    page = ada.get("/").text.partition("<h2>Payouts</h2>")[0]
-    assert "Sent back by Ben Okello: Row 2 was paid in cash &lt;b&gt;" in page
-    assert "Sent back" in ada.get(place).text
-    assert ben.post(f"{place}/approve", digest=shown).status_code == 409
 
 
 def test_what_is_signed_is_what_is_shown(house: House) -> None:
@@ -346,20 +329,13 @@ def test_forms_of_the_pages_come_from_the_pages(house: House) -> None:
     assert ada.ask("POST", f"{place}/mend", data=data, headers={"origin": ORIGIN}).status_code == 303
 
 
-def test_two_payouts_started_in_the_same_second_run_one_after_the_other(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    house = House(set_up(tmp_path_factory.mktemp("home")))
-    ada, ben = house.person(MAKER), house.person(APPROVER)
-    places = [
-        uploaded(ada, sheet(3).replace(b"P-", prefix).replace(b"25471234500", number), f"{prefix.decode()}.csv")
-        for prefix, number in ((b"A-", b"25471234510"), (b"B-", b"25471234520"))
-    ]
-    for place in places:
-        signed(ada, place)
-        ben.post(f"{place}/approve", digest=digest(ben, place))
-    for place in places:
-        ben.post(f"{place}/start", digest=digest(ben, place))
-    for place in places:
-        assert "<strong>3</strong> Paid" in finished(ada, place)
-    assert len(house.program.record()) == 6
+def test_the_workbook_with_the_red_cells_is_made_in_another_process(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2, {1: {"amount": "abc"}}))
+    book = ada.get(f"{place}/marked").content
+    assert [line[0].value for line in openpyxl.load_workbook(io.BytesIO(book))["Payees"]["A2:A3"]] == [2, 3]
+    (house.console.directory / place.rpartition("/")[2] / "sheet" / "payroll-november.csv").write_bytes(b"other")
+    answer = ada.get(f"{place}/marked")
+    assert answer.status_code == 409
+    assert "There is no marked workbook of this sheet" in answer.text
+    assert not list(house.console.directory.glob(".download-*"))

@@ -1,5 +1,7 @@
 """Access by passkey, without a browser: who signs in, who is invited, and what is refused."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.console.access.invitations import Invitations
+from paygw_batch.console.access.kept_sessions import KeptSessions
 from paygw_batch.console.access.new_passkey import NewPasskey, invitation_challenge, new_passkey
 from paygw_batch.console.access.passkey_sign_in import OpenSignIns, key_that_signed
 from paygw_batch.run.passkey import RelyingParty, challenge_of, to_base64url
@@ -36,9 +39,20 @@ def hour() -> Hour:
 
 
 @pytest.fixture
-def open_sign_ins(hour: Hour) -> OpenSignIns:
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@pytest.fixture
+def kept(journal: Path) -> Iterator[KeptSessions]:
+    with closing(KeptSessions(journal)) as found:
+        yield found
+
+
+@pytest.fixture
+def open_sign_ins(hour: Hour, kept: KeptSessions) -> OpenSignIns:
     numbers = count(1)
-    return OpenSignIns(monotonic_s=hour, new_nonce=lambda: f"nonce-{next(numbers)}")
+    return OpenSignIns(kept, now_s=hour, new_nonce=lambda: f"nonce-{next(numbers)}")
 
 
 # Signing in
@@ -72,10 +86,42 @@ def test_a_sign_in_ends_within_minutes(open_sign_ins: OpenSignIns, hour: Hour) -
     assert open_sign_ins.end(second.nonce) is None
 
 
-def test_very_many_open_sign_ins_do_not_fill_the_memory(open_sign_ins: OpenSignIns) -> None:
-    begun = [open_sign_ins.begin() for _ in range(10_001)]
-    assert open_sign_ins.end(begun[0].nonce) is None
-    assert open_sign_ins.end(begun[-1].nonce) is not None
+def test_very_many_open_sign_ins_drive_out_nobody_and_fill_no_disk(open_sign_ins: OpenSignIns, journal: Path) -> None:
+    begun, before = open_sign_ins.begin(), sizes(journal)
+    for _ in range(10_001):
+        open_sign_ins.begin()
+    assert sizes(journal) == before
+    assert open_sign_ins.end(begun.nonce) is not None
+
+
+def sizes(journal: Path) -> list[int]:
+    return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
+
+
+def test_a_restart_loses_no_sign_in_and_opens_none_again(open_sign_ins: OpenSignIns, hour: Hour, journal: Path) -> None:
+    open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
+    assert open_sign_ins.end(used.nonce) is not None
+    with closing(KeptSessions(journal)) as later:
+        again = OpenSignIns(later, now_s=hour, new_nonce=lambda: "x")
+        assert again.end(used.nonce) is None
+        assert again.end(open_one.nonce) == open_one
+    assert open_sign_ins.end(open_one.nonce) is None
+
+
+def test_no_character_of_a_nonce_can_differ(open_sign_ins: OpenSignIns) -> None:
+    nonce = open_sign_ins.begin().nonce
+    for place, one in enumerate(nonce):
+        other = "0" if one != "0" else "1"
+        assert open_sign_ins.end(nonce[:place] + other + nonce[place + 1 :]) is None
+    for other in ("", ".", "..", nonce + "0", nonce[1:], nonce.rpartition(".")[0], "\u00e4." + nonce):
+        assert open_sign_ins.end(other) is None
+    assert open_sign_ins.end(nonce) is not None
+
+
+def test_a_sign_in_of_another_console_does_not_count(open_sign_ins: OpenSignIns, hour: Hour, tmp_path: Path) -> None:
+    with closing(KeptSessions(tmp_path / "other.sqlite3")) as elsewhere:
+        other = OpenSignIns(elsewhere, now_s=hour, new_nonce=lambda: "x")
+        assert open_sign_ins.end(other.begin().nonce) is None
 
 
 def test_what_was_signed_for_one_sign_in_counts_for_no_other(open_sign_ins: OpenSignIns) -> None:

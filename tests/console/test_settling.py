@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.compose.actions.start_run import started_run
 from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.pages.settling import statement_folder
 from paygw_batch.console.pages.settling.statement_folder import StatementFolder, read_statement_of
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.run.orders.kept_orders import check_kept_orders
 from paygw_batch.settings.configuration import Settings
 from tests.cli.clocks import SetClock, clock_of
+from tests.cli.listening import until
 from tests.cli.program import HEADING
+from tests.cli.test_postgres_commands import ClusterProgram
 from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
 from tests.console.test_console_audit import trail_of
+from tests.console.test_console_language import choose, sentences, texts
+from tests.journal.postgres_server import PostgresServer
 
 SMALL = '[approval.from_amount]\nKES = "100000000"\n'
 DECLINES = """
@@ -364,8 +370,8 @@ def test_what_a_person_called_rejected_waits_for_the_quarantine(house: House) ->
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read statements in this process: another one costs a second. The stories read them as the pages do."""
 
-    def run(_program: str, given: Sequence[str], settings: Settings, _environ: object) -> bool:
-        read_statement_of(StatementFolder(Path(given[2])), settings)
+    def run(_program: str, given: Sequence[str], settings: Settings, **_where: object) -> bool:
+        read_statement_of(StatementFolder(Path(given[0])), settings)
         return True
 
     monkeypatch.setattr(statement_folder, "run_within_limits", run)
@@ -442,7 +448,7 @@ def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, 
 def test_an_order_that_the_gateway_has_is_held_at_once_and_never_sent(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, doubtful, CONTRARY)
-    assert "it is held." in ada.get(place).text
+    assert "it will be held." in ada.get(place).text
     assert carried_out(ada, place)[0] == "303"
     before = house.program.record()
     (house.program.home / "behaviour.toml").write_text(PAYS)
@@ -497,3 +503,47 @@ def test_a_file_that_is_no_statement_is_a_sentence_and_is_not_kept(
     assert (answer.status_code, why in answer.text) == (409, True), answer.text
     assert not list((house.console.directory / "statements").glob("*"))
     assert not list(house.console.directory.glob(".upload-*"))
+
+
+# In other places
+
+
+def test_the_pages_are_french_where_a_person_chose_it(house: House, doubtful: str) -> None:
+    ada = house.person(MAKER)
+    choose(ada, "fr")
+    order, preview = drafted(ada, doubtful, 2), uploaded(ada, doubtful, PAID, CONTRARY)
+    for address, template in (
+        (f"/payouts/{doubtful}/rows/2/settle", "settle"),
+        (order, "order"),
+        (f"/payouts/{doubtful}/retry", "retry"),
+        (f"/payouts/{doubtful}/statement", "statement"),
+        (preview, "statement_preview"),
+        ("/", "overview"),
+    ):
+        assert texts(ada.get(address).text) & sentences(template) == set(), address
+
+
+def test_a_journal_in_postgresql_is_settled_by_the_same_pages(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    program = ClusterProgram(tmp_path, set_up(tmp_path, behaviour=DECLINES).config)
+    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    database = postgres_server.new_database()
+    program.write_url(postgres_server.url(database))
+    program.make_journal()
+    house = House(program)
+    batch = paid(house, "9006.00", "9006.10", "9001.00")
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    assert ada.get(f"/payouts/{batch}/questions.csv").text.count("\n") == 3
+    assert carried_out(ada, uploaded(ada, batch, PAID))[0] == "303"
+    for order in (drafted(ada, batch, 3), chosen(ada, batch, "row-4")[1]):
+        assert act(ada, order, "sign") == 303
+        assert act(ben, order, "agree") == 303
+    assert [state_of(ada, batch, row) for row in (2, 3, 4)] == ["paid", "rejected", "rejected"]
+    assert act(ben, order, "carry-out") == 303
+    run = started_run(house.console.directory / RUNS, batch)
+    assert run is not None
+    until(lambda: not run.is_alive, "the run does not end")
+    assert ada.get(order).headers["location"] == f"/payouts/{batch}"
+    assert [line["client_orderid"] for line in program.record()][-1] == "P-3-r2"
+    assert kept_orders(house) == 2
+    house.console.trail.close()
+    postgres_server.drop_database(database)

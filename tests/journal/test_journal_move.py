@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from paygw_batch.core.evidence import Claim, Proof
-from paygw_batch.core.lifecycle import Resolution, State
-from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.lifecycle import Concluded, Resolution, State
+from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening import move
@@ -19,7 +19,7 @@ from paygw_batch.journal.opening.open_postgres import PostgresPlace, new_postgre
 from paygw_batch.journal.opening.registry import JournalRegistry
 from paygw_batch.journal.port import JournalReader
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
-from paygw_batch.journal.values import Amendment, CarriedOut, Known
+from paygw_batch.journal.values import Amendment, CarriedOut, Entry, KeptReply, Known, reply_sha256
 from tests.journal.journal_rows import (
     AT,
     all_due,
@@ -58,7 +58,10 @@ def half_done(place: Path) -> None:
         due = all_due(journal, 1)
         journal.append([intent(one) for one in due[:5]])
         kinds = (OutcomeKind.PAID, OutcomeKind.ACCEPTED, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
-        outcomes = [outcome_of(one.number, 1, kind) for one, kind in zip(due, kinds, strict=False)]
+        outcomes = [outcome_of(one.number, 1, kind) for one, kind in zip(due, kinds[:3], strict=False)]
+        told = KeptReply("HTTP/1.1 500 Internal Server Error", b"\xff not text")
+        unclear = Outcome(kinds[3], reply_sha256=reply_sha256(told.head, told.body))
+        outcomes.append(Entry(due[3].number, 1, Concluded(unclear), AT, told))
         outcomes.append(outcome_of(due[0].number, 1, OutcomeKind.REJECTED, message="a late word\x00"))
         journal.append(outcomes)
         journal.settle(
@@ -84,7 +87,7 @@ def seen_of(journal: JournalReader) -> list[object]:
                 [(one.at, one.by, one.row) for one in journal.history(record.number)],
                 list(journal.pages(record.number)),
                 journal.messages(record.number),
-                journal.replies(1),
+                journal.replies(4),
             )
             for record in journal.batches()
         ),

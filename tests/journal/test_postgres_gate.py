@@ -1,6 +1,9 @@
 """The limits over all workers, as the database keeps them. Times are injected: no test waits."""
 
 import asyncio
+import itertools
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -145,6 +148,48 @@ def test_the_rate_that_a_person_sets_comes_before_the_configuration(workers: Wor
     assert workers.ask(worker, starts=4, rate=10)["every_s"] == 0
     workers.fetch("SELECT set_limits('amina', NULL, NULL, true)")
     assert workers.ask(worker, starts=4, rate=10)["every_s"] == 0.1
+
+
+ASKING = """
+import sys, psycopg
+url, worker = sys.argv[1:]
+query = '''SELECT extract(epoch FROM n.now)::double precision + a.first_s, a.starts, a.places
+    FROM (SELECT clock_timestamp() AS now OFFSET 0) n,
+    ask_gate(%s, 8, 0, 3, 10000, 8, 5, 10, 0, '', '{}', '{}', '{}', n.now) a'''
+with psycopg.connect(url, autocommit=True) as connection:
+    connection.execute("SET search_path = paygw")
+    sys.stdin.readline()
+    for _ in range(100):
+        print(*connection.execute(query.encode(), (worker,)).fetchone())
+"""
+"""Takes starts and places a hundred times, in a process of its own; begins when it is told."""
+
+
+def test_two_processes_at_the_same_moment_never_get_the_same_start_nor_too_many_places(
+    workers: Workers, database: str
+) -> None:
+    workers.open_wide(8)
+    asking = [
+        subprocess.Popen(
+            [sys.executable, "-c", ASKING, database, str(workers.enrol())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in asking:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    told = [process.communicate(timeout=60)[0] for process in asking]
+    granted = sorted(tuple(map(float, line.split())) for lines in told for line in lines.splitlines())
+    assert len(granted) == 200
+    with_starts = [(first_s, starts) for first_s, starts, _ in granted if starts]
+    assert len(with_starts) >= 100
+    for (before_s, starts), (first_s, _) in itertools.pairwise(with_starts):
+        assert first_s - before_s >= starts / 10_000 - 1e-5, "two were granted the same time"
+    assert workers.fetch("SELECT sum(places) <= 8 FROM gate_place") == [(True,)]
 
 
 # Places.

@@ -16,6 +16,7 @@ from paygw_batch.journal.opening.open_postgres import (
     PostgresPlace,
     change_postgres_limits,
     give_postgres_rights,
+    open_worker_journal,
     postgres_limits,
     postgres_role,
 )
@@ -25,6 +26,7 @@ from paygw_batch.journal.values import Entry
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, resolved, send
 from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer
+from tests.journal.test_shared_runs import work
 
 As = Callable[[str], PostgresPlace]
 
@@ -128,6 +130,24 @@ def test_a_worker_reports_to_the_gate_and_cannot_write_what_a_person_decides(as_
             journal.writer.append([release])
     with closing(read_postgres(desk)) as reader:
         assert [row.state for row in reader.rows(1)] == [State.REJECTED]
+
+
+def test_a_worker_sends_its_share_of_a_batch_that_the_desk_handed_over(as_role: As) -> None:
+    at, desk = as_role("worker"), as_role("desk")
+    with closing(open_postgres(desk)) as journal:
+        batch = open_sheet(journal, new=4).number
+        assert journal.hand_over(batch, waits=True) is not None
+    with closing(open_worker_journal(at, now=AT, holder="work")) as worker:
+        assert not worker.may_decide()
+        assert work(worker) == [2, 3, 4, 5]
+        assert worker.join_run() is None
+        assert worker.runs() == []
+    start = "INSERT INTO run (batch, started_by) SELECT batch, started_by FROM run"
+    refused(at, start, "UPDATE run SET started_by = 1", "SELECT lock_standing('{}')")
+    with psycopg.connect(at.server.url, autocommit=True) as connection:
+        for changed in ("UPDATE paygw.run SET stop_reason = 'x'", "UPDATE paygw.run SET ended_at = NULL"):
+            with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
+                connection.execute(changed.encode())
 
 
 def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:

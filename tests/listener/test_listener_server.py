@@ -10,7 +10,8 @@ import pytest
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.listener.listener_app import Limits, ListenerApp
-from paygw_batch.listener.listener_server import LOOPBACK, serve
+from paygw_batch.listener.listener_server import serve
+from paygw_batch.web_server import LOOPBACK
 
 
 @pytest.fixture(autouse=True)

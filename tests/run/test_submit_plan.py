@@ -168,7 +168,8 @@ def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
 
 def test_a_preview_shows_what_would_be_sent(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
-    shown = preview(plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal), journal, MINOR_UNITS)
+    planned = plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal)
+    shown = pl.concat(preview(planned, journal, MINOR_UNITS))
     assert shown["state"].to_list() == ["paid", "ready", "invalid"]
 
 

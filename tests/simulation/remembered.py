@@ -96,7 +96,6 @@ REMEMBERED: tuple[tuple[ModuleType, str, object], ...] = (
     (compare_sheet, "in_one_spelling", _once(in_one_spelling)),
     (submit, "with_defects", _once(with_defects)),
     (reconcile, "from_pages", _once(from_pages)),
-    (approval, "_digest_of", _once(approval._digest_of)),
-    (approval, "_totals_of", _once(approval._totals_of)),
+    (approval, "_digest_and_totals", _once(approval._digest_and_totals)),
 )
 """What a world replaces in the program, and with what."""

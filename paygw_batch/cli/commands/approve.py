@@ -11,6 +11,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.compose.approvals import required_policy
 from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.compose.shared_plans import code_in, required_plan, share_plan
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
@@ -36,7 +37,7 @@ from paygw_batch.run.signed_document import (
 def command(invocation: Invocation, *, document: Path, key: Path | None, report: Path | None, force: bool) -> None:
     """Show DOCUMENT, a plan or an order to settle or release rows, and approve it with your key.
 
-    The approval is written into its file.
+    The approval is written into its file. Where the journal is in a database, a plan is also found by its code there.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -44,7 +45,9 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
         Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={say("the plan"): document, say("a key"): key}
     )
     policy = required_policy(settings)
-    found: SignedDocument = read_document(document, PlanDocument, SettlementOrder, ReleaseOrder)
+    code = code_in(document)
+    shared = None if code is None else required_plan(settings, code)
+    found = read_document(document, PlanDocument, SettlementOrder, ReleaseOrder) if shared is None else shared.document
     if report is not None and not isinstance(found, PlanDocument):
         raise UsageError(say("--report writes a plan as a page, and this is a {noun}.", noun=say(found.noun)))
     show_content(screen, found, policy)  # before anything is signed
@@ -52,7 +55,10 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
     if key is not None:
         own = own_key(key)
         found = approve(found, own, policy, utc_now())
-        write_document(found, document)
+        if shared is not None and isinstance(found, PlanDocument):
+            share_plan(settings, found, shared.kept)
+        else:
+            write_document(found, document)
         who = policy.people.approver_with(own.public)
         message = f"{say('Approved by {name}.', name=who.name if who else say('nobody'))} {_count(found, policy)}"
     show_signatures(screen, found, policy)

@@ -28,10 +28,11 @@ from paygw_batch.gateway.notification import read_notification
 from paygw_batch.journal import Inbox, InboxEnd, inbox_path, make_directory
 from paygw_batch.listener.keeper import Keeper
 from paygw_batch.listener.listener_app import Limits, ListenerApp
-from paygw_batch.listener.listener_server import LOOPBACK, serve
+from paygw_batch.listener.listener_server import serve
 from paygw_batch.report.metrics import EndedRun
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.web_server import LOOPBACK
 
 TAKE_IN_EVERY_S = 1.0
 """The seconds between two attempts of the listener to take in waiting notifications, if the journal is free."""

@@ -28,11 +28,12 @@ from paygw_batch.compose.approvals import known_maker, required_policy
 from paygw_batch.compose.journal import journal_to_name
 from paygw_batch.compose.operations import rules_of
 from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.compose.shared_plans import share_plan
 from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.approval import PlanDocument, needs_approval
+from paygw_batch.run.approval import PlanDocument, needs_approval, payout_code
 from paygw_batch.run.signed_document import ApprovalPolicy, write_document
 from paygw_batch.run.submit import Plan
 
@@ -95,12 +96,17 @@ def command(
         screen.finish(refused_summary(prepared, strict=strict))
     plan, document = prepared.plan, prepared.document
     write_document(document, out)
+    is_shared = share_plan(settings, document)
     show_content(screen, document, policy)
     show_known(screen, plan)
     show_signatures(screen, document, policy)
     if report is not None:
         write_plan_page(document, policy, report)
     message = _message(document, policy, out, report)
+    if is_shared:
+        message += " " + say(
+            "On another host: `paygw-batch approve {code} --key KEY`.", code=payout_code(document.content)
+        )
     summary = _summary(document, plan, message)
     screen.finish(replace(summary, further=document_told(document, policy)))
 

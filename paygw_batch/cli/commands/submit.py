@@ -33,6 +33,7 @@ from paygw_batch.cli.runs.sheet_results import (
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.compose.actions.mend_sheet import read_mending
+from paygw_batch.compose.actions.send import SentBy
 from paygw_batch.compose.actions.submit_sheet import (
     Submission,
     Surface,
@@ -43,7 +44,7 @@ from paygw_batch.compose.actions.submit_sheet import (
 )
 from paygw_batch.compose.approvals import default_plan
 from paygw_batch.compose.gateway import gateway_of
-from paygw_batch.compose.journal import journal_to_plan_with
+from paygw_batch.compose.journal import journal_to_plan_with, shared_database
 from paygw_batch.compose.operations import minor_units_of, require_complete, rules_of
 from paygw_batch.compose.operator import person
 from paygw_batch.compose.outputs import OutputKind, Wanted
@@ -51,10 +52,11 @@ from paygw_batch.compose.run_journal import run_journal
 from paygw_batch.compose.sheet import require_as_stated, validated_sheet
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
+from paygw_batch.errors import UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import Summary, of_states
-from paygw_batch.report.totals import books
+from paygw_batch.report.totals import books_of_pieces
 from paygw_batch.settings.configuration import Settings
 
 _OPTIONS = (
@@ -72,6 +74,7 @@ _OPTIONS = (
     repeats_option,
     click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--first", type=click.IntRange(1), help="Send only the first N due rows, and stop (6)."),
+    click.option("--detach", is_flag=True, help="Hand the batch over to the workers, and end at once."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
     click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most."),
     click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit."),
@@ -120,6 +123,7 @@ def run_sheet(
     repeats_meant: bool,
     plan: Path | None,
     first: int | None,
+    detach: bool,
     dry_run: bool,
     concurrency: int | None,
     rate_per_s: float | None,
@@ -130,15 +134,14 @@ def run_sheet(
     force: bool,
 ) -> None:
     """Run a sheet of `operation`: start its batch, or continue it."""
-    screen = Screen(invocation)
-    stated = stated_totals(expect_rows, expect_total)
+    screen, stated = Screen(invocation), stated_totals(expect_rows, expect_total)
     pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, {**pace, ("sheet", "column_profile"): column_profile})
-    rules = rules_of(settings, operation)
-    plan_file = plan or default_plan(sheet)
+    choices = (skip_invalid, amend, strict, repeats_meant, first, _sent_by(settings, first, detach=detach))
+    rules, plan_file = rules_of(settings, operation), plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    corrections = {} if mended is None else {say("the corrections"): mended}
-    inputs = {say("the sheet"): sheet, say("the plan"): plan_file, **corrections}
+    inputs = {say("the sheet"): sheet, say("the plan"): plan_file}
+    inputs |= {} if mended is None else {say("the corrections"): mended}
     guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
     mending = None if mended is None else read_mending(mended)
@@ -147,7 +150,7 @@ def run_sheet(
         validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet, mending=mending)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)
-        return Submission(validated, sheet, plan_file, person(by), skip_invalid, amend, strict, repeats_meant, first)
+        return Submission(validated, sheet, plan_file, person(by), *choices)
 
     if dry_run:
         with journal_to_plan_with(settings) as reader:
@@ -165,6 +168,19 @@ def run_sheet(
     screen.finish(report.summary)
 
 
+def _sent_by(settings: Settings, first: int | None, *, detach: bool) -> SentBy:
+    """Return who sends the batch. Raises `UsageError` where it cannot be handed over."""
+    if not detach:
+        return SentBy.WORKERS_IF_ANY
+    shared_database(settings)
+    if first is not None:
+        raise UsageError(
+            say("--first and --detach are both given: the first rows are sent by the command itself."),
+            hint=say("Send the first rows without --detach, then hand over the others."),
+        )
+    return SentBy.WORKERS_LATER
+
+
 def _tried(
     asked: Submission, settings: Settings, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen
 ) -> Summary:
@@ -173,7 +189,7 @@ def _tried(
     show_planned(screen, plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused_summary(refused, strict=asked.strict)
-    counted = books(preview(plan, journal, minor_units), minor_units)
+    counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
     show_totals(screen, counted)
     if (refused := refused_as_repeat(asked, plan, journal, Surface())) is not None:
         return refused_summary(refused, strict=asked.strict)

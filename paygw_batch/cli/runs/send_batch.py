@@ -18,16 +18,18 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.compose.actions.continue_batch import continued_batch, unfinished_batch
-from paygw_batch.compose.actions.send import Task, send, summary_after
+from paygw_batch.compose.actions.send import SentBy, Task, send, summary_after
 from paygw_batch.compose.journal import find_batch
 from paygw_batch.compose.operations import minor_units_of, require_gateway
 from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
+from paygw_batch.compose.shared.follow_run import Drained
 from paygw_batch.countries.rules import Rules
-from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.ports import Progress
 from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
-from paygw_batch.language import say
+from paygw_batch.language import say, say_count
+from paygw_batch.report.batch_states import batch_summary
 from paygw_batch.report.html import report_html
 from paygw_batch.report.reconcile import reconciled, reconciliation
 from paygw_batch.report.summary import ExitCode, Summary, worst
@@ -102,10 +104,12 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
     """
     with progress_on(screen.err) as progress:
         try:
-            end = send(task, progress, lambda engine: _drain_on_signals(engine, progress))
+            end = send(task, progress, lambda run: drain_on_signals(run, progress), counted=progress.counted)
         finally:
             # The event loop has given the signals back to the system.
             interruption.heed_the_second()
+    if task.sent_by is SentBy.WORKERS_LATER:
+        return _handed_over(task)
     quarantine_h = task.settings.submission.quarantine_h
     summary = reconcile(
         *(task.journal, task.batch, task.rules, out, screen),
@@ -119,7 +123,22 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
     return summary
 
 
-def _drain_on_signals(engine: Engine, progress: Progress) -> None:
+def _handed_over(task: Task) -> Summary:
+    """Return the summary of a batch that waits for workers, or is sent by them already."""
+    found = replace(batch_summary(task.journal, task.batch, minor_units_of(task.rules)), known=task.known)
+    ready = found.states.get("ready", 0)
+    if not ready:
+        return found
+    told = say_count(
+        ready,
+        "{count:,} row is handed over to the workers: `paygw-batch status {batch}` shows what becomes of it.",
+        "{count:,} rows are handed over to the workers: `paygw-batch status {batch}` shows what becomes of them.",
+        batch=task.batch.batch,
+    )
+    return replace(found, exit_code=ExitCode.DONE, message=told)
+
+
+def drain_on_signals(run: Drained, progress: Progress) -> None:
     """First signal: start no new row and wait for those in flight. Second: leave at once."""
     signals = 0
     interruption.has_sent = True
@@ -130,14 +149,14 @@ def _drain_on_signals(engine: Engine, progress: Progress) -> None:
         if signals > 1:
             _leave()
         progress.note(say("Stopping: no new row is started; rows in flight are waited for. Again to leave at once."))
-        engine.drain()
+        run.drain()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, heed)
     if interruption.came:
         # It was lost on its way (in a callback of the interpreter): it counts, but not as the first of two.
-        engine.drain()
+        run.drain()
 
 
 def _leave() -> NoReturn:

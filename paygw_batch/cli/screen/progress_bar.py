@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
@@ -88,6 +88,14 @@ class BarProgress:
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         """Move the bar."""
         self._counts.outcomes[outcome.kind] += 1
+        self._show()
+
+    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+        """Move the bar by the outcomes that workers had so far."""
+        self._counts.outcomes = Counter(counts)
+        self._show()
+
+    def _show(self) -> None:
         self._bar.update(self._task, completed=self._counts.concluded, counts=self._counts.sentence())
 
     def note(self, sentence: str) -> None:
@@ -119,6 +127,14 @@ class PlainProgress:
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         """Print the progress, at intervals."""
         self._counts.outcomes[outcome.kind] += 1
+        self._show_at_intervals()
+
+    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+        """Print the outcomes that workers had so far, at intervals."""
+        self._counts.outcomes = Counter(counts)
+        self._show_at_intervals()
+
+    def _show_at_intervals(self) -> None:
         if time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
             self.note(

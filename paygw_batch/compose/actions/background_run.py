@@ -17,8 +17,8 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Generic, Self, TypeVar
 
+from paygw_batch.compose.shared.follow_run import Drained
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.engine.engine import Engine
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import Due
 
@@ -74,7 +74,7 @@ class RunHandle:
         with self._changed:
             self._notes.append(sentence)
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, engine: Drained) -> None:
         """Keep the engine, inside its loop, to drain it when the run is stopped."""
         loop = asyncio.get_running_loop()
         with self._changed:

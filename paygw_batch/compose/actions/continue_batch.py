@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.actions.send import Task
+from paygw_batch.compose.actions.send import SentBy, Task
 from paygw_batch.compose.gateway import gateway_of
 from paygw_batch.compose.journal import Tell
 from paygw_batch.compose.operations import require_complete, rules_of
@@ -37,7 +37,7 @@ def continued_batch(
         record = find(journal)
         rules = rules_of(settings, record.operation)
         with gateway_of(settings, rules, environ) as gateway:
-            yield Task(settings, rules, gateway, journal, record)
+            yield Task(settings, rules, gateway, journal, record, sent_by=SentBy.WORKERS_IF_ANY)
 
 
 def unfinished_batch(journal: JournalReader) -> BatchRecord:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.files import write_whole
 from paygw_batch.language import in_all_languages, say
-from paygw_batch.sheet.check.mending import CellEdit, Mending, RowLeftOut, plain_cell
+from paygw_batch.sheet.check.mending import CellEdit, MeantHeading, Mending, RowLeftOut, plain_cell
 
 MOST_EDITS = 20_000
 """More corrections than this are made in the file itself."""
@@ -26,6 +26,7 @@ def read_mending(path: Path) -> Mending:
             str(found["sheet_sha256"]),
             tuple(CellEdit(**one) for one in found["edits"]),
             tuple(RowLeftOut(**one) for one in found["left_out"]),
+            tuple(MeantHeading(**one) for one in found.get("headings", ())),  # earlier versions wrote none
         )
     except (OSError, ValueError, TypeError, KeyError):
         raise SheetError(say("{name} does not read as the corrections of a sheet.", name=path.name)) from None
@@ -57,6 +58,27 @@ def with_row_out(mending: Mending, row: int, *, by: str, at: str) -> Mending:
     others = tuple(one for one in mending.left_out if one.row != row)
     is_out = len(others) < len(mending.left_out)
     return replace(mending, left_out=others if is_out else (*others, RowLeftOut(row, by, at)))
+
+
+def with_headings(mending: Mending, meant: Mapping[str, str], *, by: str, at: str) -> Mending:
+    """Return the corrections with the meaning of headings: a heading -> our column, or nothing (empty).
+
+    Mended cells are forgotten: they are known by their columns. Raises `SheetError` where two headings mean one column.
+    """
+    seen: dict[str, str] = {}
+    for heading, column in meant.items():
+        if column and seen.setdefault(column, heading) != heading:
+            raise SheetError(
+                say(
+                    "{heading!r} and {other!r} cannot both be the column {column}.",
+                    heading=seen[column],
+                    other=heading,
+                    column=column,
+                ),
+                hint=say("Choose another column for one of the two, or that it is not used."),
+            )
+    headings = tuple(MeantHeading(heading, column, by, at) for heading, column in meant.items())
+    return replace(mending, edits=(), headings=headings)
 
 
 def suggestion(code: str, message: str, country: str | None, rules: Rules) -> str | None:

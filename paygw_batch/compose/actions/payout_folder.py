@@ -8,13 +8,15 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from paygw_batch.compose.actions.mend_sheet import read_mending, write_mending
+from paygw_batch.core.batch import ControlTotals
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import make_directory
@@ -26,6 +28,10 @@ from paygw_batch.sheet.check.mending import Mending
 _ID_BYTES = 8
 _MOST_NAME = 100
 _CHECKED = "checked.json"
+FOUND = "found.parquet"
+"""Every defect and warning: `row, column, value, code, message, is_defect, suggestion`."""
+ROWS = "rows.parquet"
+"""The sender's own table with all corrections: `row`, then its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,8 @@ class UploadedSheet:
     """A sheet as it was uploaded: by whom, when, and how it is read.
 
     `repeats_meant` is the batch that its maker said it is meant to repeat. `sent_back` says by whom and why the plan
-    was sent back; empty for one that was not.
+    was sent back; empty for one that was not. `stated_rows` and `stated_sums` are the control totals that its maker
+    typed. `look_again` are rows that were left out of the file before, and are other rows in this one.
     """
 
     name: str
@@ -43,6 +50,14 @@ class UploadedSheet:
     reference: str | None = None
     repeats_meant: str = ""
     sent_back: str = ""
+    stated_rows: int | None = None
+    stated_sums: Mapping[str, str] = field(default_factory=dict)
+    look_again: Sequence[int] = ()
+
+    @property
+    def stated(self) -> ControlTotals:
+        """The control totals that the maker typed."""
+        return ControlTotals(self.stated_rows, {name: Decimal(amount) for name, amount in self.stated_sums.items()})
 
 
 class PayoutFolder:
@@ -72,6 +87,11 @@ class PayoutFolder:
         return self.path / "mending.json"
 
     @property
+    def was_read(self) -> bool:
+        """Whether these bytes could be read before."""
+        return (self.path / ROWS).exists()
+
+    @property
     def plan_file(self) -> Path:
         """The path of the plan that its maker signed."""
         return self.path / "plan.json"
@@ -90,6 +110,25 @@ class PayoutFolder:
         self.forget_plan()
         self.forget_check()
         write_mending(mending, self.mending_file)
+
+    def replace_sheet(self, name: str, content: Path) -> None:
+        """Put the file `content` in the place of the sheet: nothing is mended in it yet, and no row is left out.
+
+        Rows that were left out of the file before are to be looked at again. Killed in between, the folder has one of
+        the two files, without corrections.
+        """
+        before, name, mending = self.sheet, plain_file_name(name), self.mending
+        left_out = [] if mending is None else sorted(one.row for one in mending.left_out)
+        self.forget_plan()
+        self.forget_check()
+        self.note(replace(self.uploaded, look_again=left_out))
+        for result in (self.path / ROWS, self.path / FOUND, self.mending_file):
+            result.unlink(missing_ok=True)
+        os.replace(content, before.with_name(name))  # noqa: PTH105 (as written)
+        before.with_name(name).chmod(0o600)
+        self.note(replace(self.uploaded, name=name))
+        if before.name != name:
+            before.unlink()
 
     def forget_plan(self, sent_back: str = "") -> None:
         """Take the plan and its approvals away; `sent_back` says by whom and why."""
@@ -137,9 +176,9 @@ def _plan(path: Path) -> PlanDocument | None:
     return read_plan(path) if path.exists() else None
 
 
-def new_folder(directory: Path, name: str, content: Path, *, by: str, at: str, **how: str | None) -> PayoutFolder:
+def new_folder(directory: Path, uploaded: UploadedSheet, content: Path) -> PayoutFolder:
     """Make a folder for an uploaded sheet; the file `content` is moved into it."""
-    name = plain_file_name(name)
+    name = plain_file_name(uploaded.name)
     make_directory(directory)
     path = directory / secrets.token_hex(_ID_BYTES)
     path.mkdir(mode=0o700)
@@ -147,7 +186,7 @@ def new_folder(directory: Path, name: str, content: Path, *, by: str, at: str, *
     os.replace(content, path / "sheet" / name)  # noqa: PTH105 (as written)
     (path / "sheet" / name).chmod(0o600)
     folder = PayoutFolder(path)
-    folder.note(UploadedSheet(name, by, at, how.get("worksheet") or None, how.get("reference") or None))
+    folder.note(replace(uploaded, name=name))
     return folder
 
 

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 
 import polars as pl
@@ -14,6 +15,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.operations import as_answered, minor_units_of, operation_of, require_complete
 from paygw_batch.compose.run_journal import take_in_waiting
+from paygw_batch.compose.shared.follow_run import Counted, Drained, follow_run
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.countries.rules import Operation, Rules
@@ -44,19 +46,29 @@ def real_world() -> World:
 TAKE_IN_EVERY_S = 2.0
 """How often a run takes in the notifications that came meanwhile."""
 
-Watch = Callable[[Engine], None]
-"""Takes the engine inside its event loop, before it starts, so that the caller can drain it."""
+Watch = Callable[[Drained], None]
+"""Takes the engine (or the run of workers) inside its event loop, before it starts, so that the caller can drain it."""
 
 
 WaitForRoom = Callable[[], Awaitable[None]]
 """Waits until the receiver of outcomes can take more of them."""
 
 
+class SentBy(Enum):
+    """The processes that send a batch."""
+
+    THIS_PROCESS = "this_process"
+    WORKERS_IF_ANY = "workers_if_any"
+    """The workers, where one lives, while this process follows them; otherwise this process."""
+    WORKERS_LATER = "workers_later"
+    """The workers, also where none lives yet; this process ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A batch to send, and all that sending takes. `known` rows were in the journal before.
 
-    `first`: only so many of the due rows are sent, in the sheet's order (None: all).
+    `first`: only so many of the due rows are sent, in the sheet's order (None: all), and by this process alone.
     """
 
     settings: Settings
@@ -66,6 +78,7 @@ class Task:
     batch: BatchRecord
     known: int = 0
     first: int | None = None
+    sent_by: SentBy = SentBy.THIS_PROCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +90,83 @@ class Standings:
     summary: Summary
 
 
-def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitForRoom | None = None) -> RunEnd:
-    """Send the due rows of the batch, and return how that ended. The event loop starts and ends here.
+def send(
+    task: Task,
+    progress: Progress,
+    watch: Watch,
+    *,
+    wait_for_room: WaitForRoom | None = None,
+    counted: Counted | None = None,
+) -> RunEnd:
+    """Send the due rows of the batch, or follow the workers that do, and return how that ended.
 
-    `wait_for_room` is awaited before requests are prepared: while it waits, no further row is signed, and nothing that
-    is in flight is held up.
+    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: while it waits, no
+    further row is signed, and nothing that is in flight is held up. `counted` takes the outcomes that workers had.
 
     Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
     """
     due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
         return RunEnd(0, None, interrupted=False)
+    require_sendable(task, {tally.country for tally in due})
+    if wrong := wrong_clock(task):
+        return RunEnd(0, wrong, interrupted=False)
+    due_rows = sum(tally.count for tally in due)
+    if (gate := task.journal.gate()) is not None:
+        gate.open()
+        gate.close()
+    if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
+        waits = task.sent_by is SentBy.WORKERS_LATER
+        run = task.journal.hand_over(task.batch.number, waits=waits)
+        if run is not None and waits:
+            if not run.has_workers():
+                progress.note(say("No worker is alive: the rows wait for one (`paygw-batch work`)."))
+            return RunEnd(0, None, interrupted=False)
+        if run is not None:
+            progress.started(due_rows)
+            return follow_run(run, task.journal, task.batch, watch, counted or _uncounted)
+    dates = DateWatch(utc_now)
+    end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
+    dates.note_in(task.journal)
+    take_in_waiting(task.settings, task.journal, progress.note)
+    return end
+
+
+def require_sendable(task: Task, countries: set[str]) -> None:
+    """Raise `ConfigurationError` unless the configuration says all that rows of these countries need."""
     if operation_of(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
-    require_complete(task.settings, task.rules, {tally.country for tally in due})
-    if wrong := behind_sentence(task.journal, utc_now(), at_most_s=AHEAD_AT_MOST_S):
-        # An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
-        return RunEnd(
-            0, say("{wrong} Set the clock right; nothing is sent by such a clock.", wrong=wrong), interrupted=False
-        )
-    due_rows = sum(tally.count for tally in due)
+    require_complete(task.settings, task.rules, countries)
+
+
+def wrong_clock(task: Task) -> str | None:
+    """Return why nothing may be sent by the clock of this machine, or None.
+
+    An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
+    """
+    wrong = behind_sentence(task.journal, utc_now(), at_most_s=AHEAD_AT_MOST_S)
+    return None if wrong is None else say("{wrong} Set the clock right; nothing is sent by such a clock.", wrong=wrong)
+
+
+def _uncounted(counts: Mapping[OutcomeKind, int]) -> None:
+    """Show no counts."""
+
+
+def send_rows(
+    task: Task,
+    due_rows: int,
+    progress: Progress,
+    watch: Watch,
+    dates: DateWatch,
+    *,
+    wait_for_room: WaitForRoom | None = None,
+) -> RunEnd:
+    """Send the due rows of the batch (there are `due_rows`) by an engine, and return how that ended; raises as `send`.
+
+    `dates` sees every reply.
+    """
     sent_at_most = due_rows if task.first is None else min(task.first, due_rows)
     progress.started(sent_at_most)
-    dates = DateWatch(utc_now)
     signing = task.connection.signing
 
     async def run(journal: EngineJournal) -> RunEnd:
@@ -109,8 +176,6 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
             return await _run(task, paced, journal, progress, watch, dates, gate)
 
     gate = task.journal.gate()
-    if gate is not None:
-        gate.open()
     with (
         gc_paused(),
         task.journal.for_engine() as given,
@@ -127,8 +192,6 @@ def send(task: Task, progress: Progress, watch: Watch, *, wait_for_room: WaitFor
                 )
             )
         raise end.failure
-    dates.note_in(task.journal)
-    take_in_waiting(task.settings, task.journal, progress.note)
     return end
 
 

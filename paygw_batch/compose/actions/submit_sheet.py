@@ -5,7 +5,7 @@ in as functions; how it sends (a progress bar, a queue of outcomes) is passed in
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ from typing import TypeVar
 import polars as pl
 
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.actions.send import Task
+from paygw_batch.compose.actions.send import SentBy, Task
 from paygw_batch.compose.approvals import require_approval
 from paygw_batch.compose.gateway import GatewayAccess
 from paygw_batch.compose.journal import Tell
@@ -24,7 +24,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import Journal, JournalReader
 from paygw_batch.language import say
-from paygw_batch.report.reconcile import reconciliation
+from paygw_batch.report.reconcile import reconciled
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.model import Validated
@@ -50,6 +50,7 @@ class Submission:
     strict: bool = False
     repeats_meant: bool = False
     first: int | None = None
+    sent_by: SentBy = SentBy.THIS_PROCESS
 
     @property
     def operation(self) -> str:
@@ -93,21 +94,22 @@ def plan_sheet(asked: Submission, settings: Settings, journal: JournalReader) ->
     )
 
 
-def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> pl.DataFrame:
-    """Return every row of the sheet with the state it has now: `country, currency, amount, state`.
+def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield every row of the sheet with the state it has now, part by part: `country, currency, amount, state`.
 
     What is `ready` is what would be sent.
     """
     if plan.existing is not None:
-        return reconciliation(journal, plan.existing, minor_units)
+        yield from reconciled(journal, plan.existing, minor_units)
+        return
     known = pl.DataFrame(
         [(row.row, shown_state(row.state)) for row in plan.known],
         schema={"row": pl.UInt32, "known_state": pl.String},
         orient="row",
     )
-    return plan.validated.rows.join(known, on="row", how="left", maintain_order="left").with_columns(
-        state=pl.when("valid").then(pl.coalesce("known_state", pl.lit(State.READY.value))).otherwise(pl.lit(INVALID))
-    )
+    state = pl.when("valid").then(pl.coalesce("known_state", pl.lit(State.READY.value))).otherwise(pl.lit(INVALID))
+    for part in plan.validated.parts():
+        yield part.rows.join(known, on="row", how="left", maintain_order="left").with_columns(state=state)
 
 
 def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
@@ -163,7 +165,8 @@ def submit_sheet(
         plan_sha256=approved.plan_sha256,
         repeats_meant=True,
     )
-    return send(Task(settings, rules, gateway, journal, batch, plan.known_rows, asked.first), plan)
+    task = Task(settings, rules, gateway, journal, batch, plan.known_rows, asked.first, asked.sent_by)
+    return send(task, plan)
 
 
 def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:

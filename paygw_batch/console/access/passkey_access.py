@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paygw_batch.compose.approvals import party_of, required_policy
 from paygw_batch.console.access.invitations import Invitations
+from paygw_batch.console.access.kept_sessions import KeptSessions
 from paygw_batch.console.access.passkey_sign_in import OpenSignIns
 from paygw_batch.console.members import Member
 from paygw_batch.errors import ConfigurationError
@@ -29,12 +30,12 @@ class PasskeyAccess:
     invitations: Invitations
 
 
-def passkey_access(settings: Settings, members: tuple[Member, ...]) -> PasskeyAccess:
+def passkey_access(settings: Settings, members: tuple[Member, ...], kept: KeptSessions) -> PasskeyAccess:
     """Return the parts of access by passkey. Raises `ConfigurationError` where two people have one key."""
     return PasskeyAccess(
         party=party_of(settings),
         keys=_keys_of(settings, members),
-        sign_ins=OpenSignIns(monotonic_s=time.monotonic, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
+        sign_ins=OpenSignIns(kept, now_s=time.time, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
         invitations=Invitations(invitation_folder(settings)),
     )
 

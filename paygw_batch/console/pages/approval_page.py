@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from paygw_batch.compose.actions.check_payout import MENDED
+from paygw_batch.compose.actions.check_payout import MEANT, MENDED
 from paygw_batch.compose.actions.follow_payout import running_now
 from paygw_batch.compose.actions.payout_folder import PayoutFolder
 from paygw_batch.compose.actions.start_run import last_summary, start_run, started_run
@@ -21,7 +21,7 @@ from paygw_batch.console.pages.document_signing import (
     signatures_now,
     signed_by_maker,
 )
-from paygw_batch.console.pages.preparing import RUNS, changing, checked, folder, opened_batch
+from paygw_batch.console.pages.preparing import RUNS, changing, checked, checked_or_reading, folder, opened_batch
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import Visit
 from paygw_batch.errors import UsageError
@@ -34,6 +34,8 @@ from paygw_batch.sheet.check.mending import LEFT_OUT
 
 SHOWN_FINDINGS = 200
 """How many changes of one kind a page shows; the most dangerous are first."""
+_CORRECTIONS = frozenset({MENDED, LEFT_OUT, MEANT})
+"""The codes of corrections among the findings of a plan."""
 _OPEN_AT_FIRST = 2
 _OLD = mark("The page is too old: something was changed since. Open it again, and look once more.")
 
@@ -41,11 +43,10 @@ _OLD = mark("The page is too old: something was changed since. Open it again, an
 def payout_plan(visit: Visit) -> Response:
     """Show the payout to the person who prepared it and to the one who approves it."""
     found = folder(visit)
-    summary = checked(visit, found)
-    if (batch := opened_batch(visit, summary)) is not None:
+    summary, document = checked_or_reading(visit, found), found.plan or found.draft
+    if summary is not None and found.plan is not None and (batch := opened_batch(visit, summary)) is not None:
         return visit.go_to(f"/payouts/{batch}")
-    document = found.plan or found.draft
-    if summary["error"] is not None or document is None:
+    if summary is None or summary["error"] is not None or document is None:
         return visit.go_to(f"/sheets/{found.number}")
     stage = stage_of(visit, found)
     return visit.page("plan.html", **_shown(visit, found, document, summary, stage))
@@ -104,6 +105,9 @@ def start(visit: Visit) -> Response:
     console, uploaded = visit.console, found.uploaded
     command = [*console.program, "--json", "submit", str(found.sheet), "--wait", "--skip-invalid", "--force"]
     command += ["--plan", str(found.plan_file), "--mended", str(found.mending_file)]
+    command += ["--expect-rows", str(uploaded.stated_rows)] if uploaded.stated_rows is not None else []
+    for currency, amount in uploaded.stated_sums.items():
+        command += ["--expect-total", f"{currency}={amount}"]
     command += ["--out", str(found.path / f"{found.sheet.stem}.reconciliation.csv"), "--by", visit.member.name]
     for option, value in (("--sheet", uploaded.worksheet), ("--reference", uploaded.reference)):
         command += [option, value] if value else []
@@ -168,8 +172,9 @@ def _shown(
         ],
         "corrections": _of(document, MENDED),
         "left_out": _of(document, LEFT_OUT),
+        "meant": _of(document, MEANT),
         "warnings": [
-            (_meaning(kind.code), kind) for kind in kinds_of_warnings(document) if kind.code not in {MENDED, LEFT_OUT}
+            (_meaning(kind.code), kind) for kind in kinds_of_warnings(document) if kind.code not in _CORRECTIONS
         ],
         "signatures": signatures,
         "approvers": [] if signatures is None else [person.name for person in signatures.valid],

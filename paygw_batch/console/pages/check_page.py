@@ -9,10 +9,9 @@ import polars as pl
 from starlette.responses import Response
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.actions.check_payout import FOUND, ROWS
 from paygw_batch.compose.actions.mend_sheet import with_edits, with_row_out
-from paygw_batch.compose.actions.payout_folder import PayoutFolder
-from paygw_batch.console.pages.preparing import changing, checked, folder, opened_batch
+from paygw_batch.compose.actions.payout_folder import FOUND, ROWS, PayoutFolder
+from paygw_batch.console.pages.preparing import changing, checked_or_reading, folder, opened_batch, readable
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import PageNotFound, Visit
 from paygw_batch.errors import UsageError
@@ -20,6 +19,10 @@ from paygw_batch.language import say
 from paygw_batch.sheet.check.mending import Mending
 
 ROWS_A_PAGE = 20
+SHOWN_HEADINGS = 200
+"""How many headings of a sheet can be given a meaning on the page: the first ones."""
+_FEW_ROWS = 10
+_BLOCK_BYTES = 1024 * 1024
 _TO_MEND = "to-mend"
 _MENDED = "mended"
 
@@ -49,42 +52,66 @@ class ShownRow:
 def check_sheet(visit: Visit) -> Response:
     """Show the cells to mend, and the rows that are worth a look."""
     found = folder(visit)
-    summary = checked(visit, found)
+    summary = checked_or_reading(visit, found)
+    if summary is None:
+        return _reading(visit, found)
+    how = {
+        "uploaded": found.uploaded,
+        "number": found.number,
+        "checked": summary,
+        "can_mend": visit.may(Act.MEND, found.uploaded.by),
+        "headings": summary.get("guesses", ())[:SHOWN_HEADINGS],
+        "worksheets": found.uploaded.name.lower().endswith(".xlsx"),
+    }
     if summary["error"] is not None:
-        return visit.page("unreadable.html", uploaded=found.uploaded, number=found.number, **summary["error"])
-    if (batch := opened_batch(visit, summary)) is not None:
+        return visit.page("unreadable.html", **how, **summary["error"])
+    batch = opened_batch(visit, summary)
+    if batch is not None and found.plan is not None:
         return visit.go_to(f"/payouts/{batch}")
     kind, after = visit.query("kind") or _first_kind(summary), visit.query_number("after")
     rows = _rows(found, summary, kind, after)
     return visit.page(
         "check.html",
-        uploaded=found.uploaded,
-        number=found.number,
-        checked=summary,
+        **how,
+        opened=batch or "",
         kind=kind,
         rows=rows[:ROWS_A_PAGE],
         after=after,
         next_after=rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0,
         edits=_edits(found, summary),
-        can_mend=visit.may(Act.MEND, found.uploaded.by),
-        warned=sum(one["rows"] for one in summary["kinds"] if not one["is_defect"]),
+        mostly=_mostly(summary),
+        has_guesses=any(one["column"] and not one["is_known"] for one in how["headings"]),
         one_answer=_has_one_answer(found, kind),
     )
+
+
+def _reading(visit: Visit, found: PayoutFolder) -> Response:
+    """Return the page while the sheet is read. A line of a text is a row, more or less."""
+    size, rows = found.sheet.stat().st_size, 0
+    if not found.sheet.name.lower().endswith((".xlsx", ".parquet")):
+        with found.sheet.open("rb") as file:
+            rows = sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
+    return visit.page("reading.html", uploaded=found.uploaded, rows=rows, kib=size // 1024)
+
+
+def _mostly(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the kinds that concern more than half of the rows: one sentence says it for all of them."""
+    return [one for one in summary["kinds"] if one["rows"] >= _FEW_ROWS and 2 * one["rows"] > summary["rows"]]
 
 
 def mend(visit: Visit) -> Response:
     """Correct one cell, and check the sheet again."""
     with changing(visit) as found:
-        summary = checked(visit, found)
+        summary = readable(visit, found)
         row, column = _row(visit), visit.form.get("column", "")
         if column not in summary["columns"]:
             raise PageNotFound(say("The sheet has no such column."))
-        mending = _mending(found)
+        mending = mending_of(found)
         edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
         was = _cell(found, row, column) if edit is None else edit.was
         cells = [(row, column, was, visit.form.get("text", ""))]
         found.mend(with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
-        checked(visit, found)
+        checked_or_reading(visit, found)
     return _back(visit, row)
 
 
@@ -92,43 +119,43 @@ def mend_kind(visit: Visit) -> Response:
     """Correct all cells of one kind that have one answer."""
     code = visit.form.get("kind", "")
     with changing(visit) as found:
-        checked(visit, found)
+        readable(visit, found)
         answered = _found(found).filter(
             pl.col("is_defect") & (pl.col("code") == code) & pl.col("suggestion").is_not_null()
         )
-        mending = _mending(found)
+        mending = mending_of(found)
         was = {(edit.row, edit.column): edit.was for edit in mending.edits}
-        texts = _texts(found, answered["row"].to_list())
+        texts = cell_texts(found, answered["row"].to_list())
         cells = [
             (row, column, was.get((row, column), texts[row].get(column)), text)
             for row, column, text in answered.select("row", "column", "suggestion").iter_rows()
         ]
         found.mend(with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
-        checked(visit, found)
+        checked_or_reading(visit, found)
     return _back(visit, 0)
 
 
 def leave_out(visit: Visit) -> Response:
     """Leave a row out, or take it back."""
     with changing(visit) as found:
-        summary, row = checked(visit, found), _row(visit)
+        summary, row = readable(visit, found), _row(visit)
         _cell(found, row, summary["columns"][0])
-        mending = _mending(found)
+        mending = mending_of(found)
         found.mend(with_row_out(mending, row, by=visit.member.name, at=timestamp(utc_now())))
-        checked(visit, found)
+        checked_or_reading(visit, found)
     return _back(visit, row)
 
 
 def repeats_meant(visit: Visit) -> Response:
     """Note that the sheet is meant to repeat the batch that the page named."""
     with changing(visit) as found:
-        summary = checked(visit, found)
+        summary = readable(visit, found)
         repeat = summary["repeat"]
         if repeat is None or repeat["batch"] != visit.form.get("batch"):
             raise UsageError(say("The page is too old: open it again."), hint="")
-        found.mend(_mending(found))
+        found.mend(mending_of(found))
         found.note(replace(found.uploaded, repeats_meant=repeat["batch"]))
-        checked(visit, found)
+        checked_or_reading(visit, found)
     return _back(visit, 0)
 
 
@@ -139,7 +166,8 @@ def remove_sheet(visit: Visit) -> Response:
     return visit.go_to("/")
 
 
-def _mending(found: PayoutFolder) -> Mending:
+def mending_of(found: PayoutFolder) -> Mending:
+    """Return the corrections of a sheet. Raises `PageNotFound` for one that could not be read at all."""
     mending = found.mending
     if mending is None:
         raise PageNotFound(say("The sheet could not be read."))
@@ -162,21 +190,22 @@ def _back(visit: Visit, row: int) -> Response:
 def _first_kind(summary: Mapping[str, Any]) -> str:
     if summary["rows_to_mend"]:
         return _TO_MEND
-    return next((str(one["code"]) for one in summary["kinds"]), _MENDED)
+    kinds = [one for one in summary["kinds"] if one not in _mostly(summary)] or summary["kinds"]
+    return next((str(one["code"]) for one in kinds), _MENDED)
 
 
 def _found(found: PayoutFolder) -> pl.DataFrame:
     return pl.read_parquet(found.path / FOUND)
 
 
-def _texts(found: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
+def cell_texts(found: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
     """Return the cells of some rows, as they are now."""
     wanted = pl.scan_parquet(found.path / ROWS).filter(pl.col("row").is_in(list(rows))).collect()
     return {line["row"]: line for line in wanted.iter_rows(named=True)}
 
 
 def _cell(found: PayoutFolder, row: int, column: str) -> str | None:
-    cells = _texts(found, [row])
+    cells = cell_texts(found, [row])
     if row not in cells:
         raise PageNotFound(say("The sheet has no such row."))
     return cells[row][column]
@@ -193,7 +222,9 @@ def _rows(found: PayoutFolder, summary: Mapping[str, Any], kind: str, after: int
     else:
         chosen = everything.filter(pl.col("code") == kind)["row"]
     numbers = chosen.filter((chosen > after) & (chosen > 0)).unique().sort().head(ROWS_A_PAGE + 1).to_list()
-    cells, about = _texts(found, numbers), everything.filter(pl.col("row").is_in(numbers)).to_dicts()
+    said_once = [one["code"] for one in _mostly(summary) if one["code"] != kind]
+    is_shown = pl.col("row").is_in(numbers) & (pl.col("is_defect") | ~pl.col("code").is_in(said_once))
+    cells, about = cell_texts(found, numbers), everything.filter(is_shown).to_dicts()
     return [
         ShownRow(
             number,
@@ -241,5 +272,5 @@ def _edits(found: PayoutFolder, summary: Mapping[str, Any]) -> Sequence[Mapping[
             "by": edit.by,
             "at": edit.at,
         }
-        for edit in sorted(_mending(found).edits, key=lambda one: (one.row, one.column))
+        for edit in sorted(mending_of(found).edits, key=lambda one: (one.row, one.column))
     ]

@@ -1,12 +1,13 @@
 """Finds, locks and checks a payout in preparation, for all of its screens."""
 
+import contextvars
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, RLock, Thread
 from typing import Any
 
-from paygw_batch.compose.actions.check_payout import check_payout
+from paygw_batch.compose.actions.check_payout import check_payout, unreadable
 from paygw_batch.compose.actions.payout_folder import PayoutFolder, folder_of
 from paygw_batch.compose.actions.start_run import started_run
 from paygw_batch.compose.approvals import required_policy
@@ -20,7 +21,10 @@ from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, load_approval_key
 from paygw_batch.run.people import plain_name
 
-_locks: defaultdict[str, Lock] = defaultdict(Lock)
+_locks: defaultdict[str, RLock] = defaultdict(RLock)
+_checks: dict[str, Thread] = {}
+"""The checks of large sheets that go on, by the number of the payout."""
+_starting = Lock()
 RUNS = "runs"
 
 
@@ -38,7 +42,7 @@ def changing(visit: Visit, act: Act = Act.MEND) -> Iterator[PayoutFolder]:
     with _locks[visit.path("sheet")]:
         found = folder(visit)
         visit.require(act, found.uploaded.by, _why_not(act, found))
-        if (summary := found.checked) is not None and is_started(visit, summary):
+        if found.plan is not None and (summary := found.checked) is not None and is_started(visit, summary):
             raise ActRefused(say("This payout was started already: its sheet does not change any more."))
         yield found
 
@@ -53,21 +57,51 @@ def checked(visit: Visit, found: PayoutFolder) -> Mapping[str, Any]:
     """Return the summary of a sheet as it is now; it is checked where it was not.
 
     The bytes of an upload are read first in a process with limits. A small sheet that was read there is read here after
-    that: a mended cell then answers at once.
+    that: a mended cell then answers at once. A sheet that needs more than the limits is a result as well.
     """
-    if (summary := found.checked) is not None:
-        return summary
-    key = own_key(visit.console, found.uploaded.by)
-    if found.mending_file.exists() and found.sheet.stat().st_size <= IN_PROCESS_BYTES:
-        check_payout(found, visit.console.settings, visit.console.rules, key)
-    else:
-        check_in_process(
-            found, visit.console.settings, key.text, config=visit.console.config, environ=visit.console.environ
-        )
-    summary = found.checked
+    with _locks[found.number]:
+        if (summary := found.checked) is not None:
+            return summary
+        key, console = own_key(visit.console, found.uploaded.by), visit.console
+        if found.was_read and _is_small(found):
+            check_payout(found, console.settings, console.rules, key)
+        else:
+            try:
+                check_in_process(found, console.settings, key.text, config=console.config, environ=console.environ)
+            except SheetError as error:
+                found.write_checked(unreadable(error))
+        summary = found.checked
     if summary is None:
         raise SheetError(say("The sheet could not be checked."), hint=say("Upload it again."))
     return summary
+
+
+def checked_or_reading(visit: Visit, found: PayoutFolder) -> Mapping[str, Any] | None:
+    """Return the summary of a sheet, or None while a large one is checked: that goes on without anybody's page."""
+    if (summary := found.checked) is not None:
+        return summary
+    if _is_small(found):
+        return checked(visit, found)
+    own_key(visit.console, found.uploaded.by)  # who is no maker any more is told so, and nothing is begun
+    with _starting:
+        check = _checks.get(found.number)
+        if check is None or not check.is_alive():
+            speaking = contextvars.copy_context()
+            _checks[found.number] = Thread(target=speaking.run, args=(checked, visit, found), daemon=True)
+            _checks[found.number].start()
+    return None
+
+
+def readable(visit: Visit, found: PayoutFolder) -> Mapping[str, Any]:
+    """Return the summary of a sheet that could be read. Raises `PageNotFound` for one that could not."""
+    summary = checked(visit, found)
+    if summary["error"] is not None:
+        raise PageNotFound(say("The sheet could not be read."))
+    return summary
+
+
+def _is_small(found: PayoutFolder) -> bool:
+    return found.sheet.stat().st_size <= IN_PROCESS_BYTES
 
 
 def opened_batch(visit: Visit, summary: Mapping[str, Any]) -> str | None:

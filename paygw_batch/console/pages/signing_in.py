@@ -5,7 +5,7 @@ from starlette.responses import Response
 from paygw_batch.console.access.passkey_access import signature_in
 from paygw_batch.console.access.passkey_sign_in import key_that_signed
 from paygw_batch.console.visits import ActRefused, Visit, signed_in, signed_out
-from paygw_batch.console.web_sessions import SignedInKey
+from paygw_batch.console.web_sessions import SignedInKey, SignInWay
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import say
 
@@ -30,7 +30,7 @@ def use_passkey(visit: Visit) -> Response:
     if key is None:
         raise ActRefused(say("The configuration does not know this passkey."))
     visit.note("sign in", key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
-    return signed_in(visit, access.keys[key], SignedInKey(key, form.get("credential", "")))
+    return signed_in(visit, access.keys[key], SignInWay.PASSKEY, SignedInKey(key, form.get("credential", "")))
 
 
 def choose_person(visit: Visit) -> Response:
@@ -41,7 +41,7 @@ def choose_person(visit: Visit) -> Response:
     if member is None:
         raise ActRefused(say("There is no such person."))
     visit.note("sign in", "sandbox", AuditResult.DONE, who=member.name)
-    return signed_in(visit, member)
+    return signed_in(visit, member, SignInWay.LIST)
 
 
 def sign_out(visit: Visit) -> Response:

@@ -5,14 +5,13 @@ trail is no part of the journal: nothing that pays reads it. Nothing in it is ev
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Lock
 
 import apsw
 
 from paygw_batch.errors import AuditDamaged, AuditUnwritable
-from paygw_batch.files import create_once
 from paygw_batch.journal.facts.audit_chain import (
     AuditEnd,
     AuditEntry,
@@ -22,11 +21,8 @@ from paygw_batch.journal.facts.audit_chain import (
     start_of_trail,
 )
 from paygw_batch.journal.guards.location import audit_path, check_file
-from paygw_batch.journal.sqlite.connect import connect, fetch, reason_of
+from paygw_batch.journal.sqlite.connect import SideDatabase, fetch
 
-_APPLICATION_ID = 0x70617961
-"""`paya`: marks the file as an audit trail (SQLite's application_id)."""
-_VERSION = 1
 _TABLES = """
 CREATE TABLE entry (
     number INTEGER PRIMARY KEY,
@@ -45,6 +41,8 @@ CREATE TRIGGER entry_is_never_removed BEFORE DELETE ON entry
     BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END;
 """
 """Each line of `entry` is an `AuditEntry`."""
+_PAYA = 0x70617961
+_TRAIL = SideDatabase("audit trail", _PAYA, _TABLES, AuditDamaged, AuditUnwritable, then=" Nothing was done.")
 _ADD = "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _END = "SELECT number, hash FROM entry ORDER BY number DESC LIMIT 1"
 
@@ -59,12 +57,12 @@ class AuditTrail:
         self._path = audit_path(journal)
         self._start = start_of_trail(journal_id)
         self._lock = Lock()
-        _create(self._path)
-        self._connection = _opened(self._path, write=True)
+        _TRAIL.make(self._path)
+        self._connection = _TRAIL.open(self._path, write=True)
 
     def note(self, note: AuditNote, at: str) -> AuditEnd:
         """Make a note durable. Raises `AuditUnwritable`: then the act that it is about must not be done."""
-        with self._lock, self._writing():
+        with self._lock, _TRAIL.writing(self._connection, self._path):
             entry = next_audit_entry(_end_of(self._connection, self._start), note, at)
             fetch(self._connection, _ADD, entry)
         return AuditEnd(entry.number, entry.hash)
@@ -72,21 +70,6 @@ class AuditTrail:
     def close(self) -> None:
         """Let go of the trail."""
         self._connection.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            fetch(self._connection, "BEGIN IMMEDIATE")
-            yield
-            fetch(self._connection, "COMMIT")
-        except apsw.Error as error:
-            raise AuditUnwritable(
-                f"The audit trail {self._path} cannot be written: {reason_of(error)}. Nothing was done."
-            ) from None
-        finally:
-            if self._connection.in_transaction:
-                with suppress(apsw.Error):
-                    fetch(self._connection, "ROLLBACK")
 
 
 def audit_entries(journal: Path, *, before: int | None = None, limit: int) -> Sequence[AuditEntry]:
@@ -116,39 +99,10 @@ def _reading(path: Path) -> Iterator[apsw.Connection | None]:
     if not check_file(path):
         yield None
         return
-    with closing(_opened(path, write=False)) as connection:
-        try:
-            yield connection
-        except apsw.Error as error:
-            raise AuditDamaged(f"The audit trail {path} cannot be read: {error}.") from None
-
-
-def _opened(path: Path, *, write: bool) -> apsw.Connection:
-    connection = connect(path, write=write, what="audit trail", damaged=AuditDamaged)
-    if (connection.pragma("application_id"), connection.pragma("user_version")) != (_APPLICATION_ID, _VERSION):
-        connection.close()
-        raise AuditDamaged(f"{path} is no audit trail that this version of the program can read.")
-    return connection
+    with closing(_TRAIL.open(path, write=False)) as connection, _TRAIL.reading(path):
+        yield connection
 
 
 def _end_of(connection: apsw.Connection, start: AuditEnd) -> AuditEnd:
     found = fetch(connection, _END)
     return AuditEnd(*found[0]) if found else start
-
-
-def _create(path: Path) -> None:
-    """Make an empty trail at `path`, whole or not at all; one that is there stays."""
-    if check_file(path):
-        return
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists() and log.stat().st_size > 0:  # SQLite would play it into a new trail
-        raise AuditDamaged(f"The audit trail {path} is gone, and its log {log} still holds what was written last.")
-    with closing(apsw.Connection(":memory:")) as connection:
-        connection.execute(_TABLES)
-        connection.pragma("application_id", _APPLICATION_ID)
-        connection.pragma("user_version", _VERSION)
-        image = connection.serialize("main")
-    try:
-        create_once(path, image)
-    except OSError as error:
-        raise AuditUnwritable(f"The audit trail {path} cannot be made: {error.strerror}.") from None

@@ -4,9 +4,9 @@ Pure, and shared by every store.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import IllegalMove
 from paygw_batch.errors import JournalCorrupt
@@ -100,6 +100,17 @@ def follow(end: Link, line: Line) -> Link:
     if link_hash(end.hash, *line[:-1]) != line.hash:
         raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
     return Link(line.seq, line.hash, line.at)
+
+
+def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield lines as they are stored, each checked as `follow` does: no value is made for one that is right."""
+    seq, before = end.seq, end.hash
+    for line in lines:
+        seq += 1
+        if line[0] != seq or link_hash(before, *line[:-1]) != line[-1]:
+            follow(Link(seq - 1, before), Line(*line))
+        before = line[-1]
+        yield line
 
 
 def fold(

@@ -186,9 +186,7 @@ def _plainly_read(kind: str, details: str) -> Fact | None:
         if (found := _PLAIN_INTENT.fullmatch(details)) is None:
             return None
         body_sha256, nonce, order_id, purpose, timestamp_s = found.groups()
-        return Intended(
-            order_id=order_id, nonce=nonce, timestamp_s=int(timestamp_s), body_sha256=body_sha256, purpose=purpose
-        )
+        return Intended(order_id, nonce, int(timestamp_s), body_sha256, purpose)
     answer = _ANSWERS.get(kind)
     if answer is None or (found := _PLAIN_ANSWER.fullmatch(details)) is None:
         return None

@@ -2,9 +2,12 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
 
+from paygw_batch.core.batch import TotalsLine
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.batch_part import VALUES_OF_TEXT, NewInstructions, canonical_text
+from paygw_batch.journal.batch_part import VALUES_OF_TEXT, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.values import Known, NewBatch, NewInstruction
 
@@ -85,7 +88,12 @@ class OpeningDigests:
         self._pages = PageDigest()
         self._instructions = RowDigest(values=VALUES_OF_TEXT)
         self._known = RowDigest(values=2)
-        self._totals: dict[str, tuple[int, int]] = {}
+        self._totals: dict[tuple[str, str], TotalsLine] = {}
+
+    @property
+    def totals(self) -> Mapping[tuple[str, str], TotalsLine]:
+        """Totals of the new rows so far, by country and currency."""
+        return self._totals
 
     @property
     def pages(self) -> int:
@@ -101,20 +109,32 @@ class OpeningDigests:
         """Take in the next page of the sheet."""
         self._pages.add(page)
 
-    def instruction(self, number: int, new: NewInstruction, replaces: int | None) -> None:
-        """Take in the next new instruction."""
-        self._instructions.add(canonical_text(number, new, replaces))
-        self._add_totals({new.currency: (1, new.minor)})
-
     def instructions(self, some: NewInstructions, replaced: Mapping[int, int]) -> None:
         """Take in the next new instructions, numbered on from those before."""
-        self._instructions.add_canonical(some.canonical(self.next_instruction, replaced), len(some))
-        self._add_totals(some.totals())
+        first = self.next_instruction
+        self._instructions.add_canonical(some.canonical(first, replaced), len(some))
+        for key, total in some.totals(first).items():
+            self._totals[key] = total.added_to(self._totals.get(key))
 
-    def _add_totals(self, totals: Mapping[str, tuple[int, int]]) -> None:
-        for currency, (count, minor) in totals.items():
-            rows, total = self._totals.get(currency, (0, 0))
-            self._totals[currency] = (rows + count, total + minor)
+    def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
+        """Take in instructions as they are stored: number, replaced instruction, and the values of a `NewInstruction`.
+
+        Raises `InternalError` when a number is missing, or a value holds NUL.
+        """
+        remaining = iter(lines)
+        while some := list(islice(remaining, _ROWS_AT_ONCE)):
+            if [line[0] for line in some] != list(range(self.next_instruction, self.next_instruction + len(some))):
+                raise InternalError("the instructions of a batch are not numbered one after another")
+            replaced = {line[2]: line[1] for line in some if line[1] is not None}
+            self.instructions(InstructionRows(NewInstruction._make(line[2:]) for line in some), replaced)
+
+    def _of_currencies(self) -> dict[str, tuple[int, int]]:
+        """Return count and sum in minor units of each currency."""
+        found: dict[str, tuple[int, int]] = {}
+        for (_, currency), total in self._totals.items():
+            rows, minor = found.get(currency, (0, 0))
+            found[currency] = (rows + total.rows, minor + total.minor)
+        return found
 
     def known(self, known: Known) -> None:
         """Take in the next row that another batch already has."""
@@ -138,7 +158,7 @@ class OpeningDigests:
             known_sha256=self._known.hexdigest(),
             pages=self._pages.count,
             pages_sha256=self._pages.hexdigest(),
-            totals=self._totals,
+            totals=self._of_currencies(),
             by=batch.by,
             approvals=batch.approvals,
             plan_sha256=batch.plan_sha256,

@@ -7,7 +7,8 @@ registry. The same command goes on where a move was broken off.
 
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,6 @@ from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, moved_to
 
 _COMMAND = "journal move"
-_NTH = "row_number() OVER (PARTITION BY instruction ORDER BY seq)"
 _QUERIES = {
     "batch": """SELECT b.number, b.batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path,
             coalesce(json_extract(f.details, '$.plan_sha256'), ''), coalesce(r.reference, '')
@@ -47,21 +47,16 @@ _QUERIES = {
     "known": "SELECT batch, row, instruction FROM known ORDER BY 1, 2",
     "order_id": "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
     "payee_words": "SELECT number, fields FROM instruction ORDER BY 1",
-    "fact": f"""SELECT seq, at, kind, batch, instruction, iif(instruction IS NULL, NULL, {_NTH}), attempt, contradicts,
-        details, hash FROM fact ORDER BY seq""",  # noqa: S608 - a constant of ours
-    "standing": """SELECT s.instruction, coalesce(f.facts, 0), s.state,
-            attempt, generation, possible_duplicate_of, inherited_attempts, order_id, sent_orderid, purpose,
-            gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at
-        FROM standing s LEFT JOIN (
-            SELECT instruction, count(*) AS facts FROM fact WHERE instruction IS NOT NULL GROUP BY 1
-        ) f USING (instruction) ORDER BY 1""",
+    "fact": "SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact ORDER BY seq",
+    "standing": """SELECT instruction, state, attempt, generation, possible_duplicate_of, inherited_attempts, order_id,
+            sent_orderid, purpose, gateway_status, gateway_reference, http_status, error_code, message, intended_at,
+            first_sent_at, updated_at
+        FROM standing ORDER BY 1""",
     "evidence": """SELECT number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact,
         content, hash FROM evidence ORDER BY 1""",
-    "reply": f"""SELECT f.instruction, f.nth, CAST(r.head AS BLOB), r.body FROM reply r
-        JOIN (SELECT seq, instruction, {_NTH} AS nth FROM fact WHERE instruction IS NOT NULL) f ON f.seq = r.fact
-        ORDER BY 1, 2""",  # noqa: S608 - a constant of ours
+    "reply": "SELECT instruction, fact, CAST(head AS BLOB), body FROM reply ORDER BY fact",
 }
-"""The lines of each table, as a journal in PostgreSQL has them."""
+"""The lines of each table, as a journal in PostgreSQL has them; `_File` counts the facts of each instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +69,38 @@ class Move:
 
 
 class _File:
-    """The journal in a file, as it is copied."""
+    """The journal in a file, as it is copied: `fact` before the tables that need counts of facts."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self.identity, self.end = identity_of(connection), end_of(connection)
+        ((highest,),) = fetch(connection, "SELECT coalesce(max(number), 0) FROM instruction")
+        self._facts = array("I", bytes(array("I").itemsize * (highest + 1)))
+        self._replied = dict.fromkeys((seq for (seq,) in fetch(connection, "SELECT fact FROM reply")), 0)
 
-    def lines(self, table: str) -> Iterable[Sequence[Any]]:
+    def lines(self, table: str) -> Iterator[Sequence[Any]]:
         """Yield the lines of one table, as they are stored in the other store."""
         for line in self._connection.execute(_QUERIES[table]):
-            yield [text_of(one) if isinstance(one, str) else one for one in line]
+            storable = [text_of(one) if isinstance(one, str) else one for one in line]
+            match table:
+                case "fact":
+                    storable.insert(5, self._counted(seq=line[0], instruction=line[4]))
+                case "standing":
+                    storable.insert(1, self._facts[line[0]])
+                case "reply":
+                    storable[1] = self._replied[line[1]]
+                case _:
+                    pass
+            yield storable
+
+    def _counted(self, *, seq: int, instruction: int | None) -> int | None:
+        """Return which fact of its instruction a fact is; None where it is of a whole batch."""
+        if instruction is None:
+            return None
+        self._facts[instruction] += 1
+        if seq in self._replied:
+            self._replied[seq] = self._facts[instruction]
+        return self._facts[instruction]
 
 
 def move_journal(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack, UsageError
@@ -12,15 +13,17 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.gate_port import GateState, LimitChange
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.kept_plan import KeptPlan
 from paygw_batch.journal.opening.create import check_beside
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 
-__all__ = ["MissingHost", "PostgresJournal", "PostgresReader"]
+__all__ = ["MissingHost", "PostgresJournal", "PostgresReader", "WorkerJournal"]
 
 try:
     import psycopg
 
+    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
     from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
@@ -36,6 +39,7 @@ try:
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, role_of
     from paygw_batch.journal.postgres.session import Server, Session, plainly
+    from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "psycopg_pool"}:
         raise
@@ -43,6 +47,8 @@ except ModuleNotFoundError as error:
         "journal.url is set, and the part of this program that speaks with PostgreSQL is not installed.",
         hint="Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file.",
     ) from None
+
+J = TypeVar("J", bound=PostgresJournal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,17 @@ def open_postgres_journal(
     Raises `JournalMissing` when there is none, `JournalHeld` when another run has its desk, `JournalWentBack` when this
     host has seen more of it, and `JournalError` for everything else that speaks against using it.
     """
+    return _opened(PostgresJournal, place, now=now, holder=holder, kind=kind)
+
+
+def open_worker_journal(
+    place: PostgresPlace, *, now: str, holder: str, kind: HolderKind = HolderKind.WORKER
+) -> WorkerJournal:
+    """Open the journal for a worker: it holds no desk, and takes chunks that are offered. Raises as the above."""
+    return _opened(WorkerJournal, place, now=now, holder=holder, kind=kind)
+
+
+def _opened(journal: type[J], place: PostgresPlace, *, now: str, holder: str, kind: HolderKind) -> J:
     witness_dir = settled(place.witness_dir)
     with ExitStack() as undo:
         session = Session(place.server, write=True)
@@ -126,20 +143,22 @@ def open_postgres_journal(
             witness = HostWitness(witness_dir, identity.journal_id, now=now, command=holder)
             undo.callback(witness.close)
             worker = leases.enrol(session.connection, command=holder, kind=kind, lease_s=place.lease_s)
-            with session.connection.transaction():
-                desk = leases.take(session.connection, DESK, worker)
-            if desk is None:
-                leases.give_back(session.connection, [], worker)
-                raise leases.held_by(session.connection, DESK)
+            held = HeldLeases(worker, None)
+            guarded = GuardedSession(session, identity, witness, roll)
+            if not issubclass(journal, WorkerJournal):
+                with session.connection.transaction():
+                    held.desk = leases.take(session.connection, DESK, worker)
+                if held.desk is None:
+                    leases.give_back(session.connection, [], worker)
+                    raise leases.held_by(session.connection, DESK)
         _remember(place, identity, now)
         heartbeat = Heartbeat(place.server, worker, place.lease_s)
         undo.callback(heartbeat.close)
-        guarded, held = GuardedSession(session, identity, witness, roll), HeldLeases(worker, desk)
         writer = LeaseWriter(guarded, held, heartbeat)
         desk_writer = DeskWriter(guarded, held, writer.forget_all)
         undo.pop_all()
     inbox = InboxReader(place.inbox)
-    return PostgresJournal(session, identity, writer, desk_writer, inbox, chunk_rows=place.chunk_rows)
+    return journal(session, identity, writer, desk_writer, inbox, chunk_rows=place.chunk_rows)
 
 
 def read_postgres_journal(place: PostgresPlace) -> PostgresReader:
@@ -156,10 +175,10 @@ def read_postgres_journal(place: PostgresPlace) -> PostgresReader:
 
 
 def postgres_holder(place: PostgresPlace) -> LockHolder | None:
-    """Return the living process that has the desk of the journal; None: nobody has."""
+    """Return the living process that has the desk of the journal, or else a chunk of it; None: nobody has."""
     with closing(Session(place.server, write=False)) as session, plainly(place.server):
         check_version(session.connection, place.server)
-        return leases.holder_of(session.connection, DESK, living=True)
+        return leases.holder_of(session.connection, DESK, living=True) or leases.sender_now(session.connection)
 
 
 def roll_call_of(place: PostgresPlace) -> Sequence[MissingHost]:
@@ -239,6 +258,20 @@ def postgres_role(place: PostgresPlace) -> JournalRole | None:
     """Return the rights that the role of the address has; None: none that this program knows."""
     with closing(Session(place.server, write=False)) as session, plainly(place.server):
         return role_of(session.connection)
+
+
+def newest_postgres_plan(place: PostgresPlace, code: str) -> KeptPlan | None:
+    """Return the newest plan with this code that is kept in the database; None where there is none."""
+    with closing(Session(place.server, write=False)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return newest_plan(session.connection, code)
+
+
+def keep_postgres_plan(place: PostgresPlace, code: str, content: str, before: KeptPlan | None = None) -> bool:
+    """Keep a new plan, or the next version of the one `before`; False where somebody was faster."""
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        _checked(session, place, settled(place.witness_dir))
+        return keep_plan(session.connection, code, content, before)
 
 
 def _checked(session: Session, place: PostgresPlace, witness_dir: Path) -> Identity:

@@ -1,6 +1,5 @@
 """Writes a new batch into the tables of PostgreSQL by COPY, inside the open transaction."""
 
-import json
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
@@ -9,14 +8,12 @@ from psycopg import Connection
 from paygw_batch.core.reference import reference_of
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.batch_part import BatchPart
+from paygw_batch.journal.batch_part import BatchPart, payee_texts
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.values import BatchRecord, Known, NewInstruction
 
-_NAMES_A_PAYEE = ("name", "_number", "phone", "email")
-"""The endings of the fields that name a payee."""
 _INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, country, currency, minor, replaces, amount,
     form, fields, payee, content) FROM STDIN"""
 
@@ -72,11 +69,7 @@ def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None)
 
 def payee_words_of(fields: str) -> list[str]:
     """Return the words by which the payment with these fields is found."""
-    try:
-        named = json.loads(fields)
-    except ValueError:
-        return []
-    return words_of(str(value) for name, value in named.items() if name.endswith(_NAMES_A_PAYEE))
+    return words_of(payee_texts(fields))
 
 
 def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> None:

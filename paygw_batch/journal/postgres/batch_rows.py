@@ -41,10 +41,18 @@ _LINES = f"""WITH {_PAGE} SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.a
     ORDER BY c.row"""  # noqa: S608 - constants of ours
 """`LINE_COLUMNS` as `row_standing` has them."""
 
-_DUE = f"""WITH {_PAGE} SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields,
+_OF_CHUNK = """page AS MATERIALIZED (
+        SELECT i.row, i.number AS instruction FROM chunk r JOIN instruction i ON i.number BETWEEN r.first AND r.last
+            WHERE r.number = %s AND i.batch = %s
+        UNION ALL
+        SELECT k.row, k.instruction FROM chunk r JOIN known k ON k.instruction BETWEEN r.first AND r.last
+            WHERE r.number = %s AND k.batch = %s
+    )"""
+"""The rows of a batch in one chunk: those that it brought, or those that it also covers."""
+_DUE = """WITH {page} SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields,
         p.order_id, p.attempt, p.generation, p.possible_duplicate_of,
         p.state = 'ready' AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
-    FROM page c JOIN progress p ON p.number = c.instruction ORDER BY c.row"""  # noqa: S608 - constants of ours
+    FROM page c JOIN progress p ON p.number = c.instruction ORDER BY c.row"""
 
 
 def lines_of_batch(connection: Connection[Row], batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
@@ -143,12 +151,18 @@ def due_rows(connection: Connection[Row], batch: int, after_row: int, limit: int
     """Return up to `limit` READY instructions of a batch with a row above `after_row`; none that evidence holds."""
     found: list[Due] = []
     while len(found) < limit:
-        lines = fetch(connection, _DUE, _page(batch, after_row, min(limit, _AT_ONCE)))
+        lines = fetch(connection, _DUE.format(page=_PAGE), _page(batch, after_row, min(limit, _AT_ONCE)))
         if not lines:
             break
         found += [_due(columns) for *columns, is_due in lines if is_due]
         after_row = lines[-1][1]
     return found[:limit]
+
+
+def due_rows_of_chunk(connection: Connection[Row], batch: int, chunk: int) -> list[Due]:
+    """Return the READY instructions of a batch in one chunk; none that evidence holds."""
+    lines = fetch(connection, _DUE.format(page=_OF_CHUNK), (chunk, batch, chunk, batch))
+    return [_due(columns) for *columns, is_due in lines if is_due]
 
 
 def chunks_of(connection: Connection[Row], numbers: Sequence[int]) -> dict[int, int]:

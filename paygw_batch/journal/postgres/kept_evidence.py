@@ -65,7 +65,7 @@ def take_in_evidence(
     for given in evidence:
         one = replace(given, content=given.content.replace("\0", "?"))
         number += 1
-        candidates = candidates_in(connection, one.claim.order_id) if one.claim.order_id is not None else []
+        candidates = _locked_candidates(connection, one.claim.order_id)
         ruling = rule(one.claim, candidates, words, note=note_of(one.source, number))
         if isinstance(ruling, Waits):
             break
@@ -189,6 +189,15 @@ def _recorded(ruling: Ruling, record: Record, at: str) -> int | None:
     if has_moved is not (ruling.finding is Finding.MOVED):
         raise InternalError("evidence moved what it should not, or did not move what it should")
     return number
+
+
+def _locked_candidates(connection: Connection[Row], order_id: str | None) -> list[Candidate]:
+    """Return the instructions that go by an order id; until the evidence is kept, no worker sends one of them."""
+    found = [] if order_id is None else candidates_in(connection, order_id)
+    if order_id is None or not found:
+        return found
+    fetch(connection, "SELECT lock_standing(%s)", ([one.number for one in found],))
+    return candidates_in(connection, order_id)
 
 
 def candidates_in(connection: Connection[Row], order_id: str) -> list[Candidate]:

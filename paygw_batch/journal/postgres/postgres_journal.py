@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 from psycopg import Connection
@@ -28,6 +29,7 @@ from paygw_batch.journal.postgres.batch_copy import copy_batch
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
 from paygw_batch.journal.postgres.leasing.desk_writer import DeskWriter
 from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
+from paygw_batch.journal.postgres.leasing.offered_chunks import OfferedRun, start_run, withdraw_run
 from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader, WaitingInbox, newest_fact, newest_time
 from paygw_batch.journal.postgres.session import Row, Session, conflicting_lines, fetch
@@ -201,6 +203,15 @@ class PostgresJournal(PostgresReader):
             if len(found) < len(waiting):
                 break
         return findings
+
+    def hand_over(self, batch: int, *, waits: bool = False) -> OfferedRun | None:
+        """Let workers send the due rows of a batch, and let go of the desk (see the port)."""
+        if not waits and not any(one.is_alive for one in self.workers()):
+            self.writer.ask(partial(withdraw_run, batch=batch))
+            return None
+        run = self.writer.ask_at_length(partial(start_run, batch=batch, worker=self.writer.worker))
+        self._desk.leave()
+        return OfferedRun(run.number, self.writer.ask)
 
     @contextmanager
     def for_engine(self) -> Iterator[ChunkJournal]:

@@ -18,6 +18,7 @@ from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.postgres import kept_evidence
 from paygw_batch.journal.postgres.batch_rows import count_due, count_states, due_rows, find_rows, lines_of_batch
+from paygw_batch.journal.postgres.leasing.offered_chunks import workers_in
 from paygw_batch.journal.postgres.replay import verify_journal
 from paygw_batch.journal.postgres.session import Row, Session, fetch, plainly
 from paygw_batch.journal.postgres.used_ids import (
@@ -28,6 +29,7 @@ from paygw_batch.journal.postgres.used_ids import (
     find_spellings,
     payments_of_rows,
 )
+from paygw_batch.journal.shared_run import WorkerLife
 from paygw_batch.journal.values import (
     AttemptReply,
     BatchRecord,
@@ -92,6 +94,11 @@ class PostgresReader:
         self._session = session
         self._identity = identity
         self._inbox = inbox
+
+    def workers(self) -> Sequence[WorkerLife]:
+        """Return the workers that have not said their end, the newest sign of life first."""
+        with self._snapshot() as connection:
+            return workers_in(connection)
 
     def head(self) -> Head:
         """Return which journal it is, and how far it has come. The hash is over the ends of all chains."""

@@ -2,46 +2,48 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
 from psycopg import Connection
 
-from paygw_batch.core.lifecycle import Concluded, IllegalMove, Released, Replaced, State
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.chain import Identity, Line, Link, follow
-from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
+from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
+from paygw_batch.journal.facts.fact_replay import InstructionReplay, LinesByInstruction, StoredFact
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_copy import payee_words_of
 from paygw_batch.journal.postgres.kept_evidence import check_evidence
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import PROGRESS, columns_of, progress_from
-from paygw_batch.journal.values import Known, NewBatch, NewInstruction, reply_sha256
+from paygw_batch.journal.values import Known, NewBatch, reply_sha256
 
 _SHOWN_EVERY = 10_000
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
-    *("limit_change", "move", "reply", "order_id", "standing", "chunk", "segment", "worker"),
+    *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker", "run"),
     *("host", "roll_call", "roll_answer"),
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
     *(("segment", "sealed_is_final"), ("segment", "roll_is_complete"), ("chunk", "range_is_final")),
+    ("run", "stop_is_final"),
 }
 """The triggers that refuse changes, by table."""
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
-        AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey') ORDER BY 1"""
-_UNIQUE_WANTED = [("fact_nth",), ("fact_one_intent",), ("order_id_pkey",), ("segment_unsealed",)]
+        AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey', 'run_unfinished')
+    ORDER BY 1"""
+_UNIQUE_WANTED = [("fact_nth",), ("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",), ("segment_unsealed",)]
 _FACTS = (
     "SELECT instruction, nth, number, at, kind, attempt, contradicts, details FROM fact WHERE instruction IS NOT NULL"
 )
@@ -66,7 +68,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     counts["batches"] = len(batches)
     counts["pages"] = sum(opened.pages for opened in batches.values())
     rows = sum(opened.instructions for opened in batches.values())
-    _InstructionReplay(connection, batches, counts).run(progress, rows)
+    _InstructionCheck(connection, batches, counts).run(progress, rows)
     counts["evidence"] = check_evidence(connection, identity)
     ((counts["facts"],),) = fetch(connection, "SELECT count(*) FROM fact")
     return dict(counts)
@@ -187,8 +189,7 @@ def _check_batch(connection: Connection[Row], number: int, opened: BatchOpened) 
     query = """SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee,
             content FROM instruction WHERE batch = %s ORDER BY number"""
     try:
-        for instruction, replaces, *values in streamed(connection, query, (number,)):
-            digests.instruction(instruction, NewInstruction._make(values), replaces)
+        digests.stored(streamed(connection, query, (number,)))
         found = digests.opened()
     except InternalError:
         raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
@@ -197,62 +198,31 @@ def _check_batch(connection: Connection[Row], number: int, opened: BatchOpened) 
             raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: {part} differs.")
 
 
-@dataclass(slots=True)
-class _LinesByInstruction:
-    """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
-
-    lines: Iterator[Row]
-    what: str
-    waiting: Row | None = None
-    has_begun: bool = False
-
-    def of(self, number: int) -> list[Row]:
-        """Return the lines of instruction `number`."""
-        if not self.has_begun:
-            self.waiting, self.has_begun = next(self.lines, None), True
-        group = []
-        while self.waiting is not None and self.waiting[0] == number:
-            group.append(self.waiting)
-            self.waiting = next(self.lines, None)
-        if self.waiting is not None and self.waiting[0] < number:
-            raise JournalCorrupt(
-                f"{self.what} speaks of instruction {self.waiting[0]}, which the journal does not have."
-            )
-        return group
-
-    def end(self) -> None:
-        """Raise `JournalCorrupt` when lines are left."""
-        if self.waiting is not None:
-            raise JournalCorrupt(
-                f"{self.what} speaks of instruction {self.waiting[0]}, which the journal does not have."
-            )
+def _in_place(number: int, lines: Sequence[Row]) -> list[StoredFact]:
+    """Return the facts of an instruction. Raises `JournalCorrupt` unless they are numbered from 1 without a gap."""
+    facts = []
+    for place, (nth, *fact) in enumerate(lines, start=1):
+        if nth != place:
+            raise JournalCorrupt(f"A fact of instruction {number} is missing before fact {fact[0]}.")
+        facts.append(tuple(fact))
+    return facts
 
 
 @dataclass(slots=True)
-class _Succession:
-    """The progress and order ids that a replaced instruction left to its successor."""
-
-    progress: RowProgress
-    order_ids: set[str]
-    batch: str
-    row: int
-
-
-@dataclass(slots=True)
-class _InstructionReplay:
+class _InstructionCheck:
     """Replays every instruction's facts, in the order of their numbers, and compares the result with the stored one."""
 
     connection: Connection[Row]
     batches: Mapping[int, BatchOpened]
     counts: Counter[str]
-    successions: dict[int, _Succession] = field(default_factory=dict)
     replies: int = 0
 
     def run(self, progress_of: VerifyProgress, rows: int) -> None:
         """Raise `JournalCorrupt` at the first instruction that is not in the state its facts lead to."""
-        facts = _LinesByInstruction(streamed(self.connection, f"{_FACTS} ORDER BY instruction, nth"), "A fact")
+        facts = LinesByInstruction(streamed(self.connection, f"{_FACTS} ORDER BY instruction, nth"), "A fact")
         query = "SELECT instruction, operation, order_id, spelling FROM order_id ORDER BY 1, 2, 3"
-        order_ids = _LinesByInstruction(streamed(self.connection, query), "An order id")
+        order_ids = LinesByInstruction(streamed(self.connection, query), "An order id")
+        replay = InstructionReplay(self.counts)
         query = f"""SELECT p.number, p.batch, p.row, p.client_orderid, p.replaces, p.fields, p.facts,
                 tsvector_to_array(w.words), {PROGRESS}
             FROM progress p LEFT JOIN payee_words w ON w.instruction = p.number ORDER BY p.number"""  # noqa: S608 - ours
@@ -262,15 +232,16 @@ class _InstructionReplay:
             opened = self.batches.get(batch)
             if opened is None:
                 raise JournalCorrupt(f"Instruction {number} is of a batch that was never opened.")
-            start = self._start(client_orderid, replaces, opened.batch, row)
-            told = facts.of(number)
-            progress, used = self._replayed(number, client_orderid, start, told)
-            if columns_of(progress) != columns_of(progress_from(stored)) or counted != len(told):
+            told = _in_place(number, facts.of(number))
+            found = replay.replay(number, row, opened.batch, client_orderid, replaces, told)
+            for reply in found.replies:
+                self._check_reply(number, reply.place + 1, reply.seq, reply.sha256)
+            if columns_of(found.progress) != columns_of(progress_from(stored)) or counted != len(told):
                 raise JournalCorrupt(
                     f"Instruction {number} (row {row} of batch {opened.batch}) is not as its facts say."
                 )
-            owned = {(opened.operation, order_id, spelled_alike(order_id)) for order_id in used}
-            if {tuple(line[1:]) for line in order_ids.of(number)} != owned:
+            owned = {(opened.operation, order_id, spelled_alike(order_id)) for order_id in found.order_ids}
+            if set(order_ids.of(number)) != owned:
                 raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
             if sorted(words or ()) != payee_words_of(fields):
                 raise JournalCorrupt("The index of payees is not that of the instructions.")
@@ -278,52 +249,11 @@ class _InstructionReplay:
             if not self.counts["instructions"] % _SHOWN_EVERY:
                 progress_of(self.counts["instructions"], rows)
             self.counts["order_ids"] += len(owned)
-            self.counts[progress.standing.state.value] += 1
+            self.counts[found.progress.standing.state.value] += 1
         facts.end()
         order_ids.end()
         if fetch(self.connection, "SELECT count(*) FROM reply") != [(self.replies,)]:
             raise JournalCorrupt("A reply is kept that no fact names.")
-
-    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
-        """Return the first progress of an instruction, and the order ids that are its own."""
-        if replaces is None:
-            return RowProgress(client_orderid), {client_orderid}
-        left = self.successions.pop(replaces, None)
-        if left is None or (left.batch, left.row) != (batch, row):
-            raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
-        return succeed(left.progress), left.order_ids
-
-    def _replayed(
-        self, number: int, client_orderid: str, start: tuple[RowProgress, set[str]], facts: list[Row]
-    ) -> tuple[RowProgress, set[str]]:
-        progress, order_ids = start
-        for place, (_, nth, seq, at, kind, attempt, contradicts, details) in enumerate(facts, start=1):
-            if nth != place:
-                raise JournalCorrupt(f"A fact of instruction {number} is missing before fact {seq}.")
-            try:
-                fact = decode(kind, details)
-            except JournalCorrupt as error:
-                raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
-            if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
-                self._check_reply(number, nth, seq, fact.outcome.reply_sha256)
-            after = advance(progress, fact, attempt, at)
-            if isinstance(after, IllegalMove):
-                if contradicts != after.state.value:
-                    raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
-                self.counts["contradictions"] += 1
-                continue
-            if contradicts is not None:
-                raise JournalCorrupt(
-                    f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
-                )
-            if isinstance(fact, Released):
-                order_ids.add(fact.order_id)
-            if isinstance(fact, Replaced):
-                moved = {client_orderid, progress.order_id}
-                order_ids -= moved
-                self.successions[number] = _Succession(progress, moved, fact.batch, fact.row)
-            progress = after
-        return progress, order_ids
 
     def _check_reply(self, number: int, nth: int, seq: int, wanted: str) -> None:
         """Raise `JournalCorrupt` unless the reply that a fact names is the one that is kept."""

@@ -24,7 +24,9 @@ class JournalRole(StrEnum):
 _EVERYBODY = ("GRANT USAGE ON SCHEMA {schema} TO {role}", "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
 _WORKERS = (
     *_EVERYBODY,
-    "GRANT INSERT, UPDATE (seen_at, ended_at) ON worker TO {role}",
+    "GRANT INSERT, UPDATE (seen_at, ended_at, run, chunk, rows) ON worker TO {role}",
+    "GRANT INSERT, DELETE ON offer TO {role}",
+    "GRANT UPDATE (stop_reason, ended_at) ON run TO {role}",
     "GRANT EXECUTE ON FUNCTION seal_segment, take_lease, commit_facts, ask_gate, leave_gate TO {role}",
     "GRANT EXECUTE ON FUNCTION show_witness, call_roll TO {role}",
 )
@@ -33,10 +35,12 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.WORKER: (*_WORKERS, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),
     JournalRole.DESK: (
         *_WORKERS,
-        "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk, evidence TO {role}",
+        "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk, evidence, run TO {role}",
+        "GRANT INSERT ON plan_document TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT UPDATE (sealed_at) ON segment TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
+        "GRANT EXECUTE ON FUNCTION lock_standing TO {role}",
     ),
 }
 

@@ -90,7 +90,8 @@ CREATE TABLE payee_words (
 );
 CREATE INDEX payee_words_index ON payee_words USING gin (words);
 
--- The life of a process that writes. `boot` says on which start of a machine, and in which container, `pid` counts.
+-- The life of a process that writes. `boot` says on which start of a machine, and in which container, `pid` counts. A worker
+-- sends for `run`, and has taken `chunk` last; `rows` counts those that it has sent.
 CREATE TABLE worker (
     number   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     host     text NOT NULL,
@@ -101,7 +102,10 @@ CREATE TABLE worker (
     since    timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     lease_s  double precision NOT NULL,
-    ended_at timestamptz
+    ended_at timestamptz,
+    run      bigint,
+    chunk    bigint,
+    rows     bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- Instructions `first` to `last` are leased together. `segment` is the latest lease.
@@ -114,6 +118,25 @@ CREATE TABLE chunk (
     segment bigint
 ) WITH (fillfactor = 50);
 CREATE INDEX chunk_of_batch ON chunk (batch);
+
+-- A run: all workers together send what is due in a batch, until nothing is left or somebody stops it. A batch has one at a time.
+CREATE TABLE run (
+    number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    batch       bigint NOT NULL REFERENCES batch,
+    started_by  bigint NOT NULL REFERENCES worker,
+    started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    stop_reason text,
+    ended_at    timestamptz
+);
+CREATE UNIQUE INDEX run_unfinished ON run (batch) WHERE ended_at IS NULL;
+
+-- The queue of the workers: chunks in which rows of a run may be due. It is only a hint. It may be emptied at any time, and is when
+-- the server crashes: it is made again from `run` and `chunk`. Nothing that keeps a row from being sent twice reads it.
+CREATE UNLOGGED TABLE offer (
+    run   bigint NOT NULL,
+    chunk bigint NOT NULL,
+    PRIMARY KEY (run, chunk)
+);
 
 -- A lease, and its chain of facts. `chain` is the number of a chunk; or 0, the desk: the one place where people's deeds and
 -- evidence are written; or, below 0, what worker -`chain` has to say after its leases were taken over. `before` is the lease
@@ -274,6 +297,18 @@ CREATE TABLE move (
     hash  bytea NOT NULL CHECK (length(hash) = 32)
 );
 
+-- Plans that wait for approvals, where every host sees them. Each approval is a version more: the whole document, signed. `code` is
+-- what two people compare; plans that were made again have the same one.
+CREATE TABLE plan_document (
+    plan    bigint NOT NULL,
+    version integer NOT NULL CHECK (version > 0),
+    code    text COLLATE "C" NOT NULL,
+    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    content text NOT NULL,
+    PRIMARY KEY (plan, version)
+);
+CREATE INDEX plan_document_by_code ON plan_document (code, plan, version);
+
 -- Who set which limits, and when. The newest line is in force; null: as configured.
 CREATE TABLE limit_change (
     number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -292,14 +327,15 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
-    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
+    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'segment', 'worker', 'run'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'order_id', 'standing', 'chunk', 'segment', 'worker'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'segment',
+        'worker', 'run'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
@@ -313,6 +349,11 @@ CREATE TRIGGER range_is_final BEFORE UPDATE ON chunk FOR EACH ROW
     WHEN ((OLD.batch, OLD.first, OLD.last) IS DISTINCT FROM (NEW.batch, NEW.first, NEW.last))
     EXECUTE FUNCTION refuse_change();
 ALTER TABLE chunk ENABLE ALWAYS TRIGGER range_is_final;
+CREATE TRIGGER stop_is_final BEFORE UPDATE ON run FOR EACH ROW
+    WHEN (OLD.ended_at IS NOT NULL OR (OLD.stop_reason IS NOT NULL AND NEW.stop_reason IS DISTINCT FROM OLD.stop_reason)
+        OR (OLD.number, OLD.batch, OLD.started_by, OLD.started_at) IS DISTINCT FROM (NEW.number, NEW.batch, NEW.started_by, NEW.started_at))
+    EXECUTE FUNCTION refuse_change();
+ALTER TABLE run ENABLE ALWAYS TRIGGER stop_is_final;
 
 -- Whether the process that has a lease is alive, as far as its heartbeat says. The clock is the server's alone.
 CREATE FUNCTION is_alive(p_worker bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -333,6 +374,12 @@ BEGIN
     IF NOT may_decide() THEN
         RAISE EXCEPTION 'it is no member of %_desk', current_database() USING ERRCODE = 'insufficient_privilege';
     END IF;
+END $$;
+
+-- Keep every worker from moving these rows until the transaction ends.
+CREATE FUNCTION lock_standing(p_instructions bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM standing WHERE instruction = ANY (p_instructions) ORDER BY instruction FOR UPDATE;
 END $$;
 
 -- Close a lease: no fact can follow. It waits for a commit of its holder that is under way.
@@ -456,7 +503,7 @@ BEGIN
     INSERT INTO gate_place AS t VALUES (p_worker, greatest(mine, p_in_use), p_in_use, p_wanted)
         ON CONFLICT (worker) DO UPDATE SET places = excluded.places, in_use = excluded.in_use, wanted = excluded.wanted;
     IF rate > 0 THEN
-        granted := greatest(0, least(p_starts, mine - p_in_use));
+        granted := greatest(0, least(p_starts, mine));  -- a place can be used again before the next call
         IF granted > 0 THEN
             first_start := take_starts(granted, rate, p_now);
         END IF;
@@ -496,7 +543,8 @@ END $$;
 
 -- One group commit: the ends of chains move on, facts are added, and instructions move as the facts say. The first statement
 -- is fence, continuity and idempotency key in one. Errors of ours: PW001 fenced, PW002 a row moved, PW003 not leased, PW004 held by
--- evidence (the detail names the instructions), PW006 a worker stopped all of them. Any of them undoes all of it.
+-- evidence (the detail names the instructions), PW005 the run is over, PW006 a worker stopped all of them. Any of them undoes all of
+-- it.
 CREATE FUNCTION commit_facts(
     p_worker bigint,
     s_number bigint[], s_seq bigint[], s_hash bytea[], s_new_seq bigint[], s_new_hash bytea[], s_new_at text[],
@@ -530,10 +578,10 @@ BEGIN
         IF FOUND THEN
             RAISE EXCEPTION 'a row is not of the chunk that is leased' USING ERRCODE = 'PW003';
         END IF;
-        SELECT array_agg(DISTINCT e.instruction) INTO held FROM unanswered e
-            WHERE e.instruction IN (SELECT u.instruction FROM unnest(f_kind, f_instruction) u(kind, instruction) WHERE u.kind = 'intended');
-        IF held IS NOT NULL THEN
-            RAISE EXCEPTION 'evidence holds a row' USING ERRCODE = 'PW004', DETAIL = array_to_string(held, ' ');
+        PERFORM FROM worker w JOIN run r ON r.number = w.run
+            WHERE w.number = p_worker AND (r.stop_reason IS NOT NULL OR r.ended_at IS NOT NULL);
+        IF FOUND THEN
+            RAISE EXCEPTION 'the run was stopped' USING ERRCODE = 'PW005';
         END IF;
     END IF;
     UPDATE worker SET seen_at = clock_timestamp() WHERE number = p_worker AND seen_at < clock_timestamp() - interval '2 s';
@@ -568,6 +616,13 @@ BEGIN
     IF moved + more <> cardinality(t_instruction) THEN
         RAISE EXCEPTION 'a row is no longer where it was when it was read' USING ERRCODE = 'PW002';
     END IF;
+    IF is_sending THEN  -- after the rows are locked: evidence that is being taken in has locked them before
+        SELECT array_agg(DISTINCT e.instruction) INTO held FROM unanswered e
+            WHERE e.instruction IN (SELECT u.instruction FROM unnest(f_kind, f_instruction) u(kind, instruction) WHERE u.kind = 'intended');
+        IF held IS NOT NULL THEN
+            RAISE EXCEPTION 'evidence holds a row' USING ERRCODE = 'PW004', DETAIL = array_to_string(held, ' ');
+        END IF;
+    END IF;
     INSERT INTO fact (segment, seq, at, kind, batch, instruction, nth, attempt, contradicts, details, hash)
         SELECT u.* FROM unnest(f_segment, f_seq, f_at, f_kind, f_batch, f_instruction, f_nth, f_attempt, f_contradicts, f_details, f_hash) u;
     INSERT INTO reply SELECT u.* FROM unnest(r_instruction, r_nth, r_head, r_body) u;
@@ -577,7 +632,8 @@ END $$;
 DO $$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['seal_segment', 'take_lease', 'commit_facts', 'take_starts', 'ask_gate', 'open_gate', 'leave_gate', 'set_limits'] LOOP
+    FOREACH name IN ARRAY ARRAY['seal_segment', 'take_lease', 'commit_facts', 'take_starts', 'ask_gate', 'open_gate', 'leave_gate', 'set_limits',
+        'lock_standing'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;
 END $$;

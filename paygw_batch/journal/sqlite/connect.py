@@ -1,14 +1,17 @@
 """Opens a database so that a commit is durable, and proves that it was opened so."""
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.files import create_once
+from paygw_batch.journal.guards.location import check_file
 from paygw_batch.language import say
 
 OLDEST_SQLITE = (3, 51, 3)
@@ -39,7 +42,7 @@ def connect(
     except (apsw.NotADBError, apsw.CorruptError):
         connection.close()
         raise damaged(
-            f"{path} is not {'an' if what == 'inbox' else 'a'} {what}, or its first page is damaged."
+            f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}, or its first page is damaged."
         ) from None
     except apsw.Error as error:
         connection.close()
@@ -48,6 +51,77 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+@dataclass(frozen=True, slots=True)
+class SideDatabase:
+    """A kind of database that is kept beside a journal: its name, its tables, and the errors about it."""
+
+    what: str
+    mark: int
+    """SQLite's application_id: a file of another kind is not opened."""
+    tables: str
+    damaged: type[JournalError]
+    unwritable: type[JournalError]
+    then: str = ""
+    """The words after the sentence that it cannot be written."""
+    version: int = 1
+
+    def make(self, path: Path, fill: Callable[[apsw.Connection], object] | None = None) -> None:
+        """Make a database at `path`, whole or not at all; one that is there stays. `fill` writes its first lines."""
+        if check_file(path):
+            return
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size > 0:  # SQLite would play it into the new one
+            raise self.damaged(f"The {self.what} {path} is gone, and its log {log} still holds what was written last.")
+        with closing(apsw.Connection(":memory:")) as connection:
+            fetch(connection, "BEGIN")
+            connection.execute(self.tables)
+            if fill is not None:
+                fill(connection)
+            connection.pragma("application_id", self.mark)
+            connection.pragma("user_version", self.version)
+            fetch(connection, "COMMIT")
+            image = connection.serialize("main")
+        try:
+            create_once(path, image)
+        except OSError as error:
+            raise self.unwritable(f"The {self.what} {path} cannot be made: {error.strerror}.") from None
+
+    def open(self, path: Path, *, write: bool) -> apsw.Connection:
+        """Open the database at `path`, which must exist. Raises `JournalError`."""
+        connection = connect(path, write=write, what=self.what, damaged=self.damaged)
+        if (connection.pragma("application_id"), connection.pragma("user_version")) != (self.mark, self.version):
+            connection.close()
+            raise self.damaged(f"{path} is no {self.what} that this version of the program can read.")
+        return connection
+
+    @contextmanager
+    def writing(self, connection: apsw.Connection, path: Path) -> Iterator[None]:
+        """One transaction that is durable at the end of the block, or nothing of it. Raises `unwritable`."""
+        try:
+            fetch(connection, "BEGIN IMMEDIATE")
+            yield
+            fetch(connection, "COMMIT")
+        except apsw.Error as error:
+            sentence = f"The {self.what} {path} cannot be written: {reason_of(error)}.{self.then}"
+            raise self.unwritable(sentence) from None
+        finally:
+            if connection.in_transaction:
+                with suppress(apsw.Error):
+                    fetch(connection, "ROLLBACK")
+
+    @contextmanager
+    def reading(self, path: Path) -> Iterator[None]:
+        """Turn an error of SQLite within the block into `damaged`."""
+        try:
+            yield
+        except apsw.Error as error:
+            raise self.damaged(f"The {self.what} {path} cannot be read: {error}.") from None
+
+    def run(self, connection: apsw.Connection, statement: str, *bindings: Any) -> list[tuple[Any, ...]]:
+        """Run one statement and return all it finds, within `reading` or `writing`."""
+        return fetch(connection, statement, bindings)
 
 
 def configure(connection: apsw.Connection) -> None:

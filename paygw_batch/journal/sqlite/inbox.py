@@ -8,14 +8,13 @@ Nothing is ever changed or removed. Earlier versions kept a file of lines: it is
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from pathlib import Path
 
 import apsw
 
 from paygw_batch.errors import HolderKind, InboxDamaged, InboxUnwritable, ListenerHeld
-from paygw_batch.files import create_once
 from paygw_batch.journal.facts.inbox_chain import (
     InboxEntry,
     InboxGroup,
@@ -26,12 +25,9 @@ from paygw_batch.journal.facts.inbox_chain import (
 )
 from paygw_batch.journal.guards.location import check_file, sync_directory
 from paygw_batch.journal.guards.lock import RunLock
-from paygw_batch.journal.sqlite.connect import connect, fetch, reason_of
+from paygw_batch.journal.sqlite.connect import SideDatabase, fetch
 from paygw_batch.journal.values import InboxEnd
 
-_APPLICATION_ID = 0x7061796E
-"""`payn`: marks the file as an inbox (SQLite's application_id)."""
-_VERSION = 1
 _TABLES = """
 CREATE TABLE arrival (
     last     INTEGER PRIMARY KEY,
@@ -45,6 +41,8 @@ CREATE TRIGGER arrival_is_never_removed BEFORE DELETE ON arrival
     BEGIN SELECT RAISE(ABORT, 'notifications are never removed'); END;
 """
 """Each line of `arrival` is an `InboxGroup`."""
+_PAYN = 0x7061796E
+_INBOX = SideDatabase("inbox", _PAYN, _TABLES, InboxDamaged, InboxUnwritable)
 _ADD = "INSERT INTO arrival VALUES (?, ?, ?)"
 _END = "SELECT last, hash FROM arrival ORDER BY last DESC LIMIT 1"
 _FROM = """SELECT last, contents, hash FROM arrival
@@ -81,8 +79,8 @@ class Inbox:
                 # All of it is durable in the new place, and nobody appends to it any more.
                 lines.rename(lines.with_name(f"{lines.name}.read-in"))
                 sync_directory(lines.parent)
-            _create(path, [first_group(taken)])
-            self._connection = undo.enter_context(closing(_opened(path, write=True)))
+            _make(path, [first_group(taken)])
+            self._connection = undo.enter_context(closing(_INBOX.open(path, write=True)))
             self.end = _end_of(self._connection)
             self._undo = undo.pop_all()
 
@@ -91,7 +89,7 @@ class Inbox:
 
         Raises `InboxUnwritable`: then none of them is kept.
         """
-        with _writing(self._connection, self._path):
+        with _INBOX.writing(self._connection, self._path):
             group = next_group(_end_of(self._connection), contents)
             fetch(self._connection, _ADD, group)
         self.end = group.end
@@ -135,7 +133,7 @@ class InboxReader:
         about = self._path.stat()
         if self._connection is None or self._file != (about.st_dev, about.st_ino):
             self.close()
-            self._connection = _opened(self._path, write=False)
+            self._connection = _INBOX.open(self._path, write=False)
             self._file = about.st_dev, about.st_ino
         return self._connection
 
@@ -149,59 +147,18 @@ class InboxReader:
         connection = self.connection()
         if connection is None:
             return
-        try:
+        with _INBOX.reading(self._path):
             found = connection.execute(_FROM, (start, groups))
             yield from entries_after((InboxGroup(*columns) for columns in found), taken, str(self._path))
-        except apsw.Error as error:
-            raise InboxDamaged(f"The inbox {self._path} cannot be read: {error}.") from None
-
-
-def _opened(path: Path, *, write: bool) -> apsw.Connection:
-    connection = connect(path, write=write, what="inbox", damaged=InboxDamaged)
-    if (connection.pragma("application_id"), connection.pragma("user_version")) != (_APPLICATION_ID, _VERSION):
-        connection.close()
-        raise InboxDamaged(f"{path} is no inbox that this version of the program can read.")
-    return connection
 
 
 def _end_of(connection: apsw.Connection) -> InboxEnd:
     return InboxEnd(*fetch(connection, _END)[0])
 
 
-@contextmanager
-def _writing(connection: apsw.Connection, path: Path) -> Iterator[None]:
-    """One transaction that is durable at the end of the block, or nothing of it. Raises `InboxUnwritable`."""
-    try:
-        fetch(connection, "BEGIN IMMEDIATE")
-        yield
-        fetch(connection, "COMMIT")
-    except apsw.Error as error:
-        raise InboxUnwritable(f"The inbox {path} cannot be written: {reason_of(error)}.") from None
-    finally:
-        if connection.in_transaction:
-            with suppress(apsw.Error):
-                fetch(connection, "ROLLBACK")
-
-
-def _create(path: Path, groups: Iterable[InboxGroup]) -> None:
+def _make(path: Path, groups: Iterable[InboxGroup]) -> None:
     """Make an inbox with these groups at `path`, whole or not at all; one that is there stays."""
-    if check_file(path):
-        return
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists() and log.stat().st_size > 0:  # SQLite would play it into a new inbox
-        raise InboxDamaged(f"The inbox {path} is gone, and its log {log} still holds what was written last.")
-    with closing(apsw.Connection(":memory:")) as connection:
-        fetch(connection, "BEGIN")
-        connection.execute(_TABLES)
-        connection.executemany(_ADD, groups)
-        connection.pragma("application_id", _APPLICATION_ID)
-        connection.pragma("user_version", _VERSION)
-        fetch(connection, "COMMIT")
-        image = connection.serialize("main")
-    try:
-        create_once(path, image)
-    except OSError as error:
-        raise InboxUnwritable(f"The inbox {path} cannot be made: {error.strerror}.") from None
+    _INBOX.make(path, lambda connection: connection.executemany(_ADD, groups))
 
 
 def _read_in(lines: Path, path: Path) -> int:
@@ -212,8 +169,8 @@ def _read_in(lines: Path, path: Path) -> int:
     if not (data := lines.read_bytes()):
         return 0
     groups = groups_of_lines(data, str(lines))
-    _create(path, groups)
-    with closing(_opened(path, write=True)) as connection, _writing(connection, path):
+    _make(path, groups)
+    with closing(_INBOX.open(path, write=True)) as connection, _INBOX.writing(connection, path):
         end = _end_of(connection)
         if groups[-1].last <= end.number:
             return len(data)

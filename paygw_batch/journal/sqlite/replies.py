@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import apsw
 
-from paygw_batch.core.lifecycle import Concluded
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.sqlite.connect import fetch
@@ -35,10 +34,8 @@ def of_instruction(connection: apsw.Connection, number: int) -> Sequence[Attempt
     return [AttemptReply(attempt, at, KeptReply(head, body)) for attempt, at, head, body in found]
 
 
-def check(connection: apsw.Connection, seq: int, number: int, concluded: Concluded) -> None:
-    """Raise `JournalCorrupt` unless the reply that fact `seq` of instruction `number` names is the one that is kept."""
+def check(connection: apsw.Connection, seq: int, number: int, wanted: str) -> None:
+    """Raise `JournalCorrupt` unless the reply kept for fact `seq` of instruction `number` has this SHA-256, in hex."""
     found = fetch(connection, "SELECT instruction, head, body FROM reply WHERE fact = ?", (seq,))
-    wanted = concluded.outcome.reply_sha256
-    kept = [(instruction, reply_sha256(head, body)) for instruction, head, body in found]
-    if kept != ([] if wanted is None else [(number, wanted)]):
+    if [(instruction, reply_sha256(head, body)) for instruction, head, body in found] != [(number, wanted)]:
         raise JournalCorrupt(f"The reply that is kept for fact {seq} is not the one that came.")

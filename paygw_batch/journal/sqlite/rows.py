@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 
+from paygw_batch.core.batch import TotalsLine
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.batch_part import BatchPart, NewInstructions
@@ -64,6 +65,12 @@ _ADD_INSTRUCTION = f"""INSERT INTO instruction VALUES (
         ELSE ?10 END)"""  # noqa: S608 - constants of ours
 """The values of a `NewInstruction` as they are stored; numbers go on from the highest. Most contents end with the
 fields, which have a column too, and are kept once; one that starts with the mark of that is refused, as no text."""
+ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
+"""Takes the texts that name the payee of an instruction into the index of payees (`search.py`)."""
+BILLION = 1_000_000_000
+_TOTALS_OF_KNOWN = f"""SELECT i.country, i.currency, count(*), sum(i.minor / {BILLION}), sum(i.minor % {BILLION}),
+        min(i.number), max(i.number)
+    FROM known k JOIN instruction i ON i.number = k.instruction WHERE k.batch = ? GROUP BY 1, 2"""  # noqa: S608 - ours
 CONTENT = f"iif(substr(content, 1, 1) = {_MARK}, substr(content, 2) || fields, content)"
 """An instruction's content, in SQL."""
 
@@ -71,6 +78,15 @@ CONTENT = f"iif(substr(content, 1, 1) = {_MARK}, substr(content, 2) || fields, c
 def progress_of(columns: Sequence[Any]) -> RowProgress:
     """Return the progress that the columns `PROGRESS` hold."""
     return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
+
+
+def progress_columns(progress: RowProgress) -> tuple[object, ...]:
+    """Return the columns `PROGRESS` of a progress, as `progress_of` reads them."""
+    order_id, standing, *further = progress
+    return (
+        *(order_id, standing.state, standing.attempt, standing.generation, standing.possible_duplicate_of),
+        *further,
+    )
 
 
 def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
@@ -137,8 +153,10 @@ def store_batch(
             for page in part.pages:
                 connection.execute("INSERT INTO page VALUES (?, ?, ?)", (number, digests.pages, page))
                 digests.page(page)
+            first = digests.next_instruction
             digests.instructions(part.instructions, replaced)
             _add_instructions(connection, number, part.instructions, replaced)
+            _add_words(connection, first, part.instructions)
     ((highest,),) = fetch(connection, "SELECT max(number) FROM instruction")
     if (highest or 0) != digests.next_instruction - 1:
         raise InternalError("the instructions of a batch have other numbers than they were digested with")
@@ -147,6 +165,7 @@ def store_batch(
     twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")
+    _add_totals(connection, number, digests.totals)
 
 
 def _add_instructions(
@@ -183,6 +202,21 @@ def _add_order_ids(connection: apsw.Connection, record: BatchRecord, digests: Op
             WHERE number >= ? AND number < ? AND replaces IS NULL ORDER BY client_orderid""",
             (record.operation, start, min(start + _MOST_SORTED, digests.next_instruction)),
         )
+
+
+def _add_words(connection: apsw.Connection, first: int, instructions: NewInstructions) -> None:
+    connection.executemany(ADD_WORDS, enumerate(instructions.payee_words(), start=first))
+
+
+def _add_totals(connection: apsw.Connection, batch: int, of_new: Mapping[tuple[str, str], TotalsLine]) -> None:
+    """Write the totals of all rows of a batch: the new ones, which were added up, and the known ones."""
+    totals = dict(of_new)
+    for country, currency, rows, billions, rest, *between in fetch(connection, _TOTALS_OF_KNOWN, (batch,)):
+        of_known = TotalsLine(rows, billions * BILLION + rest, *between)
+        totals[country, currency] = of_known.added_to(totals.get((country, currency)))
+    for (country, currency), (rows, minor, *between) in totals.items():
+        line = (batch, country, currency, rows, *divmod(minor, BILLION), *between)
+        connection.execute("INSERT INTO batch_total VALUES (?, ?, ?, ?, ?, ?, ?, ?)", line)
 
 
 def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:

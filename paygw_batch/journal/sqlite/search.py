@@ -15,14 +15,13 @@ import apsw
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.rows import STATES
+from paygw_batch.journal.sqlite.rows import ADD_WORDS, STATES
 from paygw_batch.journal.sqlite.spellings import instructions_spelled
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
 """The tables in which SQLite keeps the index: how they look is its own business."""
 
 _INDEX = "payment_words"
-_ADD = "INSERT INTO payment_words (rowid, words) SELECT number, words FROM payment_text"
 _FITTING = "SELECT rowid FROM payment_words WHERE payment_words MATCH ? ORDER BY rowid DESC LIMIT ?"
 _PAYMENTS = """SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency,
         p.amount, p.form, p.fields, p.payee, p.state, p.attempt - p.inherited_attempts, p.sent_orderid,
@@ -34,12 +33,9 @@ _PAYMENTS = """SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.
 
 def fill(connection: apsw.Connection) -> None:
     """Write the index of a journal of an earlier version, inside the open transaction."""
-    connection.execute(f"{_ADD} ORDER BY number")
-
-
-def add_batch(connection: apsw.Connection, batch: int) -> None:
-    """Write the index of a batch whose instructions have just been written."""
-    connection.execute(f"{_ADD} WHERE batch = ? ORDER BY number", (batch,))
+    connection.execute(
+        "INSERT INTO payment_words (rowid, words) SELECT number, words FROM payment_text ORDER BY number"
+    )
 
 
 def payments_in(connection: apsw.Connection, search: PaymentSearch, limit: int) -> list[FoundPayment]:
@@ -73,10 +69,7 @@ def check(connection: apsw.Connection) -> None:
         ):
             again.execute(statement)
         with again:
-            again.executemany(
-                "INSERT INTO payment_words (rowid, words) VALUES (?, ?)",
-                connection.execute("SELECT number, words FROM payment_text ORDER BY number"),
-            )
+            again.executemany(ADD_WORDS, connection.execute("SELECT number, words FROM payment_text ORDER BY number"))
         for found, wanted in zip_longest(connection.execute(words), again.execute(words)):
             if found != wanted:
                 raise JournalCorrupt("The index of payees is not that of the instructions.")

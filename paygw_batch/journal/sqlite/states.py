@@ -17,10 +17,9 @@ from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.progress import row_standing
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.messages import UNANSWERED
-from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
+from paygw_batch.journal.sqlite.rows import BILLION, PROGRESS, STATES, progress_of
 from paygw_batch.journal.values import RowStanding, StateTally
 
-_BILLION = 1_000_000_000
 _AT_ONCE = 10_000
 _READY = State.READY.value
 _ACCEPTED = State.ACCEPTED.value
@@ -118,7 +117,7 @@ def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None 
 def known_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
     """Return counts and sums of those rows of a batch that an earlier batch brought."""
     return [
-        StateTally(country, currency, STATES[state], count, billions * _BILLION + rest)
+        StateTally(country, currency, STATES[state], count, billions * BILLION + rest)
         for country, currency, state, count, billions, rest in fetch(connection, _KNOWN, (batch,))
     ]
 
@@ -251,7 +250,7 @@ def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, i
     query = "SELECT country, currency, rows, billions, rest, first, last FROM batch_total WHERE batch = ?"
     lines = fetch(connection, query, (batch,))
     total = {
-        (country, currency): (rows, billions * _BILLION + rest) for country, currency, rows, billions, rest, *_ in lines
+        (country, currency): (rows, billions * BILLION + rest) for country, currency, rows, billions, rest, *_ in lines
     }
     return total, (min(line[5] for line in lines), max(line[6] for line in lines)) if lines else None
 
@@ -295,7 +294,7 @@ def _added_up(found: Iterable[tuple[str, str, int, int, int]]) -> _Sums:
     sums: _Sums = {}
     for country, currency, count, billions, rest in found:
         rows, minor = sums.get((country, currency), (0, 0))
-        sums[country, currency] = rows + count, minor + billions * _BILLION + rest
+        sums[country, currency] = rows + count, minor + billions * BILLION + rest
     return sums
 
 

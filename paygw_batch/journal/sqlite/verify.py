@@ -14,26 +14,26 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from paygw_batch.core.lifecycle import TRANSITIONS, Concluded, IllegalMove, Released, Replaced, State
+from paygw_batch.core.lifecycle import TRANSITIONS, State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, Link, follow
-from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode, decode_batch
+from paygw_batch.journal.facts.chain import Line, Link, follow, followed
+from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, decode_batch
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
+from paygw_batch.journal.facts.fact_replay import InstructionReplay, LinesByInstruction
 from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import connect, fetch
-from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, progress_of
+from paygw_batch.journal.sqlite.rows import BILLION, CONTENT, PROGRESS, progress_columns
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
-from paygw_batch.journal.values import Known, NewBatch, NewInstruction
+from paygw_batch.journal.values import Known, NewBatch
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
 
 _TAIL_FACTS = 256
@@ -202,12 +202,10 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
 
 def _replay_chain(connection: apsw.Connection) -> Iterator[tuple[int, BatchOpened]]:
     """Follow the chain from its start, and yield the openings of batches with their numbers and times."""
-    end = identity_of(connection).start
-    for columns in connection.execute(f"SELECT {_LINE} FROM fact ORDER BY seq"):  # noqa: S608 - a constant of ours
-        line = Line(*columns)
-        end = follow(end, line)
-        if line.kind == BATCH_OPENED:
-            yield line.batch, decode_batch(line.details)
+    lines = connection.execute(f"SELECT {_LINE} FROM fact ORDER BY seq")  # noqa: S608 - a constant of ours
+    for _, _, kind, batch, _, _, _, details, _ in followed(identity_of(connection).start, lines):
+        if kind == BATCH_OPENED:
+            yield batch, decode_batch(details)
 
 
 def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpened]) -> None:
@@ -231,13 +229,20 @@ def _check_batches(connection: apsw.Connection, batches: Mapping[int, BatchOpene
 
 def _check_totals(connection: apsw.Connection) -> None:
     """Compare the noted totals of each batch with the rows that it covers."""
-    counted = """SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / 1000000000), sum(i.minor % 1000000000),
-            min(i.number), max(i.number)
-        FROM covered c JOIN instruction i ON i.number = c.instruction GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
-    noted = "SELECT * FROM batch_total ORDER BY batch, country, currency"
-    for line, also in zip_longest(connection.execute(counted), connection.execute(noted)):
+    counted = f"""SELECT c.batch, i.country, i.currency, count(*), min(i.number), max(i.number),
+            sum(i.minor / {BILLION}), sum(i.minor % {BILLION})
+        FROM covered c JOIN instruction i ON i.number = c.instruction GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""  # noqa: S608 - ours
+    noted = """SELECT batch, country, currency, rows, first, last, billions, rest FROM batch_total
+        ORDER BY batch, country, currency"""
+    for line, also in zip_longest(_summed(connection, counted), _summed(connection, noted)):
         if line != also:
             raise JournalCorrupt(f"Batch number {(line or also)[0]} does not come to what is noted of it.")
+
+
+def _summed(connection: apsw.Connection, query: str) -> Iterator[tuple[Any, ...]]:
+    """Yield lines whose last two values, billions and a rest, are added up."""
+    for *line, billions, rest in connection.execute(query):
+        yield *line, billions * BILLION + rest
 
 
 def _digested(connection: apsw.Connection, number: int, intake: OpeningDigests) -> BatchOpened:
@@ -254,42 +259,10 @@ def _digested(connection: apsw.Connection, number: int, intake: OpeningDigests) 
     ):
         intake.known(Known(row, instruction, State.READY))
     try:
-        for instruction, replaces, *columns in connection.execute(query, (number,)):
-            intake.instruction(instruction, NewInstruction._make(columns), replaces)
+        intake.stored(connection.execute(query, (number,)))
         return intake.opened()
     except InternalError:
         raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
-
-
-class _Groups:
-    """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
-
-    def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
-        self._lines = lines
-        self._next = next(lines, None)
-        self._what = what
-
-    def of(self, number: int) -> list[tuple[Any, ...]]:
-        """Return the lines of instruction `number`."""
-        group = []
-        line = self._next
-        while line is not None and line[0] == number:
-            group.append(line)
-            line = next(self._lines, None)
-        if line is not None and line[0] < number:
-            raise JournalCorrupt(f"{self._what} speaks of instruction {line[0]}, which the journal does not have.")
-        self._next = line
-        return group
-
-
-@dataclass(slots=True)
-class _Handover:
-    """The progress and order ids that a replaced instruction left to its successor."""
-
-    progress: RowProgress
-    order_ids: set[str]
-    batch: str
-    row: int
 
 
 @dataclass(slots=True)
@@ -299,74 +272,38 @@ class _Replay:
     connection: apsw.Connection
     counts: Counter[str]
     progress: VerifyProgress
-    handovers: dict[int, _Handover] = field(default_factory=dict)
     replies: int = 0
 
     def run(self) -> None:
         """Raise `JournalCorrupt` at the first instruction that is not in the state its facts lead to."""
         batches = {number: (batch, operation) for number, batch, operation in fetch(self.connection, _BATCHES)}
         ((rows,),) = fetch(self.connection, "SELECT count(*) FROM instruction")
-        facts = _Groups(self.connection.execute(_FACTS_BY_INSTRUCTION), "A fact")
-        order_ids = _Groups(
+        facts = LinesByInstruction(self.connection.execute(_FACTS_BY_INSTRUCTION), "A fact")
+        order_ids = LinesByInstruction(
             self.connection.execute("SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3"),
             "An order id",
         )
+        replay = InstructionReplay(self.counts)
         query = f"SELECT number, batch, row, client_orderid, replaces, {PROGRESS} FROM progress ORDER BY number"  # noqa: S608 - ours
         for number, batch, row, client_orderid, replaces, *stored in self.connection.execute(query):
             if batch not in batches:
                 raise JournalCorrupt(f"Instruction {number} is of a batch that the journal does not have.")
             batch_id, operation = batches[batch]
-            start = self._start(client_orderid, replaces, batch_id, row)
-            progress, used = self._replayed(number, client_orderid, start, facts.of(number))
-            if progress != progress_of(stored):
+            found = replay.replay(number, row, batch_id, client_orderid, replaces, facts.of(number))
+            for reply in found.replies:
+                replies.check(self.connection, reply.seq, number, reply.sha256)
+            if progress_columns(found.progress) != tuple(stored):
                 raise JournalCorrupt(f"Instruction {number} (row {row} of batch {batch_id}) is not as its facts say.")
-            owned = {(number, operation, order_id) for order_id in used}
+            owned = {(operation, order_id) for order_id in found.order_ids}
             if set(order_ids.of(number)) != owned:
                 raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
+            self.replies += len(found.replies)
             self.counts["instructions"] += 1
             self.counts["order_ids"] += len(owned)
-            self.counts[progress.standing.state.value] += 1
+            self.counts[found.progress.standing.state.value] += 1
             if self.counts["instructions"] % _ROWS_A_STEP == 0:
                 self.progress(self.counts["instructions"], rows)
+        facts.end()
+        order_ids.end()
         if fetch(self.connection, "SELECT count(*) FROM reply") != [(self.replies,)]:
             raise JournalCorrupt("A reply is kept that no fact names.")
-
-    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
-        """Return the first progress of an instruction, and the order ids that are its own."""
-        if replaces is None:
-            return RowProgress(client_orderid), {client_orderid}
-        handover = self.handovers.pop(replaces, None)
-        if handover is None or (handover.batch, handover.row) != (batch, row):
-            raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
-        return succeed(handover.progress), handover.order_ids
-
-    def _replayed(
-        self, number: int, client_orderid: str, start: tuple[RowProgress, set[str]], facts: list[tuple[Any, ...]]
-    ) -> tuple[RowProgress, set[str]]:
-        progress, order_ids = start
-        for _, seq, at, kind, attempt, contradicts, details in facts:
-            try:
-                fact = decode(kind, details)
-            except JournalCorrupt as error:
-                raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
-            if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
-                replies.check(self.connection, seq, number, fact)
-                self.replies += 1
-            after = advance(progress, fact, attempt, at)
-            if isinstance(after, IllegalMove):
-                if contradicts != after.state.value:
-                    raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
-                self.counts["contradictions"] += 1
-                continue
-            if contradicts is not None:
-                raise JournalCorrupt(
-                    f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
-                )
-            if isinstance(fact, Released):
-                order_ids.add(fact.order_id)
-            if isinstance(fact, Replaced):
-                moved = {client_orderid, progress.order_id}
-                order_ids -= moved
-                self.handovers[number] = _Handover(progress, moved, fact.batch, fact.row)
-            progress = after
-        return progress, order_ids

@@ -27,7 +27,7 @@ from paygw_batch.journal.facts.progress import RowProgress, amendable, next_orde
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, Seen
 from paygw_batch.journal.kept_notification import evidence_of
-from paygw_batch.journal.sqlite import messages, replies, schema, search, spellings
+from paygw_batch.journal.sqlite import messages, replies, schema, spellings
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
@@ -119,8 +119,7 @@ class SqliteJournal(SqliteReader):
             record = record_of(batch, number, at)
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 store_batch(self._connection, record, digests, parts, known, replaced)
-                spellings.add_batch(self._connection, record.operation, number)
-                search.add_batch(self._connection, number)
+                spellings.add_batch(self._connection, record.operation, number, digests.first_instruction)
             opened = digests.opened()
             self._add([opening_line(self._end, at, number, opened)])
             self._amend(record, amended, at)
@@ -222,6 +221,9 @@ class SqliteJournal(SqliteReader):
             if len(taken) < len(waiting):
                 break
         return findings
+
+    def hand_over(self, batch: int, *, waits: bool = False) -> None:
+        """Do nothing: a journal in a file has no workers."""
 
     @contextmanager
     def for_engine(self) -> Iterator[SqliteEngineJournal]:

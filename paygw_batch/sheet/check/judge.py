@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -80,12 +80,16 @@ def _defects(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[pl.DataFrame]:
 
 
 class Judge:
-    """The rules of `operation` made ready. With `derive`, order ids are not looked at."""
+    """The rules of `operation` made ready. With `derive`, order ids are not looked at.
 
-    def __init__(self, operation: str, rules: Rules, *, derive: bool) -> None:
+    With `checked`, no check and no warning is asked again: the rows that are not `refused` were found right before.
+    """
+
+    def __init__(self, operation: str, rules: Rules, *, derive: bool, checked: bool = False) -> None:
         self._columns = columns_of_operation(operation)
         self._rules = rules
         self._derive = derive
+        self._checked = checked
         self._countries: dict[str, _CountryJudge] = {}
 
     def piece(self, raw: pl.DataFrame, refused: pl.Series) -> Judged:
@@ -136,7 +140,8 @@ class Judge:
 
     def _country(self, code: str) -> "_CountryJudge":
         if code not in self._countries:
-            self._countries[code] = _CountryJudge.of(code, self._rules, derive=self._derive)
+            judge = _CountryJudge.of(code, self._rules, derive=self._derive)
+            self._countries[code] = replace(judge, checks=(), warnings=()) if self._checked else judge
         return self._countries[code]
 
 

@@ -1,11 +1,11 @@
-"""Applies corrections that a person made to a sheet after its upload: mended cells, and rows left out.
+"""Applies corrections that a person made to a sheet after its upload: mended cells, rows left out, meant headings.
 
 The file stays as it was received, and its row numbers and other defects with it. The corrected sheet is validated like
 any other: nothing here says that a value is right.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -42,12 +42,28 @@ class RowLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class MeantHeading:
+    """A heading that a person said the meaning of: one of our columns, or nothing (empty)."""
+
+    heading: str
+    column: str
+    by: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
 class Mending:
     """All corrections of one sheet, which is known by the digest of its bytes."""
 
     sheet_sha256: str
     edits: tuple[CellEdit, ...] = ()
     left_out: tuple[RowLeftOut, ...] = ()
+    headings: tuple[MeantHeading, ...] = ()
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """A sender's heading -> our column, as a person said."""
+        return {one.heading: one.column for one in self.headings}
 
 
 def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:

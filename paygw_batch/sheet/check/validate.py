@@ -106,7 +106,9 @@ def _validated(
     payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
     only_piece, reasons = tally.lines, _reasons(defects)
     if only_piece is None:
-        streamed = partial(_parts, source, sheet, passing, reasons)
+        # What is opened passes the contract's gate: until then nothing has to be asked again.
+        judge = Judge(source.operation, rules, derive=passing.ids is not None, checked=True)
+        streamed = partial(_parts, source, sheet, replace(passing, judge=judge), reasons)
         lines = Deferred(lambda: pl.concat(part.rows for part in streamed()))
         made = Deferred(lambda: pl.concat(part.instructions for part in streamed()))
     else:
@@ -170,8 +172,9 @@ def _parts(source: SheetSource, sheet: Sheet, passing: _Passing, reasons: pl.Dat
     """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
     def part(piece: Piece) -> ValidatedPart:
-        lines = passing.judged(piece).lines
-        rows = _shown(lines, reasons, _own_columns(piece.frame, sheet))
+        in_piece = reasons.filter(pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1]))
+        lines = replace(passing, refused=in_piece["row"]).judged(piece).lines
+        rows = _shown(lines, in_piece, _own_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
 
     try:

@@ -1,10 +1,13 @@
 """Instructions as columns, as the journal takes them in: no Python object is made for a row before it is stored."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import polars as pl
+
+from paygw_batch.core.batch import TotalsLine
+from paygw_batch.core.instruction import NAMES_A_PAYEE
 
 _CANONICAL = (
     *("number", "row", "client_orderid", "country", "currency", "minor", "replaces", "amount", "form", "fields"),
@@ -12,6 +15,11 @@ _CANONICAL = (
 )
 """The values of an instruction's canonical text, in its order (`journal/batch_part.py`)."""
 
+_FIELD = "[a-z0-9_]"
+_TO_A_PAYEE = rf'"{_FIELD}*(?:{"|".join(NAMES_A_PAYEE)})":"'
+_OTHER_FIELD = rf'"{_FIELD}+":"(?:[^"\\]|\\.)*"'
+"""In the JSON of fields: the name of one that names a payee, and then one of the others, whole. No quotation mark in a
+value is followed by a colon and another one: each of them has a backslash before it."""
 _ROWS_AT_ONCE = 10_000
 """How many texts are in memory at a time."""
 
@@ -46,8 +54,25 @@ class InstructionColumns:
             yield written.getvalue()
             first += some.height
 
-    def totals(self) -> Mapping[str, tuple[int, int]]:
-        """Return count and sum in minor units of each currency."""
-        exact = pl.col("minor").cast(pl.Decimal(38, 0)).sum()
-        counted = self._frame.group_by("currency").agg(pl.len(), exact)
-        return {currency: (count, int(total)) for currency, count, total in counted.iter_rows()}
+    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
+        """Return the totals of each country and currency; they are numbered from `first`."""
+        place = pl.col("place")
+        counted = (
+            self._frame.select("country", "currency", "minor")
+            .with_row_index("place")
+            .group_by("country", "currency")
+            .agg(
+                pl.len(),
+                pl.col("minor").cast(pl.Decimal(38, 0)).sum(),
+                first=place.min().cast(pl.Int64) + first,
+                last=place.max().cast(pl.Int64) + first,
+            )
+        )
+        return {
+            (country, currency): TotalsLine(rows, int(minor), *between)
+            for country, currency, rows, minor, *between in counted.iter_rows()
+        }
+
+    def payee_words(self) -> Iterable[str]:
+        """Return for each the texts that name its payee, with anything but letters and digits between them."""
+        return self._frame["fields"].str.replace_all(_TO_A_PAYEE, " ").str.replace_all(_OTHER_FIELD, "")

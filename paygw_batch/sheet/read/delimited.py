@@ -24,6 +24,7 @@ from paygw_batch.sheet.read.headings import (
     known_names,
     match_headings,
     no_header,
+    require_columns,
 )
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -113,6 +114,8 @@ def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
     texts = [line.decode() for line, _ in lines[above:]][:HEADER_ROWS]
     for row, text in enumerate(texts, start=1):
         found = [(delimiter, _cells(text, delimiter)) for delimiter in delimiters]
+        for _, cells in found:
+            require_columns(cells, file)
         fitting = [(delimiter, cells) for delimiter, cells in found if is_header(cells, vocabulary)]
         if fitting:
             delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))

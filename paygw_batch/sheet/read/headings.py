@@ -16,13 +16,17 @@ from paygw_batch.sheet.columns import (
     reserved_names,
 )
 
+NOT_OURS = ""
+"""The word for a heading that means nothing to us, though a profile or our own names would know it."""
 HEADER_ROWS = 20
+MOST_COLUMNS = 16_384
+"""As many as a spreadsheet has."""
 """The number of first rows that may hold the header, with titles and notes above it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Translates headings in a sheet of `operation`. `aliases`: a sender's heading -> our column.
+    """Translates headings in a sheet of `operation`. `aliases`: a sender's heading -> our column, or `NOT_OURS`.
 
     `profiles` are all that there are, by name, as aliases: a sheet that is refused for its header is told which one
     fits. None is taken unasked, because a heading decides what is paid.
@@ -90,12 +94,12 @@ def _names(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, s
     targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
     ours = {fold(name): name for name in columns}
     # A heading can stand for a column of another operation's sheets: here it then means nothing.
-    ours |= {fold(heading): column for heading, column in targets if column in columns}
-    return [ours.get(fold(cell)) for cell in cells]
+    ours |= {fold(heading): column for heading, column in targets if column in columns or column == NOT_OURS}
+    return [ours.get(fold(cell)) or None for cell in cells]
 
 
 def _alias_target(heading: str, column: str) -> str:
-    if column in known_columns():
+    if column in known_columns() or column == NOT_OURS:
         return column
     near = get_close_matches(column, known_columns(), n=1)
     hint = (
@@ -185,12 +189,27 @@ def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, 
     return bool(_fitting_profiles(cells, vocabulary)), known, len(texts)
 
 
+def require_columns(cells: Sequence[str], file: str) -> None:
+    """Raise `SheetError` for a row of more cells than a spreadsheet has columns: it would take minutes to look at."""
+    if len(cells) > MOST_COLUMNS:
+        raise SheetError(
+            say(
+                "{file} has {columns} columns, and a sheet can have {most}.",
+                file=file,
+                columns=f"{len(cells):,}",
+                most=f"{MOST_COLUMNS:,}",
+            ),
+            hint=say("Save the sheet again with the columns that it needs."),
+        )
+
+
 def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, row: int) -> Headings:
     """Return the columns that the cells of the header row `row` of `file` mean.
 
     Raises `SheetError` for a heading that occurs twice, in any spelling: one of the two columns would win
     silently.
     """
+    require_columns(cells, file)
     trimmed = [" ".join(cell.split()) for cell in cells]
     known = known_names(trimmed, vocabulary)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -10,12 +11,24 @@ from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import known_columns
-from paygw_batch.sheet.read.headings import fold
+from paygw_batch.sheet.read.headings import NOT_OURS, fold
 
 OWN_ENDING = ".toml"
 """By this end a profile is the path of a file, and no name."""
-NOT_OURS = ""
-"""The configuration's word for a heading of a profile that means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuessedHeading:
+    """A heading of a sheet and the column that it may mean. `is_known` says that it is read so.
+
+    A `column` that is not known is a guess for a person to look at; `NOT_OURS`: there is none. `other` is the column
+    that would have been guessed, had another heading not taken it.
+    """
+
+    heading: str
+    column: str
+    is_known: bool
+    other: str = ""
 
 
 def profile_names(data: Path | None = None) -> list[str]:
@@ -79,6 +92,19 @@ def suggested(heading: str, columns: Sequence[str]) -> str | None:
     by_name = {fold(column): column for column in columns}
     near = get_close_matches(fold(heading), by_name, n=1, cutoff=0.8)
     return by_name[near[0]] if near else None
+
+
+def guessed(headings: Sequence[tuple[str, str | None]], columns: Sequence[str]) -> Sequence[GuessedHeading]:
+    """Return for each heading of a sheet the column that it is read as, or else a guess. No column is guessed twice."""
+    certain = {column for _, column in headings if column is not None}
+    taken = {NOT_OURS}
+    found = []
+    for heading, column in headings:
+        near = column or suggested(heading, columns) or NOT_OURS
+        meant = NOT_OURS if near in taken or (column is None and near in certain) else near
+        taken.add(meant)
+        found.append(GuessedHeading(heading, meant, column is not None, near if near != meant else ""))
+    return found
 
 
 def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, str]:

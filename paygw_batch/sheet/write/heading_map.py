@@ -7,7 +7,7 @@ from pathlib import Path
 from paygw_batch.files import write_whole
 from paygw_batch.language import say
 from paygw_batch.sheet.read.headings import fold
-from paygw_batch.sheet.read.profiles import NOT_OURS, suggested
+from paygw_batch.sheet.read.profiles import guessed
 
 
 def write_heading_map(
@@ -17,15 +17,10 @@ def write_heading_map(
 
     No column is suggested twice. Raises `OutputError`.
     """
-    certain = {column for _, column in headings if column is not None}
-    taken = {NOT_OURS}
     lines: dict[str, str] = {}
-    for heading, column in headings:
-        near = column or suggested(heading, columns) or NOT_OURS
-        meant = NOT_OURS if near in taken or (column is None and near in certain) else near
-        taken.add(meant)
-        remark = "  # " + say("{near}, like another one?", near=near) if near != meant else ""
-        lines.setdefault(fold(heading), f"{_quoted(heading)} = {_quoted(meant)}{remark}")
+    for one in guessed(headings, columns):
+        remark = "  # " + say("{near}, like another one?", near=one.other) if one.other else ""
+        lines.setdefault(fold(one.heading), f"{_quoted(one.heading)} = {_quoted(one.column)}{remark}")
     text = "\n".join(
         [
             say(

@@ -23,6 +23,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.language import in_all_languages, say
+from paygw_batch.sheet.check.mending import CellEdit
 from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS, known_columns
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.xlsx import Place
@@ -38,16 +39,20 @@ _OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
 """The beginning of our part of a comment: the sender's part is before it, and stays when ours is removed."""
 
 
-def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, Collection[tuple[int, int]]]:
+def annotated(
+    data: bytes, place: Place, validated: Validated, edits: Sequence[CellEdit] = ()
+) -> tuple[bytes, Collection[tuple[int, int]]]:
     """Return the workbook `data` with every defect and warning of `validated` marked in its worksheet `place`.
 
-    Marks of an earlier copy are taken away first. With it come (row, column) of the worksheet's cells that hold
-    formulas: these have no value in the copy. Raises the library's own exceptions about some workbooks.
+    `edits` are the cells that a person mended elsewhere: the copy has them as text. Marks of an earlier copy are taken
+    away first. With it come (row, column) of the worksheet's cells that hold formulas: these have no value in the copy.
+    Raises the library's own exceptions about some workbooks.
     """
     with warnings.catch_warnings(action="ignore"):  # of what the library cannot carry: `lost_parts` looks for itself
         book = loaded(data)
         sheet = book[place.worksheet]
         _remove_marks(book, sheet)
+        _mend(sheet, edits, place)
         findings = _findings(validated, place)
         formulas = [at for at, cell in _cells(sheet).items() if cell.data_type == "f"]
         _keep_dates_as_read(sheet, findings, validated, place)
@@ -56,14 +61,14 @@ def annotated(data: bytes, place: Place, validated: Validated) -> tuple[bytes, C
         return saved(book), formulas
 
 
-def marked_table(table: pl.DataFrame, validated: Validated) -> bytes:
-    """Return refused rows (`table.rejects`) as a workbook of their own, marked as `annotated` marks a sender's.
+def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> bytes:
+    """Return rows (`table.rejects`, `every_row`) as a workbook of their own, marked as `annotated` marks a sender's.
 
     Every cell but the row's number is text: what is typed there stays as it is typed.
     """
     book = Workbook()
     sheet = book.worksheets[0]
-    sheet.title = say("Refused rows")
+    sheet.title = title
     ours = [""] * len(REJECTS_COLUMNS)
     place = Place(sheet.title, (*ours, *(name for name in validated.sheet.frame.columns if name != "row")))
     bold, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
@@ -138,6 +143,17 @@ def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
         if cell.comment is not None and (ours := _OURS.search(cell.comment.text)):
             own = cell.comment.text[: ours.start()].rstrip()
             cell.comment = _comment(own, cell.comment.author or "") if own else None
+
+
+def _mend(sheet: Worksheet, edits: Sequence[CellEdit], place: Place) -> None:
+    """Write mended cells as text, which is read as it is typed. Raises the library's own exception in a merged cell."""
+    for edit in edits:
+        column = place.names.index(edit.column) + 1
+        write_text(sheet, edit.row, column, edit.now or "")
+        cell = sheet.cell(edit.row, column)
+        cell.number_format = "@"
+        if edit.now is None:
+            cell.value = None
 
 
 def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated: Validated, place: Place) -> None:

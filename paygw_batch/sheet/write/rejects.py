@@ -1,8 +1,8 @@
-"""Hands refused rows back for correction: as a table, or in the sender's own workbook with marks."""
+"""Hands refused rows, or a whole sheet, back for correction: as a table, or in the sender's own workbook with marks."""
 
 import importlib.util
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,16 +10,20 @@ import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
 from paygw_batch.files import Kept, check_writable, write_whole
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
+from paygw_batch.sheet.check.mending import LEFT_OUT, CellEdit
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
 from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
 from paygw_batch.sheet.write.file_ending import table_ending
-from paygw_batch.sheet.write.table import rejects, write_frame, write_rejects
+from paygw_batch.sheet.write.table import every_row, rejects, write_frame, write_rejects
 
 MOST_MARKED_CELLS = 300_000
 """Of a table of refused rows: the library that marks it makes an object of each cell."""
+NO_MARKED_WORKBOOK = mark(
+    "There is no marked workbook of this sheet: it has too many cells, or cannot be written as one."
+)
 _Formulas = Mapping[str, Collection[int]]
 """Column of a sheet's frame -> rows whose cell holds a formula."""
 
@@ -73,6 +77,26 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     return Written(is_workbook=True, notes=copy.notes)
 
 
+def write_marked(
+    validated: Validated, source: Path, options: ReadOptions, path: Path, edits: Sequence[CellEdit] = ()
+) -> None:
+    """Write the whole sheet at `source` to the workbook `path`, with `edits` in it and every defect marked.
+
+    Of a workbook that is an annotated copy, and of another file, or where it cannot be annotated, a table of all rows.
+    Raises `OutputError` where that would be too large, and `SheetError` when the file has changed since it was read.
+    """
+    copy = _annotated_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else None
+    if isinstance(copy, _Copy):
+        write_whole(path, copy.data)
+        return
+    table = every_row(validated)
+    if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MOST_MARKED_CELLS:
+        raise OutputError(say(NO_MARKED_WORKBOOK))
+    from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
+
+    write_whole(path, marked_table(table, validated, title=say("Payees")))
+
+
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
     """Write the refused rows as a table, in a workbook with marks; return notes for a person."""
     table = rejects(validated)
@@ -90,11 +114,13 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
         )
     from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
 
-    write_whole(path, marked_table(table, validated))
+    write_whole(path, marked_table(table, validated, title=say("Refused rows")))
     return ()
 
 
-def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) -> _Copy | _NoCopy:
+def _annotated_copy(
+    source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
+) -> _Copy | _NoCopy:
     if importlib.util.find_spec("openpyxl") is None:
         return _NoCopy(say("that needs the extra `excel`: pip install 'paygw-batch[excel]'"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
@@ -109,7 +135,7 @@ def _annotated_copy(source: Path, validated: Validated, options: ReadOptions) ->
         data, options.vocabulary, file=source.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
     )
     try:
-        marked, cells = annotated(data, place, validated)
+        marked, cells = annotated(data, place, validated, edits)
     except Exception as error:  # noqa: BLE001 (the library's own, about whatever workbook: there is still the table)
         return _NoCopy(say("the workbook cannot be copied ({kind})", kind=type(error).__name__))
     if not _reads_alike(marked, _by_column(cells, place), validated.sheet, options):
@@ -169,6 +195,7 @@ def _without(frame: pl.DataFrame, formulas: _Formulas) -> pl.DataFrame:
 
 
 def _defects_beside(sheet: Sheet, formulas: _Formulas) -> pl.DataFrame:
-    """Return the defects that reading found in other cells than those with formulas."""
+    """Return the defects that reading found in other cells than those with formulas; no row is left out by reading."""
+    found = sheet.defects.filter(pl.col("code") != LEFT_OUT)
     in_formula = [(pl.col("column") == name) & pl.col("row").is_in(rows) for name, rows in formulas.items()]
-    return sheet.defects.filter(~pl.any_horizontal(in_formula)) if in_formula else sheet.defects
+    return found.filter(~pl.any_horizontal(in_formula)) if in_formula else found

@@ -69,12 +69,21 @@ def rejects(validated: Validated) -> pl.DataFrame:
     `row` (UInt32) and `problems` (every sentence about the row) come first, then the sender's columns under the
     sender's headings, with the sender's texts. Reading such a file drops our two columns again.
     """
+    return _under_own_headings(validated, validated.rows.filter(~pl.col("valid")))
+
+
+def every_row(validated: Validated) -> pl.DataFrame:
+    """Return all rows as `rejects` does those that are not valid. Reading such a file drops our two columns again."""
+    return _under_own_headings(validated, validated.rows)
+
+
+def _under_own_headings(validated: Validated, rows: pl.DataFrame) -> pl.DataFrame:
     sheet = validated.sheet
-    refused = validated.rows.filter(~pl.col("valid")).select("row", problems="message")
+    chosen = rows.select("row", problems="message")
     names = {
         name: heading if heading and heading not in REJECTS_COLUMNS else name for name, heading in sheet.headers.items()
     }
-    return refused.join(sheet.frame, on="row", how="left", maintain_order="left").rename(names)
+    return chosen.join(sheet.frame, on="row", how="left", maintain_order="left").rename(names)
 
 
 def write_rejects(validated: Validated, path: Path) -> None:

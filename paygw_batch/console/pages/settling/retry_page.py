@@ -25,6 +25,8 @@ from paygw_batch.language import mark, say
 ROWS_A_PAGE = 25
 MOST_AT_ONCE = 10_000
 """How many rejected rows a page looks at, and one order can name. The others come after these."""
+MOST_REASONS = 50
+"""How many reasons a page shows: the most frequent. Rows of the others are found one by one."""
 _NO_REASON = mark("The gateway gave no reason.")
 _REASON, _ROW = "reason-", "row-"
 """How the boxes of the form are called: by the key of a reason, or the number of a row."""
@@ -68,7 +70,8 @@ def rejected_form(visit: Visit) -> Response:
     return visit.page(
         "retry.html",
         record=record,
-        reasons=reasons,
+        reasons=reasons[:MOST_REASONS],
+        other_reasons=max(len(reasons) - MOST_REASONS, 0),
         rows=rows,
         wanted=wanted,
         after=after,

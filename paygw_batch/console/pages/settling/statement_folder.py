@@ -109,8 +109,7 @@ def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
 
 def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:
     """Read a statement in another process. Raises `SheetError` where it cannot be read."""
-    given = [str(config), str(settings.journal_path()), str(folder.path)]
-    if not run_within_limits(_PROGRAM, given, settings, environ):
+    if not run_within_limits(_PROGRAM, [str(folder.path)], settings, config=config, environ=environ):
         raise SheetError(
             say("The statement needs more memory or time than reading may use."),
             hint=say("Split it, and upload the parts."),

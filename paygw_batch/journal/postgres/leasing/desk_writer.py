@@ -9,9 +9,10 @@ from psycopg.pq import TransactionStatus
 
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.journal.facts.chain import Line, Link
-from paygw_batch.journal.postgres.leasing.fact_commit import CALL, FENCED, MOVED, opening_values, stage_facts
+from paygw_batch.journal.postgres.leasing import leases
+from paygw_batch.journal.postgres.leasing.fact_commit import CALL, DEADLOCK, FENCED, MOVED, opening_values, stage_facts
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.leases import HeldLeases, Lease
+from paygw_batch.journal.postgres.leasing.leases import DESK, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import Row, fetch, reason_of_failure
 from paygw_batch.journal.postgres.standing_lines import Loaded, load_instructions
 from paygw_batch.journal.values import Entry
@@ -82,6 +83,24 @@ class DeskWriter:
         desk = self._desk()
         desk.end = desk.end._replace(at=max(desk.end.at, at))
 
+    def take(self) -> None:
+        """Take the desk. Raises `JournalHeld` where another process has it."""
+        with self._guarded.failing():
+            self._held.desk = self._guarded.again(self._taken)
+        if self._held.desk is None:
+            raise leases.held_by(self._guarded.connection, DESK)
+
+    def leave(self) -> None:
+        """Let another process have the desk; nothing can be written here until it is taken again."""
+        if (desk := self._held.desk) is not None:
+            self._held.desk = None
+            with self._guarded.failing():
+                self._guarded.again(lambda: leases.seal(self._guarded.connection, desk.segment))
+
+    def _taken(self) -> Lease | None:
+        with self._guarded.connection.transaction():
+            return leases.take(self._guarded.connection, DESK, self._held.worker)
+
     def _desk(self) -> Lease:
         if self._held.desk is None:
             raise _taken_over()
@@ -104,7 +123,7 @@ class DeskWriter:
                     raise
 
     def _failed(self, error: psycopg.Error) -> JournalError | InternalError:
-        if error.sqlstate == MOVED:
+        if error.sqlstate in {MOVED, DEADLOCK}:
             return JournalError(
                 "A row was moved by another process at the same moment; nothing was written.",
                 hint="Run the same command again.",

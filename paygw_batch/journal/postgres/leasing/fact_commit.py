@@ -19,9 +19,11 @@ _WIDTHS = tuple(len(types.split()) for types in (_ENDS, _FACTS, _ROWS, _REPLIES)
 _TYPES = f"{_ENDS} {_FACTS} {_ROWS} {_REPLIES}".split()
 CALL = f"SELECT commit_facts(%s, {', '.join(f'%s::{one}[]' for one in _TYPES)})"
 
-FENCED, MOVED, HELD, STOPPED = "PW001", "PW002", "PW004", "PW006"
-"""Why the call can be refused: a lease was taken over; a row moved since it was read; evidence holds a row; no worker
-may send."""
+FENCED, MOVED, HELD, RUN_OVER, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
+"""Why the call can be refused: a lease was taken over; a row moved since it was read; evidence holds a row; the run
+that this worker is at is over; no worker may send."""
+DEADLOCK = "40P01"
+"""Two processes waited for each other's rows, and the server undid this call."""
 
 
 @dataclass(frozen=True, slots=True)

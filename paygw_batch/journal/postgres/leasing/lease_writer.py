@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import TypeVar
 
 import psycopg
+from psycopg import Connection
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.lifecycle import Intended, Interrupted
@@ -13,16 +15,18 @@ from paygw_batch.journal.postgres.batch_rows import chunks_of, due_rows
 from paygw_batch.journal.postgres.leasing import leases
 from paygw_batch.journal.postgres.leasing.fact_commit import (
     CALL,
+    DEADLOCK,
     FENCED,
     HELD,
     MOVED,
+    RUN_OVER,
     STOPPED,
     StagedFacts,
     stage_facts,
 )
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat, HeldLeases, Lease
-from paygw_batch.journal.postgres.session import fetch, limited
+from paygw_batch.journal.postgres.session import Row, fetch, limited
 from paygw_batch.journal.postgres.standing_lines import (
     CHUNK_OF_ROW,
     LOADED,
@@ -33,6 +37,8 @@ from paygw_batch.journal.postgres.standing_lines import (
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 T = TypeVar("T")
+CloseChunk = Callable[..., None]
+"""Closes a lease on a connection, in one transaction: `chunk`, `segment` and `worker` are given by name."""
 
 _MOST_TRIES = 5
 
@@ -54,6 +60,8 @@ class LeaseWriter:
         self._known: dict[int, Loaded] = {}
         self.has_lost = False
         """Whether another process took over any lease of this one."""
+        self.is_stopped = False
+        """Whether the run of this process is over: nothing of it may be sent any more."""
 
     @property
     def worker(self) -> int:
@@ -102,15 +110,15 @@ class LeaseWriter:
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one call, and move their instructions; return the effect of each.
 
-        An intent is HELD as well where this process may no longer send: a lease was taken over, or is too old, or a
-        worker stopped all of them.
+        An intent is HELD as well where this process may no longer send: a lease was taken over, or is too old, or the
+        run is over, or a worker stopped all of them.
         """
         if not entries:
             return []
         self._guarded.require_writable()
         results: dict[int, MoveResult] = {}
         for _ in range(_MOST_TRIES):
-            if self.has_lost:
+            if self.has_lost or self.is_stopped:
                 results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
             places = [at for at in range(len(entries)) if at not in results]
             if not places:
@@ -144,15 +152,10 @@ class LeaseWriter:
             try:
                 fate = self._called(staged)
             except psycopg.errors.Error as error:
-                if error.sqlstate == HELD:
-                    return frozenset(map(int, (error.diag.message_detail or "").split()))
-                if error.sqlstate == STOPPED:
-                    return frozenset(one.instruction for one in entries if isinstance(one.fact, Intended))
-                if error.sqlstate == MOVED:
-                    self._forget(numbers)
-                    return frozenset()
+                if error.sqlstate == DEADLOCK:  # all of it was undone
+                    continue
                 if error.sqlstate != FENCED:
-                    raise
+                    return self._refused(error, entries)
                 fate = self._fate_of(staged)
                 if fate is _Fate.NOT_COMMITTED:
                     raise InternalError("a commit was refused although its lease is as it was left") from None
@@ -162,6 +165,18 @@ class LeaseWriter:
             if fate is _Fate.FENCED:
                 self._forget(numbers)
                 return frozenset()
+
+    def _refused(self, error: psycopg.Error, entries: Sequence[Entry]) -> frozenset[int]:
+        """Take note of why a call was refused; return the instructions that may not be sent."""
+        if error.sqlstate == HELD:
+            return frozenset(map(int, (error.diag.message_detail or "").split()))
+        if error.sqlstate == MOVED:
+            self._forget(entry.instruction for entry in entries)
+            return frozenset()
+        if error.sqlstate not in {RUN_OVER, STOPPED}:
+            raise error
+        self.is_stopped |= error.sqlstate == RUN_OVER
+        return frozenset(entry.instruction for entry in entries if isinstance(entry.fact, Intended))
 
     def _called(self, staged: StagedFacts) -> _Fate:
         """Make the call that commits. Where no answer comes, find its fate."""
@@ -245,10 +260,53 @@ class LeaseWriter:
             self._guarded.tell_witness(staged.ends)
         return lease
 
+    def ask(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call that may be made twice; on a new connection where the old one is lost."""
+        return self._read(lambda: call(self._guarded.connection))
+
+    def ask_at_length(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call as `ask` does that may take as long as a batch is large."""
+        with self._guarded.failing():
+            try:
+                return call(self._guarded.connection)
+            except psycopg.Error as error:
+                if not self._guarded.is_lost(error):
+                    raise
+                self._guarded.reconnect()
+                return call(self._guarded.connection)
+
     def _read(self, call: Callable[[], T]) -> T:
         """Read, on a new connection where the old one is lost."""
         with self._guarded.failing():
             return self._guarded.again(call)
+
+    def finish(self, chunk: int, numbers: Iterable[int], close: CloseChunk) -> None:
+        """Give a chunk back by `close`, unless something is in flight there; its rows get no other fact from here."""
+        lease = self._held.chunks[chunk]
+        self._forget(numbers)
+        if self.ask(lambda _: self._clear([lease])):
+            del self._held.chunks[chunk]
+            self.ask(partial(close, chunk=chunk, segment=lease.segment, worker=self._held.worker))
+
+    def give_back(self) -> bool:
+        """Give the chunks back in which nothing is in flight, and forget all; return whether those were all.
+
+        Where this process may not send any more, a row can be in flight that no answer will come for. The next process
+        that takes its chunk puts it in doubt, once this one has said its end.
+        """
+        held = list(self._held.chunks.values())
+        clear = self.ask(lambda _: self._clear(held))
+        for segment in clear:
+            self.ask(partial(leases.seal, segment=segment))
+        self._held.chunks.clear()
+        self._known.clear()
+        return len(clear) == len(held)
+
+    def _clear(self, held: Iterable[Lease]) -> list[int]:
+        """Return the segments of leases under which nothing is in flight."""
+        in_flight = """SELECT FROM chunk c JOIN standing t ON t.instruction BETWEEN c.first AND c.last
+            WHERE c.number = %s AND t.state = 'in_flight' LIMIT 1"""
+        return [lease.segment for lease in held if not fetch(self._guarded.connection, in_flight, (lease.chain,))]
 
     def close(self) -> None:
         """Give all leases back. Rows in flight are left to the next process that takes their chunk."""
@@ -257,24 +315,12 @@ class LeaseWriter:
             if self._guarded.connection.closed:  # the leases would end by themselves, but later
                 self._guarded.session.reconnect()
             with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
-                self._give_back()
+                clear = [] if self._guarded.has_failed else self._clear(self._held.all())
+                leases.give_back(self._guarded.connection, clear, self._held.worker)
         except (psycopg.Error, JournalError):
             return  # nothing is lost: the leases end by themselves
         finally:
             self._guarded.close()
-
-    def _give_back(self) -> None:
-        if self._guarded.has_failed:
-            leases.give_back(self._guarded.connection, [], self._held.worker)
-            return
-        in_flight = """SELECT FROM chunk c JOIN standing t ON t.instruction BETWEEN c.first AND c.last
-            WHERE c.number = %s AND t.state = 'in_flight' LIMIT 1"""
-        clear = [
-            lease.segment
-            for lease in self._held.all()
-            if not fetch(self._guarded.connection, in_flight, (lease.chain,))
-        ]
-        leases.give_back(self._guarded.connection, clear, self._held.worker)
 
     def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:

@@ -78,14 +78,14 @@ def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, lease_
 def take(connection: Connection[Row], chain: int, worker: int) -> Lease | None:
     """Take the lease of a chain inside the open transaction; None while another process has it."""
     query = "SELECT number, head_hash, head_at, is_clear FROM take_lease(%s, %s, %s)"
-    found = fetch(connection, query, (chain, worker, _dead(connection)))
+    found = fetch(connection, query, (chain, worker, dead_workers(connection)))
     if not found:
         return None
     ((segment, start, newest, is_clear),) = found
     return Lease(segment, chain, Link(0, start, newest), is_clear)
 
 
-def _dead(connection: Connection[Row]) -> list[int]:
+def dead_workers(connection: Connection[Row]) -> list[int]:
     """Return the workers of this machine whose process has ended without saying so."""
     query = "SELECT number, pid FROM worker WHERE ended_at IS NULL AND boot = %s AND host = %s"
     found = fetch(connection, query, (machine(), socket.gethostname()))
@@ -115,10 +115,17 @@ def holder_of(connection: Connection[Row], chain: int, *, living: bool = False) 
         FROM segment g JOIN worker w ON w.number = g.worker WHERE g.chain = %s AND g.sealed_at IS NULL""",
         (chain,),
     )
-    if not found or (living and (not found[0][6] or found[0][0] in _dead(connection))):
+    if not found or (living and (not found[0][6] or found[0][0] in dead_workers(connection))):
         return None
     ((_, pid, host, since, command, kind, _),) = found
     return LockHolder(pid, host, since, command, HolderKind(kind))
+
+
+def sender_now(connection: Connection[Row]) -> LockHolder | None:
+    """Return a living process that has the lease of a chunk; None where none has."""
+    found = fetch(connection, "SELECT chain FROM segment WHERE sealed_at IS NULL AND chain > 0 ORDER BY chain")
+    holders = (holder_of(connection, chain, living=True) for (chain,) in found)
+    return next((holder for holder in holders if holder is not None), None)
 
 
 def held_by(connection: Connection[Row], chain: int) -> JournalHeld:
@@ -132,11 +139,16 @@ def held_by(connection: Connection[Row], chain: int) -> JournalHeld:
     return refusal
 
 
+def seal(connection: Connection[Row], segment: int) -> None:
+    """Close one lease: no fact can follow in its chain."""
+    fetch(connection, "SELECT seal_segment(%s)", (segment,))
+
+
 def give_back(connection: Connection[Row], segments: Sequence[int], worker: int) -> None:
     """Close leases, and write down that the process has ended, in one transaction."""
     with connection.transaction():
         for segment in sorted(segments):
-            fetch(connection, "SELECT seal_segment(%s)", (segment,))
+            seal(connection, segment)
         fetch(connection, "UPDATE worker SET ended_at = clock_timestamp() WHERE number = %s", (worker,))
 
 

@@ -1,0 +1,62 @@
+"""`paygw-batch workers`: the workers of all hosts, and the end of their work on a batch."""
+
+from contextlib import closing
+from dataclasses import asdict
+
+import click
+
+from paygw_batch.cli.completions import complete_batches
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.compose.journal import find_batch, open_to_work, workers_now
+from paygw_batch.errors import HolderKind, UsageError
+from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.settings.configuration import Settings
+
+_HEADINGS = mark_all("host", "process", "since", "last sign of life", "batch", "chunk", "rows sent", "alive")
+
+
+@click.command("workers", short_help="List the workers.")
+@click.option("--stop", "batch", metavar="BATCH", shell_complete=complete_batches, help="Stop all work on BATCH.")
+@click.pass_obj
+def command(invocation: Invocation, *, batch: str | None) -> None:
+    """List the workers of all hosts: since when, last sign of life, batch and chunk, rows sent."""
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    if batch is not None:
+        screen.finish(Summary(ExitCode.DONE, _stopped(settings, batch)))
+    found = workers_now(settings)
+    lines = [
+        (
+            one.host,
+            one.pid,
+            one.since,
+            one.seen_at,
+            one.batch or "",
+            "" if one.chunk is None else str(one.chunk),
+            one.rows,
+            say("yes") if one.is_alive else say("no"),
+        )
+        for one in found
+    ]
+    if lines:
+        screen.table(say("Workers"), _HEADINGS, lines)
+    living = sum(one.is_alive for one in found)
+    message = say_count(living, "{count:,} worker is alive.", "{count:,} workers are alive.")
+    screen.finish(Summary(ExitCode.DONE, message, further={"workers": [asdict(one) for one in found]}))
+
+
+def _stopped(settings: Settings, batch: str) -> str:
+    """Stop the run of a batch, and return the sentence that says so."""
+    with closing(open_to_work(settings, "workers", HolderKind.RUN)) as journal:
+        record = find_batch(journal, batch)
+        run = next((one for one in journal.runs() if one.batch == record.number), None)
+        if run is None:
+            raise UsageError(
+                say("No worker is sending batch {batch}.", batch=record.batch),
+                hint=say("`paygw-batch workers` shows who sends what."),
+            )
+        journal.stop_run(run, say("An operator stopped it."))
+    return say("Batch {batch}: no worker starts another row; rows in flight are waited for.", batch=record.batch)

@@ -1,0 +1,1 @@
+"""Follows the runs that workers send."""

@@ -1,0 +1,125 @@
+"""Replays the facts of instructions; the `verify` of each store compares the result with its tables."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from paygw_batch.core.lifecycle import Concluded, IllegalMove, Released, Replaced
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.facts.codec import decode
+from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
+
+StoredFact = tuple[int, str, str, int, str | None, str]
+"""A fact about an instruction as it is stored: number, time, kind, attempt, the state it contradicts, details."""
+
+
+class NamedReply(NamedTuple):
+    """A fact, by its place among those of its instruction (from 0), and the SHA-256 of the reply that it names."""
+
+    place: int
+    seq: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Holds the results of replaying an instruction: its progress, its order ids, the named replies."""
+
+    progress: RowProgress
+    order_ids: set[str]
+    replies: list[NamedReply] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Handover:
+    """The progress and order ids that a replaced instruction left to its successor."""
+
+    progress: RowProgress
+    order_ids: set[str]
+    batch: str
+    row: int
+
+
+class InstructionReplay:
+    """Replays instructions one after another, in the order of their numbers, and counts facts that contradict."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self._handovers: dict[int, _Handover] = {}
+
+    def replay(
+        self,
+        number: int,
+        row: int,
+        batch: str,
+        client_orderid: str,
+        replaces: int | None,
+        facts: Iterable[StoredFact],
+    ) -> Replayed:
+        """Return the result of `facts` in their order. Raises `JournalCorrupt` for one that was never appended so."""
+        found = self._start(client_orderid, replaces, batch, row)
+        for place, (seq, at, kind, attempt, contradicts, details) in enumerate(facts):
+            try:
+                fact = decode(kind, details)
+            except JournalCorrupt as error:
+                raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
+            if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
+                found.replies.append(NamedReply(place, seq, fact.outcome.reply_sha256))
+            after = advance(found.progress, fact, attempt, at)
+            if isinstance(after, IllegalMove):
+                if contradicts != after.state.value:
+                    raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
+                self._counts["contradictions"] += 1
+                continue
+            if contradicts is not None:
+                raise JournalCorrupt(
+                    f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
+                )
+            if isinstance(fact, Released):
+                found.order_ids.add(fact.order_id)
+            if isinstance(fact, Replaced):
+                moved = {client_orderid, found.progress.order_id}
+                found.order_ids -= moved
+                self._handovers[number] = _Handover(found.progress, moved, fact.batch, fact.row)
+            found.progress = after
+        return found
+
+    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> Replayed:
+        if replaces is None:
+            return Replayed(RowProgress(client_orderid), {client_orderid})
+        handover = self._handovers.pop(replaces, None)
+        if handover is None or (handover.batch, handover.row) != (batch, row):
+            raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
+        return Replayed(succeed(handover.progress), handover.order_ids)
+
+
+class LinesByInstruction:
+    """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
+
+    def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
+        self._lines = lines
+        self._next = next(lines, None)
+        self._what = what
+
+    def of(self, number: int) -> list[tuple[Any, ...]]:
+        """Return the lines of instruction `number`, without that number.
+
+        Raises `JournalCorrupt` when lines of another one were passed over.
+        """
+        group = []
+        line = self._next
+        while line is not None and line[0] == number:
+            group.append(line[1:])
+            line = next(self._lines, None)
+        self._next = line
+        if line is not None and line[0] < number:
+            self.end()
+        return group
+
+    def end(self) -> None:
+        """Raise `JournalCorrupt` when lines are left."""
+        if self._next is not None:
+            raise JournalCorrupt(
+                f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have."
+            )

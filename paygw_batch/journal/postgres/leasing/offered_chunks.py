@@ -1,0 +1,184 @@
+"""Starts, stops and ends the runs that workers share, and offers them the chunks in which rows are due.
+
+A run says what has to be sent. An offer only says where to look: a worker that finds none makes the offers again from
+the tables of the journal, and where none can be made, the run is over.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from psycopg import Connection
+
+from paygw_batch.errors import HolderKind, JournalHeld
+from paygw_batch.journal.postgres.leasing.leases import dead_workers
+from paygw_batch.journal.postgres.session import Row, fetch
+from paygw_batch.journal.shared_run import SharedRun, WorkerLife
+
+T = TypeVar("T")
+
+CHANNEL = "paygw_offer"
+"""The channel on which workers that wait hear of new offers."""
+_AT_ONCE = 8
+_DUE = """coalesce(s.state, 'ready') = 'ready'
+    AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = i.number)"""
+_OFFER = f"""INSERT INTO offer
+    SELECT r.number, c.number FROM run r JOIN chunk c ON c.batch = r.batch
+    WHERE r.number = %s AND (
+        EXISTS (SELECT FROM segment g WHERE g.number = c.segment AND g.sealed_at IS NULL)
+        OR EXISTS (SELECT FROM instruction i LEFT JOIN standing s ON s.instruction = i.number
+            WHERE i.number BETWEEN c.first AND c.last AND {_DUE}))
+    UNION
+    SELECT r.number, c.number FROM run r JOIN known k ON k.batch = r.batch
+        JOIN instruction i ON i.number = k.instruction LEFT JOIN standing s ON s.instruction = i.number
+        JOIN chunk c ON c.first = (SELECT max(first) FROM chunk WHERE first <= i.number)
+    WHERE r.number = %s AND {_DUE}
+    ON CONFLICT DO NOTHING"""  # noqa: S608 - constants of ours
+_TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
+_AT_WORK = """SELECT FROM worker w JOIN segment g ON g.worker = w.number AND g.sealed_at IS NULL AND g.chain > 0
+    WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"""
+
+
+def start_run(connection: Connection[Row], batch: int, worker: int) -> SharedRun:
+    """Start a run of a batch and offer its chunks, or join the one that is on. Raises `JournalHeld` for one that stops.
+
+    A run that was stopped is over when its workers have ended what was in flight. To be called with the desk.
+    """
+    with connection.transaction():
+        found = fetch(connection, "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL", (batch,))
+        number = found[0][0] if found else None
+        if number is not None and run_now(connection, number).stop_reason is not None:
+            if _is_at_work(connection, number):
+                raise JournalHeld("Workers are still ending the run of this batch that was stopped.")
+            _end(connection, number)
+            number = None
+        if number is None:
+            query = "INSERT INTO run (batch, started_by) VALUES (%s, %s) RETURNING number"
+            ((number,),) = fetch(connection, query, (batch, worker))
+        _offer(connection, number)
+    return run_now(connection, number)
+
+
+def withdraw_run(connection: Connection[Row], batch: int) -> None:
+    """End the run of a batch, where one is on: no worker starts another row of it."""
+    found = fetch(connection, "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL", (batch,))
+    for (number,) in found:
+        with connection.transaction():
+            _end(connection, number)
+
+
+def run_now(connection: Connection[Row], number: int) -> SharedRun:
+    """Return a run as it is now."""
+    query = "SELECT number, batch, stop_reason, ended_at IS NOT NULL FROM run WHERE number = %s"
+    (line,) = fetch(connection, query, (number,))
+    return SharedRun(*line)
+
+
+def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
+    """Let no worker start another row of a run. The first reason counts."""
+    query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
+    fetch(connection, query, (reason, number))
+
+
+def tend_run(connection: Connection[Row], number: int) -> None:
+    """Make the offers of a run again, or end it: nothing is due and no worker is at it. To be called without offers."""
+    with connection.transaction():
+        fetch(connection, "SELECT FROM run WHERE number = %s FOR UPDATE", (number,))
+        run = run_now(connection, number)
+        if run.is_over or _is_at_work(connection, number):
+            return
+        if run.stop_reason is not None or not _offer(connection, number):
+            _end(connection, number)
+
+
+def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
+    """Return the runs that are not over, oldest first."""
+    found = fetch(connection, "SELECT number, batch, stop_reason FROM run WHERE ended_at IS NULL ORDER BY number")
+    return [SharedRun(number, batch, stop_reason, is_over=False) for number, batch, stop_reason in found]
+
+
+def free_chunks(connection: Connection[Row], run: int, after: int = 0) -> Sequence[int]:
+    """Return the next chunks offered by a run, after chunk `after`, that no living process has."""
+    query = f"""SELECT o.chunk FROM offer o JOIN chunk c ON c.number = o.chunk
+        LEFT JOIN segment g ON g.number = c.segment AND g.sealed_at IS NULL
+        WHERE o.run = %s AND o.chunk > %s
+            AND (g.number IS NULL OR g.worker = ANY (%s) OR NOT is_alive(g.worker))
+        ORDER BY o.chunk LIMIT {_AT_ONCE}"""  # noqa: S608 - a constant of ours
+    return [chunk for (chunk,) in fetch(connection, query, (run, after, dead_workers(connection)))]
+
+
+def finish_chunk(connection: Connection[Row], run: int, chunk: int, segment: int, worker: int, rows: int) -> None:
+    """Close the lease of a chunk that is done, and take its offer back; so far its worker has sent `rows`."""
+    with connection.transaction():
+        fetch(connection, "SELECT seal_segment(%s)", (segment,))
+        fetch(connection, "DELETE FROM offer WHERE run = %s AND chunk = %s", (run, chunk))
+        fetch(connection, "UPDATE worker SET rows = %s WHERE number = %s", (rows, worker))
+
+
+def note_place(connection: Connection[Row], worker: int, run: int | None, chunk: int | None) -> None:
+    """Write down where a worker is. Its intents are only taken while its run is on."""
+    fetch(connection, "UPDATE worker SET run = %s, chunk = %s WHERE number = %s", (run, chunk, worker))
+
+
+def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
+    """Return the workers that have not said their end, the newest sign of life first."""
+    query = f"""SELECT w.number, w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")},
+            is_alive(w.number), b.batch, w.chunk, w.rows
+        FROM worker w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
+        WHERE w.kind = %s AND w.ended_at IS NULL ORDER BY w.seen_at DESC"""  # noqa: S608 - a constant of ours
+    dead = set(dead_workers(connection))
+    return [
+        WorkerLife(host, pid, since, seen_at, is_alive and number not in dead, batch, chunk, rows)
+        for number, host, pid, since, seen_at, is_alive, batch, chunk, rows in fetch(
+            connection, query, (HolderKind.WORKER.value,)
+        )
+    ]
+
+
+class _Ask(Protocol):
+    def __call__(self, call: Callable[[Connection[Row]], T]) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedRun:
+    """A run that was handed over to workers, for the one who handed it over (see `RunOfWorkers`)."""
+
+    number: int
+    ask: _Ask
+
+    def look(self) -> SharedRun:
+        """Return the run as it is now. One that was stopped is ended here, where no worker is at it."""
+
+        def looked(connection: Connection[Row]) -> SharedRun:
+            run = run_now(connection, self.number)
+            if run.stop_reason is None or run.is_over:
+                return run
+            tend_run(connection, self.number)
+            return run_now(connection, self.number)
+
+        return self.ask(looked)
+
+    def has_workers(self) -> bool:
+        """Whether a worker lives."""
+        return self.ask(lambda connection: any(one.is_alive for one in workers_in(connection)))
+
+    def stop(self, reason: str) -> None:
+        """Let no worker start another row of it. The first reason counts."""
+        self.ask(lambda connection: stop_run(connection, self.number, reason))
+
+
+def _is_at_work(connection: Connection[Row], run: int) -> bool:
+    """Whether a living worker has a chunk and is at this run."""
+    return bool(fetch(connection, _AT_WORK, (run, dead_workers(connection))))
+
+
+def _offer(connection: Connection[Row], run: int) -> bool:
+    """Offer the chunks of a run in which rows are due, or were left in flight; return whether any is offered."""
+    fetch(connection, _OFFER, (run, run))
+    fetch(connection, f"NOTIFY {CHANNEL}")
+    return bool(fetch(connection, "SELECT FROM offer WHERE run = %s LIMIT 1", (run,)))
+
+
+def _end(connection: Connection[Row], run: int) -> None:
+    fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE number = %s AND ended_at IS NULL", (run,))
+    fetch(connection, "DELETE FROM offer WHERE run = %s", (run,))

@@ -1,0 +1,96 @@
+"""Gives the engine of a worker the chunks that a run offers: one after the other, each finished when its rows are."""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from paygw_batch.core.lifecycle import Concluded, Intended
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
+from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, LeasingJournal
+from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
+from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, note_place
+from paygw_batch.journal.values import Due, Entry, MoveResult
+
+
+class TakenChunks(ChunkJournal):
+    """Implements `EngineJournal` for one run that workers share.
+
+    A chunk is finished, and its offer taken back, when each of its rows has ended: answered, in doubt, or held. A row
+    that did not leave can be tried again, so its chunk stays open; it is given back with the last ones.
+    """
+
+    def __init__(self, journal: LeasingJournal, writer: LeaseWriter, run: int, rows: int) -> None:
+        super().__init__(journal, writer)
+        self._run = run
+        self.rows = rows
+        """How many rows this worker has sent, of chunks that are finished."""
+        self._waiting: deque[Due] = deque()
+        self._chunk_of: dict[int, int] = {}
+        self._open: dict[int, set[int]] = {}
+        self._sizes: dict[int, int] = {}
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one call of the database, and finish the chunks whose rows have all ended."""
+        async with self._turn:
+            return await self._called(partial(self._appended, entries))
+
+    def _leased(self, batch: int, limit: int) -> Sequence[Due]:
+        """Return the next rows of the chunks that this process has taken; it takes another when none is left."""
+        while not self._waiting and not self._writer.has_lost and not self._writer.is_stopped:
+            if not self._take_next(batch):
+                return []
+        return [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+
+    def _take_next(self, batch: int) -> bool:
+        """Take the first offered chunk that is free, and read its rows; return whether there was one."""
+        after = 0
+        while chunks := self._writer.ask(partial(free_chunks, run=self._run, after=after)):
+            for chunk in chunks:
+                if chunk in self._writer.lease_chunks([chunk]):
+                    self._read(batch, chunk)
+                    return True
+            after = chunks[-1]
+        return False
+
+    def _read(self, batch: int, chunk: int) -> None:
+        """Read the due rows of a chunk, now that no other process can send them."""
+        found = self._writer.ask(partial(due_rows_of_chunk, batch=batch, chunk=chunk))
+        self._writer.ask(partial(note_place, worker=self._writer.worker, run=self._run, chunk=chunk))
+        self._writer.learn(due.number for due in found)
+        self._waiting.extend(found)
+        self._chunk_of.update((due.number, chunk) for due in found)
+        self._open[chunk] = {due.number for due in found}
+        self._sizes[chunk] = len(found)
+        self._finish_if_done(chunk)
+
+    def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        results = [
+            # A person settled the row after it was read as due: nothing of it leaves.
+            MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
+            for entry, result in zip(entries, self._journal.append(entries), strict=True)
+        ]
+        ended = [entry.instruction for entry, result in zip(entries, results, strict=True) if _has_ended(entry, result)]
+        for chunk in {self._chunk_of[number] for number in ended if number in self._chunk_of}:
+            self._open[chunk].difference_update(ended)
+            self._finish_if_done(chunk)
+        return results
+
+    def _finish_if_done(self, chunk: int) -> None:
+        if self._open[chunk] or self._writer.has_lost:
+            return
+        del self._open[chunk]
+        numbers = [number for number, of in self._chunk_of.items() if of == chunk]
+        for number in numbers:
+            del self._chunk_of[number]
+        self.rows += self._sizes.pop(chunk)
+        self._writer.finish(chunk, numbers, partial(finish_chunk, run=self._run, rows=self.rows))
+
+
+def _has_ended(entry: Entry, result: MoveResult) -> bool:
+    """Whether nothing more is to come of a row in this run."""
+    match entry.fact:
+        case Concluded(outcome):
+            return outcome.kind is not OutcomeKind.NOT_SENT
+        case _:
+            return result is MoveResult.HELD

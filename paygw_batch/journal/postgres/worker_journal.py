@@ -1,0 +1,119 @@
+"""Gives a worker the journal in PostgreSQL: it takes chunks that runs offer, and has the desk for moments."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+
+import psycopg
+from psycopg import Connection
+
+from paygw_batch.core.evidence import Finding
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.journal.postgres.leasing.offered_chunks import (
+    CHANNEL,
+    free_chunks,
+    note_place,
+    stop_run,
+    tend_run,
+    unfinished_runs,
+)
+from paygw_batch.journal.postgres.leasing.taken_chunks import TakenChunks
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+from paygw_batch.journal.postgres.session import Row, connect, fetch
+from paygw_batch.journal.shared_run import SharedRun
+
+
+class WorkerJournal(PostgresJournal):
+    """The journal as one worker has it. Called from one thread at a time."""
+
+    run: SharedRun | None = None
+    """The run that this worker is at."""
+    is_spent = False
+    """Whether another worker may take over chunks of this one: it has to be closed, and opened again."""
+    sent_rows = 0
+    """How many rows it has sent, of chunks that are finished."""
+    _listening: Connection[Row] | None = None
+
+    def join_run(self) -> SharedRun | None:
+        """Join the oldest run that offers a chunk; None where none does. Runs with nothing left are ended here."""
+        for run in self.runs():
+            if not self._offers(run):
+                self.writer.ask_at_length(partial(tend_run, number=run.number))
+                if not self._offers(run):
+                    continue
+            self.writer.ask(partial(note_place, worker=self.writer.worker, run=run.number, chunk=None))
+            self.writer.is_stopped = False
+            self.run = run
+            return run
+        return None
+
+    def runs(self) -> Sequence[SharedRun]:
+        """Return the runs that are not over, oldest first."""
+        return self.writer.ask(unfinished_runs)
+
+    def _offers(self, run: SharedRun) -> bool:
+        """Whether a run that was not stopped offers a chunk that is free."""
+        return run.stop_reason is None and bool(self.writer.ask(partial(free_chunks, run=run.number)))
+
+    def leave_run(self) -> None:
+        """Give back the chunks that were taken, and leave the run."""
+        self.is_spent = not self.writer.give_back() or self.writer.has_lost
+        self.writer.ask(partial(note_place, worker=self.writer.worker, run=None, chunk=None))
+        self.run = None
+
+    @contextmanager
+    def for_engine(self) -> Iterator[TakenChunks]:
+        """Give the run that was joined to an engine: until the block ends, only the engine uses the journal."""
+        if self.run is None:
+            raise InternalError("a worker was about to send without a run")
+        with closing(TakenChunks(self, self.writer, self.run.number, self.sent_rows)) as given:
+            try:
+                yield given
+            finally:
+                self.sent_rows = given.rows
+
+    def stop_run(self, run: SharedRun, reason: str) -> None:
+        """Let no worker start another row of a run. The first reason counts."""
+        self.writer.ask(partial(stop_run, number=run.number, reason=reason))
+
+    def take_in_waiting(
+        self,
+        words: Mapping[str, OutcomeKind],  # noqa: ARG002 (see below)
+        *,
+        at: str,  # noqa: ARG002
+        at_most: int | None = None,  # noqa: ARG002
+    ) -> Counter[Finding]:
+        """Take in nothing: the listener of this host, or the next command, does."""
+        return Counter()
+
+    def may_decide(self) -> bool:
+        """Whether the role of this worker may write from the desk."""
+        return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
+
+    def wait_for_offer(self, timeout_s: float) -> None:
+        """Wait until chunks are offered, or for so long: a message can be lost with its connection."""
+        try:
+            if self._listening is None or self._listening.closed:
+                self._listening = connect(self._session.server, write=False)
+                fetch(self._listening, f"LISTEN {CHANNEL}")
+            for _ in self._listening.notifies(timeout=timeout_s, stop_after=1):
+                pass
+        except (psycopg.Error, JournalError):
+            self.writer.ask(lambda connection: fetch(connection, "SELECT"))  # waits for a server that restarts
+
+    def close(self) -> None:
+        """Let go of the journal, and give its leases back. It can be opened again."""
+        if self._listening is not None:
+            self._listening.close()
+        super().close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection[Row]]:
+        self._desk.take()
+        try:
+            with super()._writing() as connection:
+                yield connection
+        finally:
+            self._desk.leave()

@@ -1,0 +1,47 @@
+"""Declares the values about runs that workers on several hosts share, and the interface of such a run."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRun:
+    """A run of a batch (`batch` is its number in the journal) that workers send together, as it is now."""
+
+    number: int
+    batch: int
+    stop_reason: str | None
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLife:
+    """A worker process that has not said its end. `batch` and `chunk` say where it is; None: it waits.
+
+    `rows` counts the rows of the chunks that it has finished. Times are UTC, ISO 8601 with `Z`.
+    """
+
+    host: str
+    pid: int
+    since: str
+    seen_at: str
+    is_alive: bool
+    batch: str | None
+    chunk: int | None
+    rows: int
+
+
+class RunOfWorkers(Protocol):
+    """A run that was handed over to workers."""
+
+    def look(self) -> SharedRun:
+        """Return the run as it is now."""
+        ...
+
+    def has_workers(self) -> bool:
+        """Whether a worker lives."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """Let no worker start another row of it. The first reason counts."""
+        ...

@@ -1,0 +1,111 @@
+"""Several hosts with one journal in PostgreSQL, and one gateway for all: each host has a state directory of its own."""
+
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from paygw_batch.cli.main import COMMANDS
+from paygw_batch.compose.operations import rules_of
+from paygw_batch.compose.sandbox import RECORD_NAME, sandbox_config
+from paygw_batch.compose.signing import key_path, signer_key
+from paygw_batch.sandbox.sandbox_server import running_sandbox
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import Program, read_csv, sandbox_toml
+
+WAIT_AT_MOST_S = 120
+assert "work" in COMMANDS
+
+
+@dataclass
+class Host(Program):
+    """One of the hosts."""
+
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**super().environ, **self.more}
+
+
+@dataclass
+class Hosts:
+    """All hosts, their database and their gateway. `office` is where people type commands."""
+
+    place: Path
+    database: str
+    gateway: dict[str, str]
+    record_path: Path
+
+    def host(self, name: str) -> Host:
+        home = self.place / name
+        config = home / "paygw.toml"
+        if not home.exists():
+            home.mkdir(mode=0o700)
+            config.write_text(_configuration(self.database))
+        return Host(home, config, self.gateway)
+
+    @property
+    def office(self) -> Host:
+        return self.host("office")
+
+    def record(self) -> Counter[str]:
+        """Return how often the gateway has paid each order."""
+        found = read_csv(self.record_path) if self.record_path.exists() else []
+        return Counter(line["client_orderid"] for line in found if line["committed"] == "yes")
+
+    def wait_for_record(self, rows: int, process: "subprocess.Popen[str]") -> None:
+        self.wait_until(lambda: self.record().total() >= rows or has_ended(process))
+        assert not has_ended(process), process.communicate()
+
+    def wait_for_workers(self, *processes: "subprocess.Popen[str]", count: int = 0) -> None:
+        alive = "SELECT number FROM paygw.worker WHERE kind = 'worker' AND ended_at IS NULL"
+        self.wait_until(lambda: len(self.ask(alive)) >= (count or len(processes)) or any(map(has_ended, processes)))
+        for process in filter(has_ended, processes):
+            raise AssertionError(process.communicate())
+
+    @staticmethod
+    def wait_until(holds: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + WAIT_AT_MOST_S
+        while not holds():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    def ask(self, statement: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+def has_ended(process: "subprocess.Popen[str]") -> bool:
+    return process.poll() is not None
+
+
+def _configuration(database: str) -> str:
+    text = re.sub(r"\[journal\].*?\n\[", "[", sandbox_toml(concurrency="4"), flags=re.DOTALL)
+    return f'{text}\n[journal]\nurl = "{database}"\nlease_s = 5\nchunk_rows = 7\n'
+
+
+@contextmanager
+def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s = 0.02\n") -> Iterator[Hosts]:
+    """The journal, made by the office, and a gateway that answers as `behaviour` says."""
+    sandbox = place / "gateway"
+    sandbox.mkdir(mode=0o700)
+    (sandbox / "behaviour.toml").write_text(behaviour)
+    config = sandbox / "paygw.toml"
+    config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n')
+    environ = {"HOME": str(sandbox), "XDG_STATE_HOME": str(sandbox / "state")}
+    settings = load_settings(config, environ=environ, flags={})
+    key = signer_key(settings, environ)
+    with running_sandbox(sandbox_config(settings, [rules_of(settings, "payout")], key, environ)) as base_url:
+        gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_path(settings))}
+        hosts = Hosts(place, database, gateway, sandbox / RECORD_NAME)
+        made = hosts.office.run("journal", "new")
+        assert made.exit_code == 0, made.output
+        yield hosts

@@ -1,0 +1,157 @@
+"""Plans, approvals, enquiries and notifications, with the journal in PostgreSQL."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.cli.approving import plan_of, policy, prepared, refused
+from tests.cli.listening import AUTHENTIC, answers, heard, merchant_and_gateway, started, until
+from tests.cli.program import Program, kenyan_rows, read_csv
+from tests.cli.test_postgres_commands import ClusterProgram, url_of
+from tests.cli.test_refresh_command import AMOUNTS, set_up
+from tests.journal.postgres_server import PostgresServer
+
+
+class Listening(ClusterProgram):
+    """A user's machine that moves to a database when its journal is made."""
+
+    database = ""
+
+    def make_journal(self, **environ: str) -> None:
+        self.write_url(self.database)
+        super().make_journal(**environ)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> Iterator[Listening]:
+    name = postgres_server.new_database()
+    user = Listening(tmp_path, program.config)
+    user.database = postgres_server.url(name)
+    user.write_url(user.database)
+    yield user
+    postgres_server.drop_database(name)
+
+
+def test_nothing_is_sent_without_the_approvals_that_are_asked_for(cluster: Listening) -> None:
+    cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
+    sheet = prepared(cluster)
+    assert "1 is needed, 0 valid" in refused(cluster)
+    approved = cluster.json("approve", plan_of(cluster), "--key", cluster.home / "ben.pem")
+    assert approved["exit_code"] == 0
+    assert cluster.json("submit", sheet)["states"] == {"paid": 3}
+    assert "approved by ben" in str(cluster.json("status", sheet, "--history")["history"])
+    assert cluster.json("submit", sheet)["sent_this_run"] == 0
+    assert cluster.json("verify")["exit_code"] == 0
+
+
+def test_rows_find_their_final_state_by_asking_the_gateway(cluster: Listening) -> None:
+    set_up(cluster, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n')
+    cluster.write_url(cluster.database)
+    rows = [row.replace("1500.50", amount) for row, amount in zip(kenyan_rows(len(AMOUNTS)), AMOUNTS, strict=True)]
+    sheet = cluster.sheet(rows)
+    assert cluster.json("submit", sheet)["states"] == {"in_doubt": 3, "accepted": 1, "paid": 1}
+    sent = len(cluster.record())
+    done = cluster.json("refresh", sheet)
+    assert done["states"] == {"in_doubt": 1, "paid": 3, "rejected": 1}
+    assert done["findings"] == {"moved": 3, "not_found": 1}
+    assert len(cluster.record()) == sent
+    assert cluster.json("verify")["exit_code"] == 0
+
+
+ROWS = 30
+BEHAVIOUR = """
+[default]
+status = "processing"
+delay_s = 0.01
+
+[[notification]]
+status = "approved"
+times = 2
+
+[[notification]]
+status = "declined"
+forged = true
+order_id = "PAY-.*5"
+"""
+
+
+def findings(url: str) -> Counter[str]:
+    """Return how many messages led to which finding, read from the tables themselves."""
+    with psycopg.connect(url) as connection:
+        query = "SELECT finding, count(*) FROM paygw.evidence WHERE source = 'notification' GROUP BY 1"
+        return Counter(dict(connection.execute(query).fetchall()))
+
+
+def test_notifications_wait_in_the_inbox_of_the_host_and_are_taken_in_once(cluster: Listening) -> None:
+    with (
+        merchant_and_gateway(cluster, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
+        started(cluster, "listen", config=cluster.config) as listener,
+    ):
+        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        sheet = cluster.sheet(kenyan_rows(ROWS))
+        assert cluster.json("submit", sheet)["exit_code"] in {0, 5}
+        expected = {"approved": 2 * ROWS, "declined": 3}
+        until(lambda: heard(callbacks) == expected, f"heard: {heard(callbacks)}")
+        until(lambda: findings(url_of(cluster)).total() == 2 * ROWS + 3, "not all was taken in")
+        listener.send_signal(signal.SIGTERM)
+        assert listener.wait(30) == 0
+    found = findings(url_of(cluster))
+    assert (found["moved"], found["forged"], found["repeated"] + found["late"]) == (ROWS, 3, ROWS)
+    assert cluster.json("status", sheet)["states"] == {"paid": ROWS}
+    out = cluster.json("reconcile", sheet, "--out", cluster.home / "again.csv")["reconciliation"]
+    assert Counter(line["state"] for line in read_csv(out)) == {"paid": ROWS}
+    assert cluster.json("verify")["exit_code"] == 0
+    inboxes = sorted((cluster.home / "state").rglob("*.inbox"))
+    assert len(inboxes) == 1, "what came waited on this host, beside the place of a journal's file"
+
+
+def other_host(cluster: Listening) -> Program:
+    """Return a user on another machine, with the same configuration and keys, and nothing else."""
+    home = cluster.home / "another host"
+    home.mkdir(mode=0o700)
+    config = home / "paygw.toml"
+    config.write_text(cluster.config.read_text())
+    return Program(home, config)
+
+
+def test_a_plan_is_approved_on_another_host_by_its_code(cluster: Listening) -> None:
+    cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
+    sheet = cluster.sheet(kenyan_rows(3))
+    made = cluster.json("plan", sheet, "--out", plan_of(cluster), "--key", cluster.home / "ada.pem")
+    code = made["message"].partition("paygw-batch approve ")[2].rpartition("approve ")[2].split()[0]
+    elsewhere = other_host(cluster)
+    looked = elsewhere.json("approve", code)
+    assert (looked["rows"], looked["totals"]) == (3, made["totals"])
+    assert "1 of 2" not in looked["message"]
+    by_ben = elsewhere.json("approve", code, "--key", cluster.home / "ben.pem")
+    assert "1 of 2 approvals" in by_ben["message"]
+    assert "2 are needed, 1 valid" in refused(cluster)
+    spaced = " ".join(code[start : start + 4] for start in range(0, 16, 4))
+    assert "2 of 2 approvals" in elsewhere.json("approve", spaced, "--key", cluster.home / "cleo.pem")["message"]
+    # The file has no approval: the database's plan counts. It opens one batch, once.
+    assert cluster.json("submit", sheet)["states"] == {"paid": 3}
+    assert cluster.json("verify")["exit_code"] == 0
+
+
+def test_a_plan_in_the_database_is_for_its_sheet_alone_and_is_never_changed(cluster: Listening) -> None:
+    cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
+    sheet = cluster.sheet(kenyan_rows(3))
+    made = cluster.json("plan", sheet, "--out", plan_of(cluster), "--key", cluster.home / "ada.pem")
+    code = made["message"].split("paygw-batch approve ")[-1].split()[0]
+    plan_of(cluster).unlink()
+    refusal = cluster.run("submit", cluster.sheet(kenyan_rows(4), name="other.csv"), "--plan", code)
+    assert (refusal.exit_code, "other content" in refusal.stderr) == (8, True), refusal.output
+    missing = cluster.run("approve", "0123456789abcdef", "--key", cluster.home / "ben.pem")
+    assert (missing.exit_code, "has no plan" in missing.stderr) == (8, True), missing.output
+    with psycopg.connect(url_of(cluster), autocommit=True) as connection:
+        with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
+            connection.execute("UPDATE paygw.plan_document SET content = ''")
+        forged = """INSERT INTO paygw.plan_document (plan, version, code, content)
+            SELECT plan, 2, code, replace(content, '"rows": 3', '"rows": 2') FROM paygw.plan_document"""
+        connection.execute(forged)
+    assert cluster.run("submit", sheet, "--plan", code).exit_code == 8, "what is not signed counts for nothing"
+    assert cluster.record() == []

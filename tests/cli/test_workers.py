@@ -1,0 +1,210 @@
+"""Workers on several hosts: real processes, one database, one gateway whose own record is the judge."""
+
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.clusters import Hosts, hosts_on
+from tests.cli.program import Program, kenyan_rows, kill, read_csv
+from tests.journal.postgres_server import PostgresServer, own_server
+
+ROWS = 60
+WINDOW = 4
+"""Requests in flight of one worker, by the hosts' configuration."""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name)) as found:
+        yield found
+    postgres_server.drop_database(name)
+
+
+def ended(process: "subprocess.Popen[str]", code: int) -> str:
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == code, stdout + stderr
+    return stdout + stderr
+
+
+def paid_once(hosts: Hosts) -> bool:
+    return hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+
+
+def test_two_workers_pay_one_batch_while_its_opener_follows_them(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    workers = [hosts.host(name).start("work") for name in ("one", "two")]
+    hosts.wait_for_workers(*workers)
+    summary = hosts.office.json("submit", sheet)
+    assert (summary["states"], summary["exit_code"], summary["sent_this_run"]) == ({"paid": ROWS}, 0, ROWS)
+    assert len(read_csv(summary["reconciliation"])) == ROWS
+    assert paid_once(hosts)
+    listed = hosts.office.json("workers")["workers"]
+    assert [one["is_alive"] for one in listed] == [True, True]
+    assert sum(one["rows"] for one in listed) == ROWS
+    assert "2 workers are alive" in hosts.office.run("workers").output
+    for process in workers:
+        process.send_signal(signal.SIGTERM)
+        assert "The worker has stopped" in ended(process, 0)
+    assert hosts.office.json("workers")["workers"] == []
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_a_batch_is_handed_over_once_however_often_it_is_started(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    told = hosts.office.run("submit", sheet, "--detach")
+    assert (told.exit_code, hosts.record()) == (0, Counter())
+    assert "No worker is alive" in told.stderr
+    assert "60 rows are handed over" in told.stdout
+    assert hosts.office.run("submit", sheet, "--detach").exit_code == 0
+    assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
+    assert "sent 60 rows" in ended(hosts.host("one").start("work", "--once"), 0)
+    assert paid_once(hosts)
+    assert hosts.office.json("submit", sheet, "--detach")["states"] == {"paid": ROWS}
+    assert hosts.office.json("submit", sheet)["sent_this_run"] == 0
+
+
+def test_without_a_worker_the_command_sends_by_itself_what_was_handed_over(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
+    assert paid_once(hosts)
+    assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
+
+
+def test_a_worker_that_is_killed_leaves_its_window_in_doubt_and_the_other_pays_the_rest(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    dying = hosts.host("one").start("work")
+    hosts.wait_for_record(10, dying)
+    kill(dying)
+    other = hosts.host("two").start("work", "--once")
+    other.communicate(timeout=120)
+    assert other.returncode in {0, 5}
+    summary = hosts.office.json("reconcile", sheet, "--out", hosts.office.home / "r.csv")
+    assert summary["exit_code"] in {0, 5}, summary
+    reconciled = read_csv(summary["reconciliation"])
+    assert {line["state"] for line in reconciled} <= {"paid", "in_doubt"}
+    assert summary["states"].get("in_doubt", 0) <= WINDOW
+    record = hosts.record()
+    assert max(record.values()) == 1
+    assert {line["client_orderid"] for line in reconciled if line["state"] == "paid"} <= set(record)
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_a_worker_that_is_asked_to_end_waits_for_its_rows_and_leaves_nothing_in_doubt(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    leaving = hosts.host("one").start("work")
+    hosts.wait_for_record(10, leaving)
+    leaving.send_signal(signal.SIGTERM)
+    ended(leaving, 0)
+    states = hosts.office.json("status", sheet)["states"]
+    assert set(states) <= {"paid", "ready"}
+    assert sum(hosts.record().values()) == states["paid"]
+    open_leases = "SELECT count(*) FROM paygw.segment WHERE sealed_at IS NULL"
+    assert hosts.ask(open_leases) == [(0,)]
+    ended(hosts.host("two").start("work", "--once"), 0)
+    assert paid_once(hosts)
+
+
+def test_the_queue_may_be_emptied_in_the_middle(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    worker = hosts.host("one").start("work", "--once")
+    hosts.wait_for_record(10, worker)
+    hosts.ask("TRUNCATE paygw.offer")
+    ended(worker, 0)
+    assert paid_once(hosts)
+
+
+def test_an_operator_stops_a_batch_for_all_workers_and_another_start_goes_on(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    batch = hosts.office.json("submit", sheet, "--detach")["batch"]
+    worker = hosts.host("one").start("work", "--once")
+    hosts.wait_for_record(10, worker)
+    assert "no worker starts another row" in hosts.office.run("workers", "--stop", batch).stdout
+    ended(worker, 6)
+    states = hosts.office.json("status", sheet)["states"]
+    assert set(states) == {"paid", "ready"}
+    assert hosts.office.run("workers", "--stop", batch).exit_code == 2
+    ended(hosts.host("two").start("work", "--once"), 0)
+    assert hosts.record().total() == states["paid"], "a stopped batch waits for a person"
+    assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
+    assert paid_once(hosts)
+
+
+def test_who_follows_a_batch_stops_it_by_an_interrupt(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    worker = hosts.host("one").start("work")
+    hosts.wait_for_workers(worker)
+    following = hosts.office.start("submit", sheet)
+    hosts.wait_for_record(5, following)
+    following.send_signal(signal.SIGINT)
+    ended(following, 130)
+    states = hosts.office.json("status", sheet)["states"]
+    assert set(states) == {"paid", "ready"}
+    assert hosts.record().total() == states["paid"]
+    worker.send_signal(signal.SIGTERM)
+    ended(worker, 0)
+
+
+def test_the_breaker_of_one_worker_stops_the_batch_for_all(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    declined = '[default]\nstatus = "declined"\ncommits = false\n'
+    with hosts_on(tmp_path, postgres_server.url(name), behaviour=declined) as hosts:
+        sheet = hosts.office.sheet(kenyan_rows(ROWS))
+        assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+        assert "for the same reason" in ended(hosts.host("one").start("work", "--once"), 6)
+        ((reason,),) = hosts.ask("SELECT stop_reason FROM paygw.run")
+        assert "for the same reason" in str(reason)
+        states = hosts.office.json("status", sheet)["states"]
+        assert states["rejected"] <= 10 + WINDOW
+        ended(hosts.host("two").start("work", "--once"), 0)
+        assert hosts.office.json("status", sheet)["states"] == states
+    postgres_server.drop_database(name)
+
+
+# What is refused.
+
+
+def test_a_journal_in_a_file_has_no_workers(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    for asked in (("work",), ("work", "--once"), ("workers",), ("submit", sheet, "--detach")):
+        refused = program.run(*asked)
+        assert refused.exit_code == 2
+        assert "The journal is a file" in refused.stderr
+        assert "docs/several-hosts.md" in refused.stderr
+    assert program.record() == []
+
+
+def test_the_first_rows_are_not_handed_over(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(3))
+    refused = hosts.office.run("submit", sheet, "--detach", "--first", "1")
+    assert (refused.exit_code, hosts.record()) == (2, Counter())
+    assert hosts.office.json("submit", sheet, "--first", "1")["states"] == {"paid": 1, "ready": 2}
+
+
+def test_a_worker_whose_server_is_gone_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.guarded_session._RECONNECT_LIMIT_S", 0.5)
+    tmp_path.chmod(0o700)
+    with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
+
+        def stop() -> None:
+            hosts.wait_for_workers(count=1)
+            server.stop()
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        gone = hosts.host("one").run("work")
+        stopping.join()
+        assert gone.exit_code == 7
+        assert "can no longer be written" in gone.stderr
+        assert "Traceback" not in gone.output

@@ -1,0 +1,219 @@
+"""The console as a process beside runs: killed, started anew, asked by fifty tabs. The gateway's record judges."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import httpx
+import pytest
+
+from tests.cli.listening import answers, free_port, until
+from tests.cli.program import Program, kenyan_rows
+from tests.console.people import APPROVER, MAKER, set_up
+from tests.console.test_console_preparation import sheet
+
+SLOW_ROW = "7777.00"
+BEHAVIOUR = """
+[[rule]]
+amount_whole = 7777
+delay_s = 50
+"""
+SMALL = '[approval.from_amount]\nKES = "100000000"\n'
+TABS = 50
+
+
+@contextmanager
+def console_of(program: Program, port: int) -> "Iterator[subprocess.Popen[str]]":
+    """Serve the pages as a process while the block lasts; it may be killed before."""
+    running = program.start("console", "--port", str(port))
+    try:
+        until(lambda: answers(port) or running.poll() is not None, "the pages are not there")
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+class Tab:
+    """A tab of a browser, at pages that are a process of their own."""
+
+    def __init__(self, port: int) -> None:
+        self.origin = f"http://127.0.0.1:{port}"
+        self.client = httpx.Client(base_url=self.origin, timeout=90, headers={"connection": "close"})
+
+    def get(self, path: str) -> str:
+        answer = self.client.get(path, follow_redirects=True)
+        assert answer.status_code == 200, (path, answer.status_code)
+        return answer.text
+
+    def post(self, path: str, *, file: tuple[str, bytes] | None = None, **form: str) -> str:
+        """Send a form with the token of the session; return where it leads to."""
+        token = re.search(r'name="csrf" value="([^"]+)"', self.client.get("/").text)
+        data = form | ({} if token is None else {"csrf": token.group(1)})
+        files = None if file is None else {"sheet": file}
+        answer = self.client.post(path, data=data, files=files, headers={"origin": self.origin})
+        assert answer.status_code == 303, (path, answer.status_code)
+        return str(answer.headers["location"])
+
+    def hidden(self, path: str, name: str) -> str:
+        return str(re.findall(rf'name="{name}" value="(\w+)"', self.get(path))[0])
+
+
+def started_payout(maker: Tab, approver: Tab, content: bytes) -> str:
+    """Upload, sign, approve and start a payout; return the address of its page."""
+    place = maker.post("/new", file=("payroll.csv", content))
+    maker.post(f"{place}/sign", code=maker.hidden(f"{place}/plan", "code"))
+    shown = approver.hidden(f"{place}/plan", "digest")
+    approver.post(f"{place}/approve", digest=shown)
+    approver.post(f"{place}/start", digest=shown)
+    found = ""
+
+    def is_there() -> bool:
+        nonlocal found
+        answer = approver.client.get(f"{place}/plan")
+        found = answer.headers.get("location", "")
+        return answer.status_code == 303
+
+    until(is_there, "the payout never began")
+    return found
+
+
+def counted(page: str) -> Counter[str]:
+    """Return how many rows a page says are in each state."""
+    return Counter(
+        {word.strip(): int(n.replace(",", "")) for n, word in re.findall(r"<strong>([\d,]+)</strong> ([^<]+)", page)}
+    )
+
+
+def runner_of(program: Program) -> int:
+    (kept,) = (program.home / "console" / "runs").glob("*.json")
+    return int(json.loads(kept.read_text())["pid"])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_browser_closed_console_killed_runner_killed_the_truth_afterwards_and_no_order_twice(tmp_path: Path) -> None:
+    """Story 8."""
+    program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
+    content = sheet(6).replace(b"103.00", SLOW_ROW.encode())
+    with console_of(program, port):
+        maker, approver = Tab(port), Tab(port)
+        for tab, name in ((maker, MAKER), (approver, APPROVER)):
+            tab.post("/sign-in", name=name)
+        place = started_payout(maker, approver, content)
+        until(lambda: counted(approver.get(place))["Paid"] == 5, "the other rows are never paid")
+        approver.client.close()  # the browser is closed
+        # Leaving the block kills the console.
+    runner = runner_of(program)
+    assert is_alive(runner)
+    assert len(program.record()) in {5, 6}
+    with console_of(program, port):
+        assert MAKER in maker.get("/")  # nobody was signed out
+        page = maker.get(place)
+        assert counted(page) == Counter({"Paid": 5, "Being sent": 1})
+        assert "You can close this page" in page
+        os.kill(runner, signal.SIGKILL)
+        until(lambda: counted(maker.get(place))["In doubt"] == 1, "the page still says that it is being sent")
+        page = maker.get(place)
+        assert counted(page) == Counter({"Paid": 5, "In doubt": 1})
+        assert "Do not pay them another way" in page
+    orders = Counter(line["client_orderid"] for line in program.record())
+    assert set(orders.values()) == {1}
+    # Whatever is started again now pays nobody twice.
+    again = program.run("resume")
+    assert again.exit_code in {0, 4, 5}, again.output
+    assert Counter(line["client_orderid"] for line in program.record()) == orders
+    assert program.json("verify")["exit_code"] in {0, 5}
+
+
+def test_a_run_that_was_killed_with_its_console_goes_on_from_the_page(tmp_path: Path) -> None:
+    """Killed before all rows left: those that never left are sent by a person's click, and the one in flight is not."""
+    program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
+    text = program.config.read_text().replace("[gateway]\n", "[gateway]\n", 1)
+    program.config.write_text(re.sub(r"(?m)^concurrency = .*$", "concurrency = 1", text))
+    content = sheet(4).replace(b"102.00", SLOW_ROW.encode())
+    with console_of(program, port):
+        maker, approver = Tab(port), Tab(port)
+        for tab, name in ((maker, MAKER), (approver, APPROVER)):
+            tab.post("/sign-in", name=name)
+        place = started_payout(maker, approver, content)
+        until(lambda: counted(maker.get(place))["Being sent"] >= 1, "nothing is being sent")
+        os.kill(runner_of(program), signal.SIGKILL)
+    before = Counter(line["client_orderid"] for line in program.record())
+    with console_of(program, port):
+        until(lambda: counted(maker.get(place))["Being sent"] == 0, "a dead run is said to send")
+        first = counted(maker.get(place))
+        assert first["In doubt"] >= 1
+        if first["Not sent yet"]:
+            maker.post(f"{place}/continue")
+            until(lambda: counted(maker.get(place))["Not sent yet"] == 0, "the rest is never sent")
+        until(lambda: not is_alive(runner_of(program)), "the second run never ends")
+        last = counted(maker.get(place))
+    assert last["Paid"] + last["In doubt"] == 4
+    assert last["In doubt"] == first["In doubt"]
+    orders = Counter(line["client_orderid"] for line in program.record())
+    assert set(orders.values()) == {1}
+    assert before <= orders
+
+
+@pytest.fixture
+def polled(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
+    """Serve pages that fifty tabs ask for without pause; yield the program, and how many answers there were."""
+    program, port = set_up(tmp_path), free_port()
+    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    batch = program.json("submit", program.sheet(kenyan_rows(3)))["batch"]
+    told, stop = [0], False
+
+    async def poll(client: httpx.AsyncClient, path: str) -> None:
+        while not stop:
+            answer = await client.get(path)
+            assert answer.status_code in {200, 204}, (path, answer.status_code)
+            told[0] += 1
+
+    async def poll_all(cookie: str) -> None:
+        origin, limits = f"http://127.0.0.1:{port}", httpx.Limits(max_connections=TABS)
+        async with (
+            httpx.AsyncClient(base_url=origin, cookies={"payouts": cookie}, timeout=90, limits=limits) as client,
+            asyncio.TaskGroup() as tabs,
+        ):
+            for number in range(TABS):
+                path = "/" if number % 10 == 9 else f"/payouts/{batch}/progress?seen={number}"
+                tabs.create_task(poll(client, path))
+
+    with console_of(program, port):
+        first = Tab(port)
+        first.post("/sign-in", name=MAKER)
+        polling = Thread(target=lambda: asyncio.run(poll_all(first.client.cookies["payouts"])))
+        polling.start()
+        try:
+            until(lambda: told[0] >= TABS, "nobody polls")
+            yield program, lambda: told[0]
+        finally:
+            stop = True
+            polling.join()
+
+
+def test_fifty_tabs_poll_while_cron_starts_a_run_and_it_starts(polled: tuple[Program, Callable[[], int]]) -> None:
+    """Story 10. A look at who holds the journal takes nothing that a starting run needs."""
+    program, told = polled
+    for number in range(3):
+        before = told()
+        rows = kenyan_rows(2, prefix=f"CRON{number}", amount=f"{number + 1}00.00")
+        run = program.start("submit", program.sheet(rows, f"cron-{number}.csv"))
+        _, said = run.communicate(timeout=120)
+        assert run.returncode == 0, said
+        until(lambda: told() > before, "the tabs have stopped")  # noqa: B023 (called at once)
+    assert len(program.record()) == 9

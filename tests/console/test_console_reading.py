@@ -1,0 +1,402 @@
+"""How a sheet is read, on the pages: columns, control totals, templates, the marked workbook, a corrected file."""
+
+import io
+import re
+from html import unescape
+from threading import Event
+
+import openpyxl
+import pytest
+
+from paygw_batch.compose.actions.audit import newest_entries
+from paygw_batch.compose.actions.check_payout import check_payout
+from paygw_batch.compose.actions.payout_folder import PayoutFolder
+from paygw_batch.console.pages import approval_page, preparing
+from paygw_batch.errors import SheetError
+from paygw_batch.run.approval import read_plan
+from paygw_batch.run.approval_keys import read_public_key
+from paygw_batch.settings.configuration import Settings
+from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person
+from tests.console.test_console_preparation import digest, finished, sheet, signed, to_pay, uploaded
+
+pytestmark = pytest.mark.usefixtures("checks_here")
+PAYROLL = """Staff list of October,,,,,,
+Country Code,Payment ID,Net Pay,Gross,Beneficiary,Wallet,Mobile No
+KE,P-1,100.00,180.00,Jane Wanjiku,254712345001,+254712345001
+KE,P-2,200.00,280.00,Halima Abdi,254712345002,+254712345002
+"""
+SPREADSHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+
+
+def columns(page: str) -> dict[str, str]:
+    """Return the form about columns as a browser would send it: each heading, and the column that is chosen for it."""
+    form = {name: unescape(text) for name, text in re.findall(r'name="(heading-\d+)" value="([^"]*)"', page)}
+    for name, options in re.findall(r'<select name="(column-\d+)"[^>]*>(.*?)</select>', page):
+        chosen = re.findall(r'value="(\w*)" selected', options)
+        form[name] = chosen[0] if chosen else ""
+    return form
+
+
+def choose(form: dict[str, str], heading: str, column: str) -> dict[str, str]:
+    """Choose another column for a heading."""
+    place = next(name for name, text in form.items() if text == heading and name.startswith("heading-"))
+    return {**form, place.replace("heading", "column"): column}
+
+
+def folder_of(house: House, place: str) -> PayoutFolder:
+    return PayoutFolder(house.console.directory / place.rpartition("/")[2])
+
+
+# Which column means what
+
+
+def test_a_guess_is_shown_and_nothing_is_read_by_it_before_a_person_agrees(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, PAYROLL.encode())
+    page = ada.get(place).text
+    assert "This sheet cannot be used yet" in page
+    assert "these are headings of the profile payroll-english" in page
+    form = columns(page)
+    assert form == {
+        **{f"heading-{at}": text for at, text in enumerate(PAYROLL.splitlines()[1].split(","))},
+        "column-0": "country",
+        "column-1": "client_orderid",
+        "column-2": "amount",
+        "column-3": "",
+        "column-4": "account_name",
+        "column-5": "account_number",
+        "column-6": "phone",
+    }
+    assert ada.get(f"{place}/plan").status_code == 303  # there is no plan
+    assert ada.post(f"{place}/reading", **form).status_code == 303
+    page = ada.get(place).text
+    assert "Every row can be paid" in page
+    assert "300.00" in page
+
+
+def test_the_run_reads_the_sheet_with_the_columns_that_were_signed_and_the_approver_sees_them(house: House) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, PAYROLL.encode())
+    form = columns(ada.get(place).text)
+    ada.post(f"{place}/reading", **choose(choose(form, "Net Pay", ""), "Gross", "amount"))
+    signed(ada, place)
+    page = unescape(ben.get(f"{place}/plan").text)
+    assert "the heading Gross means amount (Ada Wanjiru" in page
+    assert "460.00" in page
+    text = read_plan(folder_of(house, place).plan_file).signed_text().decode()
+    assert "the heading Gross means amount" in text
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    assert "<strong>2</strong> Paid" in finished(ada, place)
+    assert [line["amount"] for line in house.program.record()] == ["180.00", "280.00"]
+
+
+def test_other_columns_after_the_approval_pay_nobody(house: House) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, PAYROLL.encode())
+    form = columns(ada.get(place).text)
+    ada.post(f"{place}/reading", **form)
+    signed(ada, place)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    kept, found = folder_of(house, place).mending_file.read_text(), folder_of(house, place)
+    gross = kept.replace('"Net Pay"', '"X"').replace('"Gross",\n   "column": ""', '"Gross",\n   "column": "amount"')
+    assert gross.count('"amount"') == 2
+    found.mending_file.write_text(gross)
+    run = house.program.run("submit", found.sheet, "--mended", found.mending_file, "--plan", found.plan_file)
+    assert run.exit_code == 8, run.output
+    assert house.program.record() == []
+
+
+def test_a_heading_of_ours_can_mean_nothing_and_another_one_its_column(house: House) -> None:
+    ada = house.person(MAKER)
+    content = (
+        sheet(2)
+        .replace(b"Amount", b"Net,Amount")
+        .replace(b"KE,P-1,", b"KE,P-1,7.00,")
+        .replace(b"KE,P-2,", b"KE,P-2,8.00,")
+    )
+    place = uploaded(ada, content)
+    form = choose(columns(ada.get(place).text), "Net", "amount")
+    answer = ada.post(f"{place}/reading", **form)
+    assert answer.status_code == 409
+    assert "&#39;Net&#39; and &#39;Amount&#39; cannot both be the column amount." in answer.text
+    assert ada.post(f"{place}/reading", **choose(form, "Amount", "")).status_code == 303
+    page = ada.get(place).text
+    assert '<td class="number">15.00</td>' in page
+    form = columns(page)
+    assert (form["column-2"], form["column-3"]) == ("amount", "")
+
+
+def test_a_column_that_there_is_not_is_refused(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2))
+    form = columns(ada.get(place).text)
+    for strange in ("amuont", "customer_url", "row", "../x"):
+        assert ada.post(f"{place}/reading", **choose(form, "Team", strange)).status_code == 404
+    ben = house.person(APPROVER)
+    assert ben.post(f"{place}/reading", **form).status_code == 403
+
+
+def test_the_same_columns_again_leave_the_mended_cells_and_others_take_them_back(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(3, {2: {"amount": "abc"}}))
+    ada.post(f"{place}/mend", row="3", column="amount", text="5.00")
+    form = columns(ada.get(place).text)
+    assert ada.post(f"{place}/reading", reference="", **form).status_code == 303
+    assert "Mended after the upload" in ada.get(place).text
+    ada.post(f"{place}/reading", **choose(form, "Team", "order_desc"))
+    page = ada.get(place).text
+    assert "Mended after the upload" not in page
+    assert "1 of 3 rows cannot be paid yet" in page
+
+
+def test_corrections_of_an_earlier_version_are_read_as_they_are(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2))
+    found = folder_of(house, place)
+    found.mending_file.write_text(re.sub(r',\s*"headings": \[\]', "", found.mending_file.read_text()))
+    assert "headings" not in found.mending_file.read_text()
+    assert ada.post(f"{place}/mend", row="2", column="amount", text="5.00").status_code == 303
+    assert "Every row can be paid" in ada.get(place).text
+
+
+def test_a_worksheet_is_named_on_the_page_of_the_error(house: House) -> None:
+    ada = house.person(MAKER)
+    book = openpyxl.Workbook()
+    for name, worksheet in (("October", book.active), ("November", book.create_sheet())):
+        assert worksheet is not None
+        worksheet.title = name
+        for line in sheet(1).decode().splitlines():
+            worksheet.append(line.split(","))
+    data = io.BytesIO()
+    book.save(data)
+    place = uploaded(ada, data.getvalue(), "pay.xlsx")
+    page = ada.get(place).text
+    assert "Several worksheets look like a sheet of payees" in page
+    assert "--sheet" not in page
+    assert ada.post(f"{place}/reading", worksheet="November", **columns(page)).status_code == 303
+    assert "Every row can be paid" in ada.get(place).text
+
+
+# Templates
+
+
+def test_there_is_a_template_of_each_country_as_workbook_and_as_csv(house: House) -> None:
+    ada = house.person(MAKER)
+    page = ada.get("/new").text
+    codes = re.findall(r'<option value="([A-Z]{2})">', page)
+    assert {"KE", "CI"} <= set(codes)
+    for code in codes:
+        csv = ada.get(f"/new/template?country={code}&ending=csv")
+        assert csv.text.startswith("country,")
+        assert f'filename="template-{code.lower()}.csv"' in csv.headers["content-disposition"]
+    book = ada.get("/new/template?country=KE&ending=xlsx")
+    assert book.headers["content-type"] == SPREADSHEET
+    assert openpyxl.load_workbook(io.BytesIO(book.content)).sheetnames[0] == "Payees"
+    for query in ("country=XX&ending=csv", "country=KE&ending=exe", "ending=csv", "country=KE&ending=../csv", ""):
+        assert ada.get(f"/new/template?{query}").status_code == 404
+    assert house.person(AUDITOR).get("/new/template?country=KE&ending=csv").status_code == 403
+    assert not list(house.console.directory.glob(".download-*"))
+    assert "download template" in {one.act for one in newest_entries(house.console.settings, limit=200)}
+
+
+def test_a_template_that_is_uploaded_as_it_is_pays_nobody(house: House) -> None:
+    ada = house.person(MAKER)
+    book = ada.get("/new/template?country=KE&ending=xlsx").content
+    assert "a header and no row below it" in ada.get(uploaded(ada, book, "template-ke.xlsx")).text
+
+
+# Control totals
+
+
+def test_totals_that_a_person_typed_are_compared_and_nothing_is_signed_while_they_differ(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    answer = ada.upload("/new", "pay.csv", sheet(3), stated_rows="1,200", stated_sums="kes 306.00\r\nUGX=5\r\n")
+    place = answer.headers["location"]
+    page = ada.get(place).text
+    assert "1,200 rows were stated; the sheet has 3." in page
+    assert "UGX 5 was stated; the sheet has no UGX row." in page
+    assert "KES 306" not in page.partition("<textarea")[0]
+    assert ada.get(f"{place}/plan").status_code == 303
+    assert ada.post(f"{place}/totals", stated_rows="3", stated_sums="KES 306").status_code == 303
+    assert "These are not the totals" not in ada.get(place).text
+    signed(ada, place)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    commands = []
+    monkeypatch.setattr(approval_page, "start_run", lambda _folder, _batch, command, **_more: commands.append(command))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    (command,) = commands
+    assert command[command.index("--expect-rows") + 1] == "3"
+    assert command[command.index("--expect-total") + 1] == "KES=306"
+
+
+def test_a_mended_amount_counts_in_the_totals(house: House) -> None:
+    ada = house.person(MAKER)
+    answer = ada.upload("/new", "pay.csv", sheet(2, {1: {"amount": "abc"}}), stated_sums="KES 107.00")
+    place = answer.headers["location"]
+    assert "the sheet comes to KES 102.00" in ada.get(place).text
+    ada.post(f"{place}/mend", row="2", column="amount", text="5.00")
+    assert "Check what will be paid</a>" in ada.get(place).text
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"stated_rows": "three"},
+        {"stated_rows": "-3"},
+        {"stated_rows": "9" * 10},
+        {"stated_sums": "125000.50"},
+        {"stated_sums": "KES 12,50"},
+        {"stated_sums": "KES 1e5"},
+        {"stated_sums": "KES 5\nKES 6"},
+    ],
+)
+def test_totals_that_are_no_numbers_are_a_sentence_and_keep_nothing(house: House, form: dict[str, str]) -> None:
+    answer = house.person(MAKER).upload("/new", "pay.csv", sheet(1), **form)
+    assert answer.status_code == 409
+    assert "plain number" in answer.text or "on a line of its own" in answer.text
+    assert not list(house.console.directory.glob("*"))
+
+
+# The marked workbook, and the corrected file
+
+
+def again(person: Person, place: str, content: bytes, name: str = "corrected.csv") -> str:
+    answer = person.upload(f"{place}/again", name, content)
+    assert answer.status_code == 303, answer.text
+    return person.get(place).text
+
+
+def marked(person: Person, place: str) -> openpyxl.Workbook:
+    answer = person.get(f"{place}/marked")
+    assert answer.headers["content-type"] == SPREADSHEET, answer.text
+    return openpyxl.load_workbook(io.BytesIO(answer.content))
+
+
+def test_a_text_comes_back_as_a_whole_workbook_with_what_was_mended_here(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(4, {1: {"amount": "abc"}, 2: {"name": ""}, 3: {"name": "=1+1"}}))
+    ada.post(f"{place}/mend", row="2", column="amount", text="5.00")
+    book = marked(ada, place)
+    worksheet = book["Payees"]
+    lines = [[cell.value for cell in line] for line in worksheet.iter_rows(min_row=2)]
+    assert [line[0] for line in lines] == [2, 3, 4, 5]
+    assert lines[0][4] == "5.00"
+    assert worksheet["G3"].fill.fgColor.rgb == "FFFF9B9B"
+    assert worksheet["G4"].data_type == "s"  # no formula of a sender runs in it
+    worksheet["G3"], worksheet["G4"] = "Halima Abdi", "Zawadi Musa"
+    data = io.BytesIO()
+    book.save(data)
+    page = again(ada, place, data.getvalue(), "payroll-november.marked.xlsx")
+    assert "Every row can be paid" in page
+    assert to_pay(page) == "4"
+    assert "payroll-november.marked.xlsx" in page
+    assert [path.name for path in (folder_of(house, place).path / "sheet").iterdir()] == [
+        "payroll-november.marked.xlsx"
+    ]
+    assert 'filename="payroll-november.marked.xlsx"' in ada.get(f"{place}/marked").headers["content-disposition"]
+
+
+def test_a_row_that_was_left_out_stays_out_of_the_corrected_file_unless_it_is_another_row(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(4))
+    for number in ("3", "4"):
+        ada.post(f"{place}/leave-out", row=number)
+    assert to_pay(ada.get(place).text) == "2"
+    page = again(ada, place, sheet(5, {3: {"amount": "9000.00"}}))
+    assert to_pay(page) == "4"  # row 3 is out; row 4 is another one now, and is named
+    assert "are not the same in this one: 4." in page
+    assert folder_of(house, place).mending is not None
+    assert "Left out by" in ada.get(f"{place}?kind=mended").text
+
+
+def test_a_corrected_file_is_read_like_the_first_and_loses_its_signature(house: House) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, PAYROLL.encode())
+    ada.post(f"{place}/reading", reference="", **columns(ada.get(place).text))
+    signed(ada, place)
+    shown = digest(ben, place)
+    assert "Every row can be paid" in again(ada, place, PAYROLL.replace("100.00", "150.00").encode())
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 409
+    assert ben.upload(f"{place}/again", "x.csv", sheet(1)).status_code == 403
+    assert ada.upload(f"{place}/again", "../.x", sheet(1)).status_code == 409
+    assert "350.00" in ada.get(place).text
+
+
+def test_a_corrected_file_that_is_too_large_is_refused(house: House) -> None:
+    text = house.program.config.read_text()
+    house.program.config.write_text(text.replace("[console]", "[console]\nmax_upload_mib = 1"))
+    ada = House(house.program).person(MAKER)
+    place = uploaded(ada, sheet(1))
+    assert ada.upload(f"{place}/again", "large.csv", b"x" * (2 * 1024 * 1024)).status_code == 413
+    assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 * 1024)).status_code == 303
+
+
+def test_a_sheet_that_could_not_be_read_is_mended_by_no_form(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, b"%PDF-1.4", "scan.csv")
+    for act, form in (
+        ("mend", {"row": "2", "column": "amount", "text": "1"}),
+        ("mend-kind", {"kind": "amount.format"}),
+        ("leave-out", {"row": "2"}),
+        ("repeats-meant", {"batch": "0" * 16}),
+    ):
+        assert ada.post(f"{place}/{act}", **form).status_code == 404, act
+    assert ada.get(f"{place}/marked").status_code == 404
+    assert "Every row can be paid" in again(ada, place, sheet(1))
+
+
+# One sentence, and while it is read
+
+
+def test_what_concerns_most_rows_is_one_sentence(house: House) -> None:
+    ada = house.person(MAKER)
+    lines = {n: {"amount": f'"{n},000.00"'} for n in range(1, 13)}
+    page = ada.get(uploaded(ada, sheet(14, lines))).text
+    assert page.count("12 of 14 rows: Amount not readable.") == 1
+    few = ada.get(uploaded(ada, sheet(14, {n: lines[n] for n in range(1, 8)}), "few.csv")).text
+    assert "rows: Amount not readable." not in few
+
+
+def test_a_large_sheet_is_read_while_its_page_says_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Event()
+
+    def check(folder: PayoutFolder, settings: Settings, key: str, **_where: object) -> None:
+        assert gate.wait(timeout=60)
+        maker = read_public_key(key)
+        assert maker is not None
+        check_payout(folder, settings, house.console.rules, maker)
+
+    monkeypatch.setattr(preparing, "check_in_process", check)
+    monkeypatch.setattr(preparing, "IN_PROCESS_BYTES", 100)
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(990))
+    page = ada.get(place).text
+    assert "Reading 990 rows..." in page
+    assert 'http-equiv="refresh"' in page
+    assert ada.get(f"{place}/plan").headers["location"] == place
+    assert "Check the sheet" in ada.get("/").text
+    gate.set()
+    preparing._checks[place.rpartition("/")[2]].join(timeout=60)
+    assert "Every row can be paid" in ada.get(place).text
+
+
+def test_a_sheet_above_the_limits_says_so_and_is_not_tried_again_at_each_look(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def check(_folder: PayoutFolder, *_given: object, **_where: object) -> None:
+        tries.append(1)
+        raise SheetError("The sheet needs more memory or time than a check may use.", hint="Split it.")
+
+    monkeypatch.setattr(preparing, "check_in_process", check)
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(1))
+    for _ in range(2):
+        page = ada.get(place).text
+        assert "This sheet cannot be used yet" in page
+        assert "needs more memory or time" in page
+    assert tries == [1]

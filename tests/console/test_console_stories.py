@@ -1,0 +1,445 @@
+"""The stories of preparing and approving that need no browser: refusals, the auditor, hostile texts on every page."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.compose.actions.payout_folder import PayoutFolder
+from paygw_batch.console.console_app import ROUTES
+from paygw_batch.run.approval import PlanDocument, read_plan
+from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.run.passkey import RelyingParty
+from paygw_batch.run.signed_document import Approval, write_document
+from tests.cli.program import Program
+from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, set_up
+from tests.console.test_console_access import address
+from tests.console.test_console_preparation import digest, finished, row, sheet, signed, uploaded
+from tests.run.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
+from tests.run.test_passkey import passkey
+
+pytestmark = pytest.mark.usefixtures("checks_here")
+
+
+@pytest.fixture
+def ada(house: House) -> Person:
+    return house.person(MAKER)
+
+
+@pytest.fixture
+def ben(house: House) -> Person:
+    return house.person(APPROVER)
+
+
+def folder_of(house: House, place: str) -> PayoutFolder:
+    return PayoutFolder(house.console.directory / place.rpartition("/")[2])
+
+
+def submitted(program: Program, found: PayoutFolder) -> tuple[int, str]:
+    """Submit the sheet of the pages by the command line; return the exit code and what it says."""
+    run = program.run(
+        "submit", found.sheet, "--mended", found.mending_file, "--plan", found.plan_file, "--skip-invalid"
+    )
+    return run.exit_code, " ".join(run.output.split())
+
+
+# 4
+
+
+def approved_by_herself(house: House, found: PayoutFolder) -> PlanDocument:
+    """Return the plan with the maker's own approval, as she could write it into the file."""
+    key = load_approval_key(house.program.home / "keys" / f"{MAKER}.pem", None)
+    document = read_plan(found.plan_file)
+    now = datetime.now(UTC).isoformat()
+    own = Approval(key=key.public.text, approved_at=now, signature=key.sign(document.approval_text(key.public, now)))
+    return document.model_copy(update={"approvals": [own]})
+
+
+@pytest.mark.parametrize("is_approver_too", [False, True])
+def test_story_4_her_own_approval_is_refused_by_route_by_command_line_and_by_submit(
+    house: House, *, is_approver_too: bool
+) -> None:
+    if is_approver_too:
+        text = house.program.config.read_text()
+        own = next(line for line in text.splitlines() if line.startswith(f'"{MAKER}" = '))
+        house.program.config.write_text(text.replace("[approval.approvers]\n", f"[approval.approvers]\n{own}\n"))
+        house = House(house.program)
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2))
+    signed(ada, place)
+    found = folder_of(house, place)
+    assert "Approve</button>" not in ada.get(f"{place}/plan").text
+    assert "another person has to approve it" in ada.get(f"{place}/plan").text
+    by_route = ada.post(f"{place}/approve", digest=read_plan(found.plan_file).digest())
+    assert by_route.status_code == 403
+    key = house.program.home / "keys" / f"{MAKER}.pem"
+    by_command_line = house.program.run("approve", found.plan_file, "--key", key)
+    assert by_command_line.exit_code == 8
+    assert f"{MAKER} made this plan" in by_command_line.output
+    write_document(approved_by_herself(house, found), found.plan_file)
+    code, said = submitted(house.program, found)
+    assert code == 8
+    assert f"that of {MAKER} is by the maker of the plan" in said
+    assert ada.post(f"{place}/start", digest=read_plan(found.plan_file).digest()).status_code == 303
+    assert "Approved</dt><dd>by nobody yet" in ada.get(f"{place}/plan").text
+    assert house.program.record() == []
+
+
+# 6
+
+
+def test_story_6_sent_back_with_a_reason_the_old_signature_counts_for_nothing(
+    house: House, ada: Person, ben: Person
+) -> None:
+    place = uploaded(ada, sheet(2))
+    signed(ada, place)
+    found, shown = folder_of(house, place), digest(ben, place)
+    old = read_plan(found.plan_file)
+    assert ben.post(f"{place}/send-back", digest=shown, reason=" ").status_code == 409
+    assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
+    assert not found.plan_file.exists()
+    needing = ada.get("/").text.partition("<h2>Payouts</h2>")[0]
+    assert "Sent back by Ben Okello: Row 2 was paid in cash &lt;b&gt;" in needing
+    assert "Row 2 was paid in cash &lt;b&gt;" in ada.get(place).text
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 409
+    ada.post(f"{place}/leave-out", row="2")
+    signed(ada, place)
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 409
+    write_document(old, found.plan_file)  # kept somewhere, and put back
+    assert submitted(house.program, found)[0] == 8
+    key = house.program.home / "keys" / f"{APPROVER}.pem"
+    assert house.program.run("approve", found.plan_file, "--key", key).exit_code == 0
+    assert submitted(house.program, found)[0] == 8  # approved, and of another content
+    assert house.program.record() == []
+
+
+# 7
+
+CONSOLE = RelyingParty(f"http://localhost:{PORT}")
+ADAS, BENS, ANOTHER = passkey("p-ada", CONSOLE), passkey("p-ben", CONSOLE), passkey("p-another", CONSOLE)
+
+
+def assertion(key: SoftwarePasskey, page: str, flags: int = PRESENT_AND_VERIFIED) -> dict[str, str]:
+    """Return what a browser adds to the form of a page when the passkey has signed its challenge."""
+    (challenge,) = re.findall(r'data-challenge="([^"]+)"', page)
+    client_data = key.client_data(challenge, "webauthn.get", {})
+    made = key.sign(b"", client_data=client_data, authenticator_data=key.authenticator_data(flags))
+    hidden = dict(re.findall(r'type="hidden" name="(nonce|approved_at|digest|code)" value="([^"]*)"', page))
+    return {
+        **hidden,
+        "client_data": made.client_data,
+        "authenticator_data": made.authenticator_data,
+        "signature": made.signature,
+        "credential": key.credential_id,
+    }
+
+
+def with_passkey(program: Program, name: str, key: SoftwarePasskey) -> None:
+    """Put a passkey in the place of a person's key."""
+    lines = program.config.read_text().splitlines()
+    listed = (f'"{name}" = "{key.public.text}"' if line.startswith(f'"{name}" = ') else line for line in lines)
+    program.config.write_text("\n".join(listed) + "\n")
+
+
+def with_line(program: Program, old: str, new: str) -> None:
+    text = program.config.read_text()
+    assert old in text
+    program.config.write_text(text.replace(old, new, 1))
+
+
+def at_passkey(house: House, key: SoftwarePasskey) -> Person:
+    person = house.stranger()
+    form = assertion(key, person.get("/sign-in").text)
+    answer = person.ask("POST", "/sign-in/passkey", data=form, headers={"origin": ORIGIN})
+    assert answer.status_code == 303, answer.text
+    return person
+
+
+@dataclass
+class Signed:
+    """A payout that its maker has signed by passkey, and that waits for an approval."""
+
+    house: House
+    place: str
+
+    @property
+    def found(self) -> PayoutFolder:
+        return folder_of(self.house, self.place)
+
+    def approve(self, key: SoftwarePasskey = BENS, flags: int = PRESENT_AND_VERIFIED) -> int:
+        ben = at_passkey(self.house, BENS)
+        form = assertion(key, ben.get(f"{self.place}/plan").text, flags)
+        return ben.post(f"{self.place}/approve", **form).status_code
+
+    def assert_not_approved(self) -> None:
+        """Fail unless the pages, the start and `submit` all say that nobody approves."""
+        house = House(self.house.program)
+        ada = at_passkey(house, ADAS)
+        assert "Approved</dt><dd>by nobody yet" in ada.get(f"{self.place}/plan").text
+        assert ada.post(f"{self.place}/start", digest=read_plan(self.found.plan_file).digest()).status_code == 303
+        assert not list(house.console.directory.glob("runs/*"))
+        assert submitted(house.program, self.found)[0] == 8
+        assert house.program.record() == []
+
+
+@pytest.fixture
+def waiting(house: House) -> Signed:
+    """Return a payout that Ada has signed by passkey; Ben's only key is a passkey as well."""
+    program = house.program
+    with_line(program, 'sandbox_keys = "keys"', f'origin = "{CONSOLE.origin}"')
+    with_line(program, "[approval.makers]", "[approval]\nexpires_h = 72\n[approval.makers]")
+    with_passkey(program, MAKER, ADAS)
+    with_passkey(program, APPROVER, BENS)
+    house = House(program)
+    ada = at_passkey(house, ADAS)
+    place = uploaded(ada, sheet(2))
+    assert ada.post(f"{place}/sign", **assertion(ADAS, ada.get(f"{place}/plan").text)).status_code == 303
+    return Signed(house, place)
+
+
+def test_story_7_what_a_passkey_signed_in_time_is_an_approval(waiting: Signed) -> None:
+    assert waiting.approve() == 303
+    assert submitted(waiting.house.program, waiting.found)[0] == 0
+    assert len(waiting.house.program.record()) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "flags"),
+    [
+        pytest.param(BENS, 0x01, id="without a fingerprint"),
+        pytest.param(BENS, 0x04, id="with nobody there"),
+        pytest.param(passkey("p-ben", RelyingParty("http://localhost:9")), PRESENT_AND_VERIFIED, id="at other pages"),
+        pytest.param(ANOTHER, PRESENT_AND_VERIFIED, id="by another key"),
+        pytest.param(ADAS, PRESENT_AND_VERIFIED, id="by the maker's key"),
+    ],
+)
+def test_story_7_an_approval_that_was_not_given_like_this_is_refused(
+    waiting: Signed, key: SoftwarePasskey, flags: int
+) -> None:
+    assert waiting.approve(key, flags) == 409
+    waiting.assert_not_approved()
+
+
+def test_story_7_an_expired_approval_counts_no_more(waiting: Signed) -> None:
+    assert waiting.approve() == 303
+    with_line(waiting.house.program, "expires_h = 72", "expires_h = 0.0000001")
+    waiting.assert_not_approved()
+    assert "expired at" in submitted(waiting.house.program, waiting.found)[1]
+
+
+def test_story_7_the_approval_of_a_key_that_was_removed_counts_no_more(waiting: Signed) -> None:
+    assert waiting.approve() == 303
+    with_passkey(waiting.house.program, APPROVER, ANOTHER)
+    waiting.assert_not_approved()
+
+
+def test_story_7_an_approval_for_another_endpoint_sends_nothing(waiting: Signed) -> None:
+    assert waiting.approve() == 303
+    program = waiting.house.program
+    with_line(program, 'endpoint_id = "1000"', 'endpoint_id = "2000"')
+    with_line(program, "journal.sqlite3", "other.sqlite3")
+    code, said = submitted(program, waiting.found)
+    assert code == 8
+    assert "sandbox/1000" in said
+    assert program.record() == []
+
+
+# 9
+
+
+def test_story_9_two_payouts_started_in_the_same_second_run_one_after_the_other(
+    house: House, ada: Person, ben: Person
+) -> None:
+    places = [
+        uploaded(ada, sheet(3).replace(b"P-", prefix).replace(b"25471234500", number), f"{prefix.decode()}.csv")
+        for prefix, number in ((b"A-", b"25471234510"), (b"B-", b"25471234520"))
+    ]
+    for place in places:
+        signed(ada, place)
+        ben.post(f"{place}/approve", digest=digest(ben, place))
+    for place in places:
+        ben.post(f"{place}/start", digest=digest(ben, place))
+    for place in places:
+        assert "<strong>3</strong> Paid" in finished(ada, place)
+    assert len(house.program.record()) == 6
+
+
+# 16
+
+
+def kept(home: Path) -> Mapping[str, str]:
+    """Return a digest of each file of an installation. The audit trail notes refusals, and is not looked at."""
+    files = (path for path in home.rglob("*") if path.is_file() and ".audit" not in path.name)
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_story_16_the_auditor_can_change_nothing(house: House, ada: Person) -> None:
+    waits, opened = uploaded(ada, sheet(2)), uploaded(ada, b"%PDF-1.4", "scan.csv")
+    signed(ada, waits)
+    number = waits.rpartition("/")[2]
+    grace = house.person(AUDITOR)
+    before = kept(house.program.home)
+    changing = [one for one in ROUTES if one.method == "POST" and one.act is not None and one.path != "/sign-out"]
+    assert len(changing) > 10
+    for route in changing:
+        place = address(route).replace("/sheets/" + "0" * 16, f"/sheets/{number}")
+        form = {"digest": digest_of(house, waits), "row": "2", "column": "amount", "text": "1.00", "reason": "x"}
+        assert grace.post(place, **form).status_code == 403, place
+    assert grace.upload("/new", "x.csv", sheet(1)).status_code == 403
+    assert grace.upload(f"{waits}/again", "x.csv", sheet(1)).status_code == 403
+    for path in ("/", f"{waits}/plan", "/payees?text=Jane", "/people"):
+        page = grace.get(path)
+        assert page.status_code == 200
+        acts = set(re.findall(r'<form[^>]* action="([^"]+)"', page.text))
+        assert acts <= {"/sign-out", "/language", "/payees"}, path
+        assert "254712345" not in page.text, path
+    assert grace.get(opened).status_code == 403  # a sheet in preparation has accounts in it
+    assert grace.get(f"{waits}/marked").status_code == 403
+    assert kept(house.program.home) == before
+
+
+def digest_of(house: House, place: str) -> str:
+    return read_plan(folder_of(house, place).plan_file).digest()
+
+
+# 17
+
+HOSTILE = """<script src=//evil.example></script><img src=x onerror=alert(1)>'" onfocus=alert(2) {{7777*7777}}"""
+HOSTILE_NAME = "<svg onload=alert(3)>'&quot;.csv"
+BEHAVIOUR = f"""
+[[rule]]
+amount_whole = 9001
+status = "declined"
+message = '''{HOSTILE}'''
+commits = false
+[[rule]]
+amount_whole = 9006
+fault = "garbage"
+"""
+TAGS = frozenset(
+    {
+        *("a", "aside", "b", "bdi", "body", "br", "button", "caption", "code", "dd", "details", "div", "dl"),
+        *("dt", "em", "fieldset", "footer", "form", "h1", "h2", "h3", "head", "header", "hr", "html", "input"),
+        *("label", "legend", "li", "link", "main", "meta", "nav", "noscript", "ol", "option", "p", "pre"),
+        *("rect", "script", "section", "select", "span", "strong", "summary", "svg", "table", "tbody", "td"),
+        *("textarea", "tfoot", "th", "thead", "title", "tr", "ul"),
+    }
+)
+ATTRIBUTES = frozenset(
+    {
+        *("accept", "action", "charset", "class", "colspan", "content", "defer", "enctype", "for", "height"),
+        *("hidden", "href", "http-equiv", "id", "inputmode", "lang", "maxlength", "method", "name", "open"),
+        *("rel", "required", "role", "rows", "scope", "selected", "checked", "src", "tabindex", "type"),
+        *("disabled", "value", "viewbox", "width", "x", "preserveaspectratio"),
+        *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
+        *("data-challenge", "data-credential", "data-from", "data-passkey", "data-passkey-problem"),
+        *("data-reload-ms", "data-rp-id", "data-seen", "data-user-id", "data-user-name"),
+    }
+)
+
+
+class Marks(HTMLParser):
+    """Collects the tags and attributes of a page, the addresses that it names, and what is shown as text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.addresses: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            self.attributes.add(name)
+            if name in {"src", "href", "action"}:
+                self.addresses.add(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def hostile_sheet() -> bytes:
+    """Return a sheet whose every text is hostile: one row rejected, one in doubt, one that is no payment."""
+    quoted = HOSTILE.replace('"', '""')
+    lines = [
+        row(1, name=f'"{quoted}"', amount="9001.00", id="X-1") + f',"{quoted}"',
+        row(2, name=f'"{quoted}"', amount="9006.00", id="X-2") + f',"{quoted}"',
+        row(3, amount=f'"{quoted}"', name=f'"{quoted}"', country=f'"{quoted}"') + f',"{quoted}"',
+    ]
+    return "\n".join(
+        [f'Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team,"{quoted}"', *lines]
+    ).encode()
+
+
+def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, str]]:
+    """Yield every page that shows texts of a sender or of the gateway, with the person who looks at it."""
+    place = uploaded(ada, hostile_sheet(), HOSTILE_NAME)
+    yield ada, place
+    yield ben, place
+    assert ada.post(f"{place}/mend", row="4", column="account_name", text=HOSTILE).status_code == 303
+    assert ada.post(f"{place}/mend", row="4", column="account_name", text="plain").status_code == 303
+    for kind in ("mended", "to-mend", "country.unknown", "amount.format", "row.look_alike", HOSTILE.replace(" ", "+")):
+        yield ada, f"{place}?kind={kind}"
+    assert ada.post(f"{place}/leave-out", row="4").status_code == 303
+    assert ada.post(f"{place}/reading", reference=HOSTILE[:50], worksheet="").status_code == 303
+    yield ada, place
+    assert ada.post(f"{place}/reading", reference="", worksheet="").status_code == 303
+    unread = uploaded(ada, hostile_sheet().replace(b"Amount", b"A<b>mount"), "unread.csv")
+    yield ada, unread
+    signed(ada, place)
+    assert ben.post(f"{place}/send-back", digest=digest(ben, place), reason=HOSTILE).status_code == 303
+    yield ada, "/"
+    yield ada, place
+    signed(ada, place)
+    for person in (ada, ben, house.person(AUDITOR)):
+        yield person, f"{place}/plan"
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    page = finished(ada, place)
+    batch = re.findall(r"/payouts/(\w{16,})/", page)[0]
+    yield ada, f"/payouts/{batch}/rows/3/settle"
+    settled = ada.post(f"/payouts/{batch}/rows/3/settle", said="paid", evidence=HOSTILE, attempt="1")
+    assert settled.status_code == 303, settled.text
+    yield from ((ben, f"/payouts/{batch}{rest}") for rest in ("", "?state=rejected", "/rows/2", "/rows/3"))
+    yield ada, f"/payouts/{batch}/retry"
+    order = ada.post(f"/payouts/{batch}/retry", evidence=HOSTILE, **{"row-2": "on"})
+    assert order.status_code == 303, order.text
+    yield ada, order.headers["location"]
+    answers = b"Order ID,Amount,Currency,Answer\nX-1,1,KES,paid\n<b onclick=x>,1,KES,paid\n"
+    statement = ada.upload(f"/payouts/{batch}/statement", HOSTILE_NAME, answers, words=HOSTILE)
+    assert statement.status_code == 303, statement.text
+    yield ada, statement.headers["location"]
+    yield ada, statement.headers["location"] + "?show=differs"
+    yield ben, f"/payouts/{batch}/progress?seen="
+    yield ben, "/payees?text=script"
+    yield ben, "/payees?text=" + HOSTILE.replace("&", "%26").replace("#", "%23")
+    yield from ((ben, path) for path in ("/", "/people", "/no-such-page"))
+    yield ada, "/new"
+
+
+def test_story_17_a_hostile_sheet_and_hostile_gateway_words_are_only_texts_on_every_page(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    house = House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    shown: dict[str, str] = {}
+    for person, path in pages_of(house, ada, ben):
+        answer = person.get(path)
+        assert answer.status_code in {200, 404}, (path, answer.status_code)
+        found = Marks(answer.text)
+        assert found.tags <= TAGS, (path, found.tags - TAGS)
+        assert found.attributes <= ATTRIBUTES, (path, found.attributes - ATTRIBUTES)
+        assert all(one.startswith(("/", "?", "#")) and not one.startswith("//") for one in found.addresses if one), path
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "60481729" not in answer.text, path
+        shown[path] = unescape(answer.text)
+    seen = [path for path, text in shown.items() if "onerror=alert(1)" in text or "<svg onload=alert(3)>" in text]
+    assert len(seen) >= 15, seen  # the texts were there to be harmful

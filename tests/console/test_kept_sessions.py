@@ -1,0 +1,226 @@
+"""Sessions outlive the process that serves the pages, and nothing else: idle time, eight hours, a key that is gone."""
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.console.access.kept_sessions import KeptSessions
+from paygw_batch.console.members import Member, Role
+from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSessions
+from paygw_batch.errors import JournalError, SessionsBroken
+from paygw_batch.run.approval_keys import PublicKey
+from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House
+from tests.journal.journal_disk import failing_disk
+from tests.run.test_passkey import passkey
+
+ADA, BEN = Member("Ada", frozenset({Role.MAKER})), Member("Ben", frozenset({Role.APPROVER}))
+KEY = passkey("p-ada").public
+BOTH = frozenset(SignInWay)
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@pytest.fixture
+def serve(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]:
+    """Return a function that starts the console anew, with these people and keys in its configuration."""
+    running: list[WebSessions] = []
+
+    def start(
+        members: Collection[Member] = (ADA, BEN),
+        keys: Mapping[PublicKey, Member] | None = None,
+        ways: Collection[SignInWay] = BOTH,
+    ) -> WebSessions:
+        while running:
+            running.pop().close()
+        known = {KEY: ADA} if keys is None else keys
+        running.append(
+            WebSessions(
+                KeptSessions(journal),
+                members=members,
+                keys=known,
+                ways=ways,
+                idle_s=900,
+                at_most_s=28_800,
+                now_s=clock,
+            )
+        )
+        return running[-1]
+
+    yield start
+    while running:
+        running.pop().close()
+
+
+Serve = Callable[..., WebSessions]
+
+
+def test_a_session_ends_when_nobody_uses_it_and_after_a_day_of_work(serve: Serve, clock: Clock) -> None:
+    sessions = serve()
+    found = sessions.sign_in(ADA, "", SignInWay.LIST)
+    for _ in range(31):
+        clock.now_s += 899
+        assert sessions.session(found) is not None
+        sessions.session(found, is_poll=True)
+    clock.now_s += 931
+    assert sessions.session(found) is None  # it was used all the time, and its eight hours are over
+    found = sessions.sign_in(ADA, "", SignInWay.LIST)
+    clock.now_s += 600
+    assert sessions.session(found, is_poll=True) is not None
+    clock.now_s += 301
+    assert sessions.session(found) is None  # a page that asks by itself is nobody at the keyboard
+
+
+def test_a_restart_signs_nobody_out_and_lengthens_nothing(serve: Serve, clock: Clock) -> None:
+    before = serve()
+    found = before.sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, "credential"))
+    session = before.session(found)
+    clock.now_s += 899
+    after = serve().session(found)
+    assert after == session
+    assert after is not None
+    assert after.passkey == SignedInKey(KEY, "credential")
+    clock.now_s += 901
+    assert serve().session(found) is None
+    assert serve().session(found) is None
+
+
+def test_a_key_that_leaves_the_configuration_signs_out_everywhere_and_for_good(serve: Serve) -> None:
+    sessions = serve()
+    at_work, at_home = (
+        sessions.sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, place)) for place in ("work", "home")
+    )
+    by_another = sessions.sign_in(BEN, "", SignInWay.LIST)
+    without = serve(keys={})
+    assert without.session(at_work) is None
+    assert without.session(by_another) is not None
+    assert serve().session(at_home) is None  # also when the key comes back
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"members": [BEN]},
+        {"keys": {KEY: BEN}},
+        {"ways": {SignInWay.LIST}},
+    ],
+    ids=["the person left", "the key is another's now", "nobody signs in that way any more"],
+)
+def test_who_is_no_longer_known_is_signed_out(serve: Serve, changed: dict[str, object]) -> None:
+    found = serve().sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, ""))
+    assert serve(**changed).session(found) is None
+
+
+def test_a_role_is_the_one_of_the_configuration_and_not_of_the_session(serve: Serve) -> None:
+    found = serve().sign_in(ADA, "", SignInWay.LIST)
+    moved = Member("Ada", frozenset({Role.AUDITOR}))
+    session = serve(members=[moved]).session(found)
+    assert session is not None
+    assert session.member == moved
+
+
+def test_a_clock_that_is_set_back_ends_the_sessions(serve: Serve, clock: Clock) -> None:
+    sessions = serve()
+    found = sessions.sign_in(ADA, "", SignInWay.LIST)
+    clock.now_s -= 30  # as time servers do
+    assert sessions.session(found) is not None
+    clock.now_s -= 3600
+    assert sessions.session(found) is None
+
+
+def test_the_file_has_no_id_and_no_token_and_is_for_its_owner_alone(serve: Serve, journal: Path) -> None:
+    sessions = serve()
+    found = sessions.sign_in(ADA, "", SignInWay.LIST)
+    session = sessions.session(found)
+    assert session is not None
+    files = list(journal.parent.iterdir())
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    content = b"".join(path.read_bytes() for path in files)
+    assert hashlib.sha256(found.encode()).digest() in content
+    for secret in (found, session.csrf_token):
+        assert secret.encode() not in content
+
+
+def test_of_very_many_sessions_the_oldest_ends(serve: Serve, clock: Clock, journal: Path) -> None:
+    sessions = serve()
+    first = sessions.sign_in(ADA, "", SignInWay.LIST)
+    clock.now_s += 1
+    second = sessions.sign_in(ADA, "", SignInWay.LIST)
+    later_s = clock.now_s + 1
+    with closing(sqlite3.connect(journal.with_name(f"{journal.name}.sessions"))) as other, other:
+        rows = [(n.to_bytes(4, "big"), "Ada", "list", "", "", later_s, later_s) for n in range(998)]
+        other.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    clock.now_s += 2
+    sessions.sign_in(ADA, "", SignInWay.LIST)
+    assert sessions.session(first) is None
+    assert sessions.session(second) is not None
+
+
+def test_on_a_full_disk_nobody_signs_in_and_people_look_on(journal: Path, clock: Clock) -> None:
+    with failing_disk() as disk, closing(KeptSessions(journal)) as kept:
+        sessions = WebSessions(kept, members=[ADA], keys={}, ways=BOTH, idle_s=900, at_most_s=28_800, now_s=clock)
+        found = sessions.sign_in(ADA, "", SignInWay.LIST)
+        clock.now_s += 60
+        disk.fail_at = disk.operations + 1
+        assert sessions.session(found) is not None
+        disk.fail_at = disk.operations + 1
+        with pytest.raises(SessionsBroken):
+            sessions.sign_in(ADA, "", SignInWay.LIST)
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"x" * 4096, b"nothing of ours " * 300])
+def test_a_damaged_file_is_a_sentence_that_says_how_to_go_on(journal: Path, content: bytes) -> None:
+    path = journal.with_name(f"{journal.name}.sessions")
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(SessionsBroken) as refused:
+        KeptSessions(journal)
+    assert "everybody signs in again" in refused.value.hint
+
+
+def test_a_file_that_others_may_read_is_refused(serve: Serve, journal: Path) -> None:
+    serve().close()
+    journal.with_name(f"{journal.name}.sessions").chmod(0o644)
+    with pytest.raises(JournalError, match="can be read or written by others"):
+        KeptSessions(journal)
+
+
+# On the pages
+
+
+def test_pages_that_are_served_anew_know_who_is_signed_in(house: House) -> None:
+    people = {name: house.person(name) for name in (MAKER, APPROVER, AUDITOR)}
+    tokens = {name: person.token("/") for name, person in people.items()}
+    house.console.close()
+    again = House(house.program)
+    for name, person in people.items():
+        new = again.stranger()
+        new.client.cookies.set("payouts", person.client.cookies["payouts"])
+        assert name in new.get("/").text
+        assert new.token("/") == tokens[name]  # a form that was open is still taken
+    form = {"csrf": tokens[MAKER]}
+    left = again.stranger()
+    left.client.cookies.set("payouts", people[MAKER].client.cookies["payouts"])
+    assert left.ask("POST", "/sign-out", data=form, headers={"origin": ORIGIN}).status_code == 303
+    assert left.get("/").status_code == 303

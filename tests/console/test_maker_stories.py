@@ -1,0 +1,151 @@
+"""The maker's stories in real Chromium, without JavaScript and by the keyboard alone: from a file to a signed plan."""
+
+import io
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from socket import socket
+
+import openpyxl
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.browsers import Desk, Keyboard
+from tests.console.people import MAKER, House
+from tests.console.serving import served
+from tests.console.test_console_payout import SMALL
+from tests.console.test_console_preparation import EIGHT_DEFECTS, sheet
+
+pytestmark = pytest.mark.usefixtures("checks_here")
+NewDesk = Callable[..., Desk]
+
+
+@pytest.fixture
+def address(house: House, listener: socket) -> Iterator[str]:
+    with served(house.program, listener):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def ada(new_desk: NewDesk, address: str) -> Desk:
+    """Ada, who has a keyboard alone, and a browser without JavaScript."""
+    desk = new_desk(java_script_enabled=False, base_url=address)
+    desk.page.goto("/sign-in")
+    Keyboard(desk.page).choose_person(MAKER)
+    return desk
+
+
+def upload(desk: Desk, path: Path) -> Keyboard:
+    """Upload a sheet, from the first page on."""
+    keyboard, page = Keyboard(desk.page), desk.page
+    keyboard.press(page.get_by_role("link", name="Start a new payout"))
+    keyboard.reach(page.get_by_label("Your sheet")).set_input_files(path)
+    keyboard.press(page.get_by_role("button", name="Upload and check"))
+    page.wait_for_url("**/sheets/*")
+    return keyboard
+
+
+def test_story_1_eight_defects_are_mended_and_the_totals_move_each_time(ada: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "payroll-november.csv"
+    path.write_bytes(sheet(wrong=EIGHT_DEFECTS))
+    keyboard, page = upload(ada, path), ada.page
+    expect(page.get_by_role("heading", name="8 of 12 rows cannot be paid yet")).to_be_visible()
+    can_be_paid = page.locator("tfoot td.number").first
+    expect(can_be_paid).to_have_text("4")
+    keyboard.press(page.get_by_role("button", name="Use 1250.00"))
+    expect(can_be_paid).to_have_text("5")
+
+    def mend(heading: str, row: int, text: str, left: str) -> None:
+        keyboard.write(page.get_by_label(f"{heading} of row {row}"), text)
+        page.keyboard.press("Enter")
+        expect(can_be_paid).to_have_text(left)
+
+    keyboard.write(page.get_by_label("Amount of row 5"), "twelve")
+    page.keyboard.press("Enter")
+    expect(page.locator("#row-5 td.wrong")).to_contain_text("twelve is no plain number")
+    expect(can_be_paid).to_have_text("5")
+    mend("Amount", 5, "112.00", "6")
+    keyboard.press(page.get_by_role("button", name="Use KE", exact=True))
+    expect(can_be_paid).to_have_text("7")
+    mend("Account name", 7, "Halima Abdi", "8")
+    keyboard.press(page.locator("#row-9").get_by_role("button", name="Leave out"))
+    expect(page.locator("#row-9")).to_have_count(0)
+    keyboard.press(page.get_by_role("button", name="Use KES"))
+    expect(can_be_paid).to_have_text("9")
+    mend("Client Order ID", 11, "P-10", "11")
+    expect(page.get_by_role("heading", name="Every row can be paid")).to_be_visible()
+    mended = page.get_by_role("region", name="Mended after the upload").get_by_role("row")
+    expect(mended.nth(1)).to_contain_text("1,250.00")
+    expect(mended.nth(1)).to_contain_text(f"1250.00{MAKER}")
+    keyboard.press(page.get_by_role("link", name="Check what will be paid"))
+    keyboard.press(page.get_by_role("button", name="Sign and send for approval"))
+    expect(page.get_by_text("another person has to approve it")).to_be_visible()
+
+
+def letterhead(path: Path) -> None:
+    """Write a workbook as an office keeps it: a letterhead, headings of its own, a date where an amount was typed."""
+    book = openpyxl.Workbook()
+    worksheet = book.worksheets[0]
+    worksheet.title = "November"
+    worksheet["A1"], worksheet["A2"] = "Umoja Health Trust", "Net pay, prepared by the office in Kisumu"
+    headings = ("Country Code", "Payment ID", "Employee Name", "Net Pay", "Mobile Money Number", "Mobile", "Station")
+    for at, heading in enumerate(headings, start=1):
+        worksheet.cell(4, at, heading)
+    for n in range(1, 4):
+        cells: tuple[str | int, ...] = (
+            "KE",
+            f"NOV-{n}",
+            f"Jane {n}",
+            1500 + n,
+            f"25471234500{n}",
+            f"25471234500{n}",
+            "Kisumu",
+        )
+        for at, cell in enumerate(cells, start=1):
+            worksheet.cell(4 + n, at).value = cell
+    worksheet["D6"] = date(2026, 1, 12)
+    book.save(path)
+
+
+def test_story_2_a_workbook_with_a_letterhead_comes_back_mended(ada: Desk, tmp_path: Path) -> None:
+    path, mended = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
+    letterhead(path)
+    keyboard, page = upload(ada, path), ada.page
+    expect(page.get_by_role("heading", name="This sheet cannot be used yet")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Net Pay")).to_have_value("amount")
+    expect(page.get_by_role("combobox", name="Station")).to_have_value("")
+    keyboard.press(page.get_by_role("button", name="Read the sheet like this"))
+    expect(page.get_by_role("heading", name="1 of 3 rows cannot be paid yet")).to_be_visible()
+    wrong = page.locator("#row-6 td.wrong")
+    expect(wrong).to_contain_text("2026-01-12")
+    expect(page.get_by_role("columnheader", name="Net Pay").first).to_be_visible()
+    keyboard.reach(page.get_by_role("link", name="Workbook with the red cells"))
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    book = openpyxl.load_workbook(io.BytesIO(Path(download.value.path()).read_bytes()))
+    assert book["November"]["A1"].value == "Umoja Health Trust"
+    assert book["November"]["D6"].fill.fgColor.rgb == "FFFF9B9B"
+    book["November"]["D6"].value = "1502.00"
+    book.save(mended)
+    keyboard.reach(page.get_by_label("The corrected file")).set_input_files(mended)
+    keyboard.press(page.get_by_role("button", name="Upload it in place of this one"))
+    expect(page.get_by_role("heading", name="Every row can be paid")).to_be_visible()
+    expect(page.get_by_role("row", name="KES 3 4,506.00")).to_be_visible()
+
+
+def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk, tmp_path: Path) -> None:
+    program = house.program
+    path = tmp_path / "october.csv"
+    path.write_bytes(sheet(12))
+    plain = program.config.read_text()
+    program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    run = program.start("submit", path)  # a process: this one has the event loop of the browser
+    said = run.communicate(timeout=120)
+    assert run.returncode == 0, said
+    program.config.write_text(plain)
+    keyboard, page = upload(ada, path), ada.page
+    expect(page.get_by_role("heading", name="All 12 rows are known; nothing would be sent")).to_be_visible()
+    expect(page.get_by_role("link", name="Check what will be paid")).to_have_count(0)
+    keyboard.press(page.get_by_role("link", name="See that payout"))
+    expect(page.get_by_role("heading", name="Finished")).to_be_visible()
+    assert len(program.record()) == 12

@@ -1,0 +1,302 @@
+"""Threats to approvals: forged, given twice, given for something else than what was shown, or used twice."""
+
+import html
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.compose.actions.payout_folder import PayoutFolder
+from paygw_batch.compose.actions.start_run import start_run, started_run
+from paygw_batch.run.approval import PlanDocument, read_plan
+from paygw_batch.run.passkey import PasskeySignature, RelyingParty, from_base64url, to_base64url
+from tests.cli.program import Program
+from tests.console.checking import checked_here
+from tests.console.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
+from tests.console.people import APPROVER, MAKER, House, set_up
+from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
+from tests.run.test_passkey import flipped, passkey
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked_here(monkeypatch)
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> PasskeyHouse:
+    return PasskeyHouse(set_up(tmp_path))
+
+
+def plan_of(house: House, place: str) -> PlanDocument:
+    return read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json")
+
+
+class Forgeries:
+    """A plan that waits for Ben, and what somebody else hands in for him."""
+
+    def __init__(self, house: PasskeyHouse) -> None:
+        self.house = house
+        self.ada, self.ben = house.person(MAKER), house.person(APPROVER)
+        self.place = house.prepared(self.ada, sheet(2))
+        self.page = self.ben.get(f"{self.place}/plan").text
+        self.form = {
+            "digest": value(self.page, "digest"),
+            "approved_at": value(self.page, "approved_at"),
+            **self.ben.signature_for(self.page),
+        }
+
+    def hand_in(self, **changed: str) -> int:
+        return self.ben.post(f"{self.place}/approve", **self.form | changed).status_code
+
+    @property
+    def is_approved(self) -> bool:
+        return bool(plan_of(self.house, self.place).approvals)
+
+
+@pytest.fixture
+def forgeries(keyed: PasskeyHouse) -> Forgeries:
+    return Forgeries(keyed)
+
+
+def test_forged_approval_no_byte_of_it_can_differ(forgeries: Forgeries) -> None:
+    """Every eighth bit here, through the pages; every bit is flipped in tests/run/test_passkey.py."""
+    for part in ("client_data", "authenticator_data", "signature"):
+        plain = from_base64url(forgeries.form[part]) or b""
+        for number, other in enumerate(flipped(plain)):
+            if number % 8 == number // 8 % 8:
+                assert forgeries.hand_in(**{part: to_base64url(other)}) == 409
+    assert not forgeries.is_approved
+    assert forgeries.hand_in() == 303
+    assert forgeries.is_approved
+
+
+def forged(forgeries: Forgeries, how: str) -> dict[str, str]:
+    ben, page = forgeries.ben, forgeries.page
+    match how:
+        case "no signature":
+            return {"client_data": "", "authenticator_data": "", "signature": ""}
+        case "a passkey that nobody listed":
+            return ben.signature_for(page, passkey("p-eve", PAGES))
+        case "the maker's passkey":
+            return ben.signature_for(page, KEYS[MAKER])
+        case "his passkey at another site":
+            return ben.signature_for(page, passkey("p-ben", RelyingParty("https://pay.example.evil.test")))
+        case "his sign-in":
+            return ben.signature_for(forgeries.house.stranger().get("/sign-in").text)
+        case "another time":
+            return {"approved_at": "2026-11-22T00:00:00.000Z"}
+        case "a time of his that is long ago":
+            return {"approved_at": "2020-01-01T00:00:00.000Z"}
+        case "another payout":
+            other = forgeries.house.prepared(forgeries.ada, sheet(3).replace(b"P-", b"Q-"), "other.csv")
+            return ben.signature_for(ben.get(f"{other}/plan").text)
+        case "the maker's signature":
+            own = plan_of(forgeries.house, forgeries.place).signature
+            assert isinstance(own, PasskeySignature)
+            return parts_of(own)
+        case _:
+            raise AssertionError(how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "no signature",
+        "a passkey that nobody listed",
+        "the maker's passkey",
+        "his passkey at another site",
+        "his sign-in",
+        "another time",
+        "a time of his that is long ago",
+        "another payout",
+        "the maker's signature",
+    ],
+)
+def test_forged_approval_what_was_signed_for_something_else_counts_for_nothing(forgeries: Forgeries, how: str) -> None:
+    assert forgeries.hand_in(**forged(forgeries, how)) == 409
+    assert not forgeries.is_approved
+    assert forgeries.ben.post(f"{forgeries.place}/start", digest=forgeries.form["digest"]).status_code == 303
+    assert started_run(forgeries.house.console.directory / "runs", batch_of(forgeries.house, forgeries.place)) is None
+    assert forgeries.hand_in() == 303  # nothing of it stands in the way of the true one
+
+
+def batch_of(house: House, place: str) -> str:
+    checked = PayoutFolder(house.console.directory / place.rpartition("/")[2]).checked
+    assert checked is not None
+    return str(checked["batch"])
+
+
+def test_one_person_twice_is_one_person(tmp_path: Path) -> None:
+    """Ben has two passkeys, and two approvals are needed."""
+    program = set_up(tmp_path)
+    second = passkey("p-ben-at-home", PAGES)
+    house = PasskeyHouse(program)
+    text = program.config.read_text().replace("[approval.makers]", "[approval]\nneeded = 2\n[approval.makers]")
+    own = f'"{APPROVER}" = "{KEYS[APPROVER].public.text}"'
+    grace = passkey("p-grace", PAGES)
+    both = f'"{APPROVER}" = ["{KEYS[APPROVER].public.text}", "{second.public.text}"]\n"Cleo" = "{grace.public.text}"'
+    program.config.write_text(text.replace(own, both))
+    house = PasskeyHouse(program)
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = house.prepared(ada, sheet(2))
+    assert approve(ben, place) == 303
+    at_home = house.stranger()
+    at_home.key = second
+    assert at_home.sign_in(second).status_code == 303
+    page = at_home.get(f"{place}/plan").text
+    assert "data-challenge" not in page  # it asks him for nothing more
+    digest_now = plan_of(house, place).digest()
+    again = at_home.post(f"{place}/approve", digest=digest_now, approved_at="2026-11-22T00:00:00.000Z")
+    assert again.status_code == 409
+    assert len(plan_of(house, place).approvals) == 1
+    assert "Start the payout" not in page
+    ben.post(f"{place}/start", digest=digest_now)
+    assert started_run(house.console.directory / "runs", batch_of(house, place)) is None
+
+
+def approve(person: PasskeyPerson, place: str) -> int:
+    page = person.get(f"{place}/plan").text
+    form = {"digest": value(page, "digest"), "approved_at": value(page, "approved_at")}
+    return person.post(f"{place}/approve", **form, **person.signature_for(page)).status_code
+
+
+FIGURE = re.compile(r"(?<![\w.,/-])\d[\d,]*(?:\.\d+)?(?![\w])")
+TIME = re.compile(r"\d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
+
+
+def test_shown_differs_from_signed_every_figure_of_the_page_is_in_the_signed_text(house: House) -> None:
+    """The page for the approver: counts, sums, amounts, accounts, changes. Its time and its steps are no figures."""
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, sheet(7))
+    assert ada.post(f"{place}/mend", row="3", column="amount", text="7123.45").status_code == 303
+    assert ada.post(f"{place}/leave-out", row="5").status_code == 303
+    signed(ada, place)
+    page = ben.get(f"{place}/plan").text
+    main = page.partition("<main")[2].partition("</main>")[0]
+    main = re.sub(r'(?s)<ol class="steps">.*?</ol>|<span class="code">.*?</span>', "", main)
+    shown = html.unescape(re.sub(r"<[^>]*>", " ", main))
+    text = plan_of(house, place).signed_text().decode()
+    figures = {one.replace(",", "") for one in FIGURE.findall(TIME.sub("", shown))}
+    assert {"7123.45", "102.00"} <= figures
+    assert {one for one in figures if one not in text} == set()
+    # How many people are paid is what the text says of the rows: all of them, but those that cannot be paid.
+    content = plan_of(house, place).content
+    people = [int(one.replace(",", "")) for one in re.findall(r'<td class="number">([\d,]+)</td>', main)]
+    assert people == [content.rows - content.invalid] * 2 == [6, 6]  # of the one currency, and of all
+
+
+def both_at_once(one: Callable[[], int], other: Callable[[], int]) -> tuple[int, int]:
+    """Make two requests in the same moment, each from a thread of its own."""
+    gate, answers = threading.Barrier(2), [0, 0]
+
+    def run(place: int, ask: Callable[[], int]) -> None:
+        gate.wait()
+        answers[place] = ask()
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate((one, other))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers[0], answers[1]
+
+
+def test_approve_while_mending_ends_without_an_approval(house: House) -> None:
+    """Whichever is first: a correction takes plan and approval away, or the approval is for a plan that is gone."""
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, sheet(2))
+    tokens = {"ada": ada.token("/"), "ben": ben.token("/")}
+    for amount in ("701.00", "702.00", "703.00", "704.00"):
+        signed(ada, place)
+        shown = digest(ben, place)
+        mended, approved = both_at_once(
+            lambda: (
+                ada.post(
+                    f"{place}/mend",
+                    csrf=tokens["ada"],
+                    row="2",
+                    column="amount",
+                    text=amount,  # noqa: B023 (joined within)
+                ).status_code
+            ),
+            lambda: ben.post(f"{place}/approve", csrf=tokens["ben"], digest=shown).status_code,  # noqa: B023 (as above)
+        )
+        assert mended == 303
+        assert approved in {303, 409}
+        folder = PayoutFolder(house.console.directory / place.rpartition("/")[2])
+        assert folder.plan is None
+        assert "to be sent" not in ben.get(f"{place}/plan").text
+    assert house.program.record() == []
+
+
+def test_double_click_and_stale_tab_are_one_deed(house: House) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, sheet(2))
+    code = signed(ada, place)
+    first = plan_of(house, place)
+    assert (
+        ada.post(f"{place}/sign", code=code).status_code == 303
+    )  # a second click: the plan is the one that was signed
+    assert plan_of(house, place) == first
+    shown = digest(ben, place)
+    assert {ben.post(f"{place}/approve", digest=shown).status_code for _ in range(3)} <= {303, 409}
+    document = plan_of(house, place)
+    assert len({one.key for one in document.approvals}) == len(document.approvals) == 1
+    stale = ada.post(f"{place}/sign", code=code)
+    assert stale.status_code in {303, 409}
+    assert plan_of(house, place) == document  # a stale tab of the maker's takes no approval away
+    for _ in range(2):
+        assert ben.post(f"{place}/start", digest=shown).status_code == 303
+    assert "<strong>2</strong> Paid" in finished(ada, place)
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 403  # it was started
+    assert len(house.program.record()) == 2
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[list[str]]:
+    """Yield a command that runs until the test ends."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    yield ["/bin/sh", "-c", f"read x < {gate}"]
+    with gate.open("w"):
+        pass
+
+
+def test_two_starts_at_once_are_one_process(tmp_path: Path, endless: list[str]) -> None:
+    runs = tmp_path / "runs"
+    pids = set()
+    gate = threading.Barrier(8)
+
+    def start() -> None:
+        gate.wait()
+        pids.add(start_run(runs, "0" * 16, endless, by="Ben", environ={}).pid)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pids) == 1
+
+
+def test_two_starts_at_once_by_two_consoles_send_each_row_once(house: House) -> None:
+    """Two processes that serve the same journal know nothing of each other; the journal does."""
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place = uploaded(ada, sheet(3))
+    signed(ada, place)
+    shown = digest(ben, place)
+    ben.post(f"{place}/approve", digest=shown)
+    program: Program = house.program
+    folder = house.console.directory / place.rpartition("/")[2]
+    command: list[str | Path] = ["submit", next((folder / "sheet").iterdir()), "--wait", "--skip-invalid", "--force"]
+    command += ["--plan", folder / "plan.json", "--mended", folder / "mending.json", "--out", program.home / "x.csv"]
+    other = program.start(*command)
+    ben.post(f"{place}/start", digest=shown)
+    assert other.wait(120) in {0, 4, 5}
+    other.communicate()
+    assert "<strong>3</strong> Paid" in finished(ada, place)
+    assert len(program.record()) == 3

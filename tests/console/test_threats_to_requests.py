@@ -1,0 +1,526 @@
+"""Threats in requests: paths by role and owner, forms of others, stolen sessions, foreign names, bodies, guesses."""
+
+import asyncio
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Mount, Route
+
+from paygw_batch.compose.actions.audit import newest_entries
+from paygw_batch.console import web_guard
+from paygw_batch.console.console_app import ROUTES, console_app
+from paygw_batch.console.web_guard import HEADERS, MOST_FORM_BYTES, WebGuard
+from tests.console.checking import checked_here
+from tests.console.keyed_people import KEYS, PasskeyHouse
+from tests.console.people import APPROVER, MAKER, ORIGIN, House, set_up
+from tests.console.test_console_access import NAMES, address
+from tests.console.test_console_preparation import HEADING, row, sheet, signed, uploaded
+from tests.run.test_passkey import passkey
+
+MIB = 1 << 20
+OWN = b"127.0.0.1:8460"
+STRANGERS = "nobody is signed in here"
+EVERYONE = "maker, approver, auditor, administrator"
+RULES = {
+    "GET /": "maker, approver, auditor",
+    "GET /invitation/{token}": STRANGERS,
+    "GET /new": "maker",
+    "GET /orders/{order}": "maker, approver, auditor",
+    "GET /payees": "maker, approver, auditor",
+    "GET /payees/advice": "maker, approver",
+    "GET /payouts/{batch}": "maker, approver, auditor",
+    "GET /payouts/{batch}/progress": "maker, approver, auditor",
+    "GET /payouts/{batch}/questions.{ending}": "maker, approver",
+    "GET /payouts/{batch}/retry": "maker",
+    "GET /payouts/{batch}/rows/{row:int}/settle": "maker, approver",
+    "GET /payouts/{batch}/statement": "maker, approver",
+    "GET /payouts/{batch}/reconciliation.{ending}": "maker, approver",
+    "GET /payouts/{batch}/rows/{row:int}": "maker, approver, auditor",
+    "GET /people": EVERYONE,
+    "GET /sheets/{sheet}": "maker, approver",
+    "GET /sheets/{sheet}/plan": "maker, approver, auditor",
+    "GET /sign-in": STRANGERS,
+    "GET /statements/{statement}": "maker, approver",
+    "POST /invitation/{token}": STRANGERS,
+    "POST /language": STRANGERS,
+    "POST /new": "maker",
+    "POST /orders/{order}/agree": "approver, and not who prepared it",
+    "POST /orders/{order}/carry-out": "maker, approver",
+    "POST /orders/{order}/send-back": "approver, and not who prepared it",
+    "POST /orders/{order}/sign": "maker who prepared it",
+    "POST /orders/{order}/take-back": "maker who prepared it",
+    "POST /payouts/{batch}/continue": "maker, approver",
+    "POST /payouts/{batch}/pause": "maker, approver",
+    "POST /payouts/{batch}/retry": "maker",
+    "POST /payouts/{batch}/rows/{row:int}/settle": "maker, approver",
+    "POST /payouts/{batch}/statement": "maker, approver",
+    "POST /sheets/{sheet}/approve": "approver, and not who prepared it",
+    "POST /sheets/{sheet}/leave-out": "maker who prepared it",
+    "POST /sheets/{sheet}/mend": "maker who prepared it",
+    "POST /sheets/{sheet}/mend-kind": "maker who prepared it",
+    "POST /sheets/{sheet}/remove": "maker who prepared it",
+    "POST /sheets/{sheet}/repeats-meant": "maker who prepared it",
+    "POST /sheets/{sheet}/send-back": "approver, and not who prepared it",
+    "POST /sheets/{sheet}/sign": "maker who prepared it",
+    "POST /sheets/{sheet}/start": "maker, approver",
+    "POST /sign-in": STRANGERS,
+    "POST /sign-in/passkey": STRANGERS,
+    "POST /sign-out": EVERYONE,
+    "POST /statements/{statement}/carry-out": "maker, approver",
+    "POST /statements/{statement}/remove": "maker, approver",
+}
+"""Who may ask for each path, written down a second time. A new path needs a line here: say who it is for."""
+OF_THE_OWNER = {"maker who prepared it": True, "approver, and not who prepared it": False}
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "bomb" not in request.node.name:
+        checked_here(monkeypatch)
+
+
+# Routes by role by owner
+
+
+def test_every_route_of_the_application_has_a_rule_here(house: House) -> None:
+    assert {f"{one.method} {one.path}" for one in ROUTES} == set(RULES)
+    app: Any = console_app(house.console)
+    served = app._app.routes
+    assert {f"{method} {one.path}" for one in served if isinstance(one, Route) for method in one.methods or ()} == {
+        rule for rule in RULES if rule.startswith("POST")
+    } | {f"{head} {rule.partition(' ')[2]}" for rule in RULES if rule.startswith("GET") for head in ("GET", "HEAD")}
+    assert [one.path for one in served if isinstance(one, Mount)] == ["/static"]
+    assert all(isinstance(one, Route | Mount) for one in served)
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_every_route_asks_for_the_roles_of_its_rule(house: House, name: str) -> None:
+    person = house.person(name)
+    role = next(role for role, one in NAMES.items() if one == name)
+    for one in ROUTES:
+        rule = RULES[f"{one.method} {one.path}"]
+        assert (one.act is None) == (rule == STRANGERS)
+        if one.act is None or one.path == "/sign-out":
+            continue
+        ask = person.get if one.method == "GET" else person.post
+        answer = ask(address(one))
+        assert (answer.status_code == 403) == (role not in rule), (one.path, answer.status_code)
+        assert answer.status_code < 500, one.path
+
+
+@pytest.fixture
+def both(house: House) -> House:
+    """Return pages whose maker and approver may both prepare and approve."""
+    text = house.program.config.read_text()
+    own = {
+        name: next(line for line in text.splitlines() if line.startswith(f'"{name}" = ')) for name in (MAKER, APPROVER)
+    }
+    text = text.replace(own[MAKER], f"{own[MAKER]}\n{own[APPROVER]}", 1)
+    place = text.index("[approval.approvers]")
+    house.program.config.write_text(f"{text[:place]}[approval.approvers]\n{own[MAKER]}{text[place + 20 :]}")
+    return House(house.program)
+
+
+def test_every_route_of_a_sheet_asks_for_its_owner_or_for_another(both: House) -> None:
+    ada, ben = both.person(MAKER), both.person(APPROVER)
+    forms = {
+        "mend": {"row": "2", "column": "amount", "text": "9.00"},
+        "mend-kind": {"kind": "amount.format"},
+        "leave-out": {"row": "2"},
+    }
+    for rule, who in sorted(RULES.items()):
+        method, _, path = rule.partition(" ")
+        if not path.startswith("/sheets/{sheet}/") or method != "POST" or who not in OF_THE_OWNER:
+            continue
+        act = path.rpartition("/")[2]
+        for person, is_owner in ((ada, True), (ben, False)):
+            place = uploaded(ada, sheet(2))
+            if act in {"approve", "send-back"}:
+                signed(ada, place)
+            before = snapshot(both, place)
+            answer = person.post(f"{place}/{act}", **forms.get(act, {}))
+            assert (answer.status_code == 403) == (is_owner != OF_THE_OWNER[who]), (rule, person.name)
+            if answer.status_code == 403:
+                assert snapshot(both, place) == before
+
+
+def snapshot(house: House, place: str) -> dict[Path, bytes]:
+    folder = house.console.directory / place.rpartition("/")[2]
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "HEAD"])
+def test_other_methods_do_nothing(house: House, method: str) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(1))
+    before = snapshot(house, place)
+    for path in (place, f"{place}/mend", f"{place}/remove", "/sign-out", "/new"):
+        assert ada.ask(method, path).status_code in {200, 404, 405}
+    assert snapshot(house, place) == before
+    assert ada.get("/").status_code == 200
+
+
+# CSRF
+
+
+def test_csrf_a_form_without_the_token_of_this_very_session_changes_nothing(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2))
+    before = snapshot(house, place)
+    own = ada.token("/")
+    other = house.person(MAKER).token("/")
+    form = {"row": "2", "column": "amount", "text": "9.00"}
+    tokens: list[dict[str, Any]] = [{}, {"csrf": ""}, {"csrf": other}, {"csrf": own[:-1]}, {"csrf": own.upper()}]
+    tokens += [{"csrf": f"{own} "}, {"csrf": [other, ""]}, {"CSRF": own}, {"csrf": "\u00e4" * 64}]
+    for token in tokens:
+        answer = ada.ask("POST", f"{place}/mend", data=form | token, headers={"origin": ORIGIN})
+        assert answer.status_code == 403, token
+    in_the_address = ada.ask("POST", f"{place}/mend?csrf={own}", data=form, headers={"origin": ORIGIN})
+    assert in_the_address.status_code == 403
+    for kind in ("text/plain", "application/json"):
+        headers = {"origin": ORIGIN, "content-type": kind}
+        assert ada.ask("POST", f"{place}/mend", content=f"csrf={own}", headers=headers).status_code == 403
+    assert snapshot(house, place) == before
+
+
+def test_csrf_every_form_of_every_page_comes_from_our_own_origin(house: House) -> None:
+    person = house.person(MAKER)
+    token = person.token("/")
+    for one in ROUTES:
+        if one.method == "POST":
+            for headers in (
+                {},
+                {"origin": "null"},
+                {"origin": "https://evil.example"},
+                {"origin": ORIGIN.replace("http:", "https:")},
+                {"origin": ORIGIN, "sec-fetch-site": "cross-site"},
+                {"origin": ORIGIN, "sec-fetch-site": "same-site"},
+                {"referer": f"{ORIGIN}/"},
+            ):
+                answer = person.ask("POST", address(one), data={"csrf": token}, headers=headers)
+                assert answer.status_code == 403, (one.path, headers)
+    assert person.get("/").status_code == 200
+
+
+def test_csrf_looking_changes_nothing(house: House) -> None:
+    """No page changes anything when it is only looked at: a picture on another site could look at it."""
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2))
+    before = snapshot(house, place)
+    for one in ROUTES:
+        path = address(one).replace("0" * 16, place.rpartition("/")[2])
+        ada.get(f"{path}?row=2&column=amount&text=9.00&csrf={ada.token('/')}")
+    assert snapshot(house, place) == before
+
+
+# Sessions
+
+
+def test_session_theft_what_is_kept_or_shown_opens_no_session(house: House) -> None:
+    person = house.person(MAKER)
+    cookie = person.client.cookies["payouts"]
+    kept = house.program.journal.with_name("journal.sqlite3.sessions")
+    files = b"".join(path.read_bytes() for path in kept.parent.glob(f"{kept.name}*"))
+    assert cookie.encode() not in files
+    token = person.token("/")
+    assert cookie not in "".join(person.get(path).text for path in ("/", "/people", "/new"))
+    digest_of = hashlib.sha256(cookie.encode())
+    for guess in (token, digest_of.hexdigest(), cookie[:-1], cookie.swapcase(), f"{cookie}x", "", "*", "%"):
+        thief = house.stranger()
+        thief.client.cookies.set("payouts", guess)
+        assert thief.get("/").status_code == 303, guess
+
+
+def test_session_fixation_an_id_is_never_one_that_was_there_before(house: House) -> None:
+    victim = house.stranger()
+    victim.client.cookies.set("payouts", "chosen-by-another")
+    answer = victim.ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN})
+    first = answer.cookies["payouts"]
+    assert first != "chosen-by-another"
+    again = victim.ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN})
+    assert again.cookies["payouts"] != first
+    for old in ("chosen-by-another", first):
+        thief = house.stranger()
+        thief.client.cookies.set("payouts", old)
+        assert thief.get("/").status_code == 303
+
+
+def test_a_session_of_another_console_opens_none_here(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = House(set_up(tmp_path_factory.mktemp("elsewhere")))
+    cookie = elsewhere.person(MAKER).client.cookies["payouts"]
+    thief = house.stranger()
+    thief.client.cookies.set("payouts", cookie)
+    assert thief.get("/").status_code == 303
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> PasskeyHouse:
+    return PasskeyHouse(set_up(tmp_path))
+
+
+def test_sign_in_brute_force_opens_nothing_locks_nobody_out_and_is_all_noted(keyed: PasskeyHouse) -> None:
+    thief, eve = keyed.stranger(), passkey("p-eve")
+    begun = thief.begun()
+    for number in range(60):
+        seen = (None, begun)[number % 2]
+        assert thief.sign_in(eve, seen).status_code == 403
+    assert thief.get("/").status_code == 303
+    entries = newest_entries(keyed.console.settings, limit=999)
+    assert len(entries) == 60
+    assert {(one.who, one.act, one.result) for one in entries} == {("", "use passkey", "refused")}
+    assert keyed.person(MAKER).get("/").status_code == 200
+
+
+def test_what_signed_one_sign_in_signs_no_second_one(keyed: PasskeyHouse) -> None:
+    ada, thief = keyed.stranger(), keyed.stranger()
+    begun = ada.begun()
+    assert ada.sign_in(KEYS[MAKER], begun).status_code == 303
+    assert thief.sign_in(KEYS[MAKER], begun).status_code == 403
+    assert PasskeyHouse(keyed.program).stranger().sign_in(KEYS[MAKER], begun).status_code == 403  # nor after a restart
+
+
+# Frames, names, proxies
+
+
+def test_clickjacking_no_answer_can_be_in_a_frame(house: House) -> None:
+    people = [house.stranger(), *map(house.person, NAMES.values())]
+    for one in ROUTES:
+        for person in people:
+            answer = person.get(address(one))
+            assert answer.headers["x-frame-options"] == "DENY"
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+            assert {name: answer.headers[name] for name in HEADERS} == dict(HEADERS)
+
+
+FORGED = {
+    "x-forwarded-host": "evil.example",
+    "x-forwarded-proto": "https",
+    "x-forwarded-for": "192.0.2.1",
+    "x-forwarded-prefix": "/evil",
+    "x-forwarded-user": MAKER,
+    "x-real-ip": "192.0.2.1",
+    "x-original-url": "/people",
+    "x-rewrite-url": "/people",
+    "x-http-method-override": "POST",
+    "forwarded": 'host="evil.example";proto=https',
+    "remote-user": MAKER,
+}
+
+
+def test_forged_headers_of_a_proxy_are_not_believed(house: House) -> None:
+    person = house.person(MAKER)
+    for path in ("/", "/people", "/sign-in", "/nothing"):
+        plain, forged = person.get(path), person.get(path, **FORGED)
+        assert (forged.status_code, forged.text) == (plain.status_code, plain.text)
+    stranger = house.stranger().get("/", **FORGED)
+    assert (stranger.status_code, stranger.headers["location"]) == (303, "/sign-in")
+    answer = house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN, **FORGED})
+    assert "Secure" not in answer.headers["set-cookie"]
+    evil = house.stranger().ask(
+        "POST", "/sign-in", data={"name": MAKER}, headers={**FORGED, "origin": "https://evil.example"}
+    )
+    assert evil.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "hosts", [[], [b"evil.example"], [b"127.0.0.1:8460", b"evil.example"], [b"127.0.0.1:8460"] * 2]
+)
+def test_wrong_host_or_several_are_refused(house: House, hosts: list[bytes]) -> None:
+    assert asked(house.app, headers=[(b"host", host) for host in hosts])[0] == 421
+
+
+def asked(
+    app: Any, *, headers: list[tuple[bytes, bytes]], method: str = "GET", path: str = "/sign-in", body: Any = None
+) -> tuple[int, int]:
+    """Ask an application as a server does; return the status and how many pieces of the body it took."""
+    sent: list[dict[str, Any]] = []
+    pieces: Iterator[dict[str, Any]] = iter(body or [{"type": "http.request", "body": b""}])
+    taken = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal taken
+        taken += 1
+        piece = next(pieces, None)
+        if piece is None:
+            await asyncio.Event().wait()
+        assert piece is not None
+        return piece
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": path, "raw_path": path.encode(), "root_path": "", "query_string": b"", "headers": headers,
+        "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 8460),
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], taken
+
+
+# Bodies
+
+
+def test_upload_bomb_declared_as_ten_gibibytes_is_refused_before_a_byte_is_read(house: House) -> None:
+    headers = [(b"host", b"127.0.0.1:8460"), (b"content-length", str(10 * 1024 * MIB).encode())]
+    assert asked(house.app, headers=headers, method="POST", path="/new") == (413, 0)
+    for length in (b"-1", b"1e9", b"0x10", b"1, 2", b""):
+        headers = [(b"host", b"127.0.0.1:8460"), (b"content-length", length)]
+        assert asked(house.app, headers=headers, method="POST", path="/new") == (413, 0)
+
+
+def endless_body(size: int) -> Iterator[dict[str, Any]]:
+    while True:
+        yield {"type": "http.request", "body": b"x" * size, "more_body": True}
+
+
+def test_upload_bomb_that_declares_nothing_is_counted_as_it_comes(house: House) -> None:
+    cookie = house.person(MAKER).client.cookies["payouts"]
+    headers = [
+        (b"host", b"127.0.0.1:8460"), (b"transfer-encoding", b"chunked"), (b"cookie", f"payouts={cookie}".encode()),
+        (b"origin", ORIGIN.encode()), (b"content-type", b"application/x-www-form-urlencoded"),
+    ]  # fmt: skip
+    status, taken = asked(house.app, headers=headers, method="POST", path="/sign-out", body=endless_body(65_536))
+    assert status == 413
+    assert taken == MOST_FORM_BYTES // 65_536 + 1
+    newest = newest_entries(house.console.settings, limit=1)[0]
+    assert (newest.who, newest.act, newest.result) == (MAKER, "sign out", "refused")
+
+
+def test_a_slow_body_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
+
+    async def reads(_scope: Any, receive: Any, _send: Any) -> None:
+        while True:
+            await receive()
+
+    guard = WebGuard(reads, hosts=["pages"], most_bytes=lambda _path: MIB, tls=False)
+    first = [{"type": "http.request", "body": b"x", "more_body": True}]
+    assert asked(guard, headers=[(b"host", b"pages")], method="POST", body=first) == (413, 2)
+
+
+def test_a_slow_upload_ends_on_the_pages(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    cookie = house.person(MAKER).client.cookies["payouts"]
+    monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
+    headers = [
+        (b"host", OWN), (b"content-length", b"5000"), (b"cookie", f"payouts={cookie}".encode()),
+        (b"origin", ORIGIN.encode()), (b"content-type", b"multipart/form-data; boundary=x"),
+    ]  # fmt: skip
+    first = [{"type": "http.request", "body": b"--x\r\n", "more_body": True}]
+    assert asked(house.app, headers=headers, method="POST", path="/new", body=first) == (413, 2)
+    assert not list(house.console.directory.glob("*"))
+
+
+def test_upload_bomb_of_many_fields_is_refused(house: House) -> None:
+    ada = house.person(MAKER)
+    form = "&".join(f"a{n}=" for n in range(3_000)) + f"&csrf={ada.token('/')}"
+    headers = {"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"}
+    answer = ada.ask("POST", "/sign-out", content=form, headers=headers)
+    assert answer.status_code == 403
+    assert ada.get("/").status_code == 200
+
+
+def workbook_of_600_mib() -> bytes:
+    """Return a workbook of some 600 KiB that unpacks to 600 MiB."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+        with archive.open("xl/worksheets/sheet1.xml", "w", force_zip64=True) as part:
+            for _ in range(600):
+                part.write(b" " * MIB)
+    return file.getvalue()
+
+
+def test_upload_bomb_of_600_mib_in_600_kib_is_a_sentence(house: House) -> None:
+    bomb = workbook_of_600_mib()
+    assert len(bomb) < 4 * MIB
+    ada = house.person(MAKER)
+    page = ada.get(uploaded(ada, bomb, "payroll.xlsx")).text
+    assert "This sheet cannot be used yet" in page
+    assert "no sheet of payees is packed so tightly" in page
+
+
+def test_upload_bomb_of_a_million_columns_is_a_sentence(house: House) -> None:
+    ada = house.person(MAKER)
+    content = f"{HEADING},{','.join(f'c{n}' for n in range(1_000_000))}\n{row(1)}\n".encode()
+    page = ada.get(uploaded(ada, content)).text
+    assert "This sheet cannot be used yet" in page
+    assert len(page) < 100_000
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../members.py",
+        "/static/..%2fmembers.py",
+        "/static/%2e%2e/members.py",
+        "/static//etc/passwd",
+        "/static/console.css/../../rendering.py",
+        "/sheets/..%2f..%2fkeys",
+        "/sheets/../runs",
+        "/sheets/....//....//keys",
+        "/sheets/runs",
+        "/sheets/invitations",
+        "/sheets/%00",
+        "/sheets/" + "0" * 15 + "%0a",
+        "/payouts/..%2f..%2fjournal.sqlite3",
+        "/payouts/*",
+        "/payouts/0000000000000000/reconciliation.../../paygw.toml",
+        "/payouts/0000000000000000/reconciliation.csv%00.html",
+        "/payouts/0000000000000000/rows/-1",
+        "/payouts/0000000000000000/rows/99999999999999999999999",
+        "/payouts/0000000000000000/rows/2e3",
+        "/invitation/..%2f..%2fpaygw.toml",
+        "/.git/config",
+    ],
+)
+def test_path_traversal_leads_nowhere(house: House, path: str) -> None:
+    for person in (house.person(MAKER), house.stranger()):
+        answer = person.get(path)
+        assert answer.status_code in {303, 404}, answer.status_code
+        assert "evil.example" not in answer.headers.get("location", "")
+        assert "-----BEGIN" not in answer.text
+        assert "base_url" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/%2f..", "/\\evil.example", "http://evil.example/"])
+def test_a_path_that_looks_like_another_site_is_a_path(house: House, path: str) -> None:
+    assert asked(house.app, headers=[(b"host", OWN)], path=path)[0] == 404
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "\t//evil.example",
+        "/\t/evil.example",
+        "/\n/evil.example",
+    ],
+)
+def test_an_answer_leads_to_no_other_site(house: House, back: str) -> None:
+    answer = house.stranger().ask(
+        "POST", "/language", data={"language": "fr", "back": back}, headers={"origin": ORIGIN}
+    )
+    location = answer.headers["location"]
+    assert location.startswith("/")
+    assert not location.startswith(("//", "/\\"))
+    assert not {"\t", "\n", "\r", "\\"} & set(location)
+
+
+def test_the_owner_alone_sees_a_sheet_that_is_removed_again(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(1))
+    assert ada.post(f"{place}/remove").status_code == 303
+    assert ada.get(place).status_code == 404
+    assert not (house.console.directory / place.rpartition("/")[2]).exists()

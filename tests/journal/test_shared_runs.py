@@ -1,0 +1,373 @@
+"""Runs that workers share: offers, chunks, stops and ends, and what each process may do while another is at work."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import InternalError, JournalHeld
+from paygw_batch.journal.opening.open_postgres import PostgresPlace, open_worker_journal
+from paygw_batch.journal.port import EngineJournal
+from paygw_batch.journal.postgres.leasing.offered_chunks import OfferedRun
+from paygw_batch.journal.postgres.worker_journal import WorkerJournal
+from paygw_batch.journal.values import Due, Known, MoveResult
+from tests.journal.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
+from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
+
+
+@pytest.fixture
+def at_database(database: str, place: Path) -> PostgresPlace:
+    return postgres_place(database, place)
+
+
+@contextmanager
+def worker(at: PostgresPlace) -> Iterator[WorkerJournal]:
+    with closing(open_worker_journal(at, now=AT, holder="a worker")) as journal:
+        yield journal
+
+
+def handed_over(at: PostgresPlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
+    """Open a batch and hand it over; return its number. Its chunks have three rows."""
+    with closing(open_postgres(at)) as desk:
+        record = open_sheet(desk, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
+        assert desk.hand_over(record.number, waits=True) is not None
+    return record.number
+
+
+def by_hand(at: PostgresPlace, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(at.server.url, autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def states(at: PostgresPlace, batch: int = 1) -> list[State]:
+    with closing(read_postgres(at)) as journal:
+        return [row.state for row in journal.rows(batch)]
+
+
+async def paid_rows(engine: EngineJournal, batch: int, most: int = 1_000) -> list[int]:
+    """Send the rows that an engine's journal gives, one at a time; return them."""
+    sent: list[int] = []
+    while len(sent) < most and (page := await engine.due(batch, limit=1)):
+        (due,) = page
+        (result,) = await engine.append([intent(due)])
+        if result is MoveResult.MOVED:
+            sent.append(due.row)
+            await engine.append([outcome_of(due.number, due.standing.attempt + 1, OutcomeKind.PAID)])
+    return sent
+
+
+def work(journal: WorkerJournal, most: int = 1_000) -> list[int]:
+    """Join a run and send its rows, up to `most`; return those that were sent."""
+    run = journal.join_run()
+    if run is None:
+        return []
+    with journal.for_engine() as engine:
+        sent = asyncio.run(paid_rows(engine, run.batch, most))
+    journal.leave_run()
+    return sent
+
+
+def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: PostgresPlace) -> None:
+    handed_over(at_database)
+    with worker(at_database) as journal:
+        assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
+        assert len(journal.runs()) == 1
+        assert journal.join_run() is None
+        assert journal.runs() == []
+        assert by_hand(at_database, "SELECT count(*) FROM offer") == [(0,)]
+        assert by_hand(at_database, "SELECT count(*) FROM segment WHERE chain > 0 AND sealed_at IS NULL") == [(0,)]
+        (listed,) = journal.workers()
+        assert (listed.rows, listed.batch, listed.chunk, listed.is_alive) == (7, None, None, True)
+        assert journal.verify()["facts"] == 15
+
+
+def test_two_workers_have_different_chunks_of_one_batch(at_database: PostgresPlace) -> None:
+    batch = handed_over(at_database)
+    with worker(at_database) as one, worker(at_database) as other:
+        for journal in (one, other):
+            assert journal.join_run() is not None
+        with one.for_engine() as first, other.for_engine() as second:
+
+            async def by_turns() -> Counter[int]:
+                sent: Counter[int] = Counter()
+                while found := [*await paid_rows(first, batch, 1), *await paid_rows(second, batch, 1)]:
+                    sent.update(found)
+                return sent
+
+            assert asyncio.run(by_turns()) == Counter(range(2, 9))
+        for journal in (one, other):
+            journal.leave_run()
+        assert one.sent_rows + other.sent_rows == 7
+        assert 0 < one.sent_rows < 7
+
+
+def test_a_second_start_joins_the_run_that_is_on(at_database: PostgresPlace) -> None:
+    batch = handed_over(at_database)
+    with closing(open_postgres(at_database)) as desk:
+        again = desk.hand_over(batch, waits=True)
+    assert isinstance(again, OfferedRun)
+    assert by_hand(at_database, "SELECT number, ended_at IS NULL FROM run") == [(again.number, True)]
+    with worker(at_database) as journal:
+        assert len(work(journal)) == 7
+
+
+def test_offers_that_are_lost_in_the_middle_are_made_again(at_database: PostgresPlace) -> None:
+    handed_over(at_database)
+    with worker(at_database) as journal:
+        assert work(journal, most=2) == [2, 3]
+        by_hand(at_database, "TRUNCATE offer")
+        assert work(journal) == [4, 5, 6, 7, 8]
+        assert journal.join_run() is None
+        assert journal.runs() == []
+
+
+def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(at_database: PostgresPlace) -> None:
+    batch = handed_over(at_database)
+    with closing(open_postgres(at_database)) as desk:
+        assert desk.hand_over(batch) is None
+        with worker(at_database) as journal:
+            assert journal.join_run() is None, "the batch was taken back"
+            run = desk.hand_over(batch)
+            assert run is not None
+            assert run.has_workers()
+            assert len(work(journal)) == 7
+            assert journal.join_run() is None
+            assert run.look().is_over
+        assert not run.has_workers()
+
+
+def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: PostgresPlace) -> None:
+    with closing(open_postgres(at_database)) as desk:
+        record = open_sheet(desk)
+        desk.hand_over(record.number, waits=True)
+        with closing(open_postgres(at_database)) as other:
+            open_sheet(other, "b2", [new_instruction(9)])
+        assert len(desk.batches()) == 2
+
+
+# What a worker has taken.
+
+
+def test_what_a_worker_had_in_flight_is_put_in_doubt_by_the_one_that_takes_its_chunk(
+    at_database: PostgresPlace,
+) -> None:
+    batch = handed_over(at_database)
+    with worker(at_database) as dying:
+        assert dying.join_run() is not None
+
+        async def leave_in_flight(engine: EngineJournal) -> None:
+            found = [due for _ in range(2) for due in await engine.due(batch, limit=1)]
+            await engine.append([intent(due) for due in found])
+
+        with dying.for_engine() as engine:
+            asyncio.run(leave_in_flight(engine))
+        with worker(at_database) as other:
+            assert work(other) == [5, 6, 7, 8], "a chunk under a living lease is left alone"
+            assert other.join_run() is None
+            assert len(other.runs()) == 1, "somebody is still at it"
+            with closing(open_postgres(at_database)) as desk:
+                assert desk.conclude_dead(AT) == 0
+                with pytest.raises(InternalError, match="moved between"):
+                    desk.settle([resolved(1, 1, Resolution.PAID)])
+            assert states(at_database)[:3] == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
+            by_hand(at_database, "UPDATE worker SET ended_at = now() WHERE number = (SELECT min(number) FROM worker w "
+                    "WHERE w.run IS NOT NULL)")  # fmt: skip
+            assert work(other) == [4]
+            assert states(at_database) == [State.IN_DOUBT, State.IN_DOUBT, *[State.PAID] * 5]
+            assert other.join_run() is None
+            assert other.runs() == []
+
+
+def test_a_worker_that_may_not_send_any_more_leaves_its_row_to_be_put_in_doubt(
+    at_database: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen between its commit and the first byte: nothing left, and nobody can know that later."""
+    batch = handed_over(at_database, 3)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+
+        async def frozen(engine: EngineJournal) -> list[MoveResult]:
+            (due,) = await engine.due(batch, limit=1)
+            with monkeypatch.context() as context:
+                context.setattr(journal.writer._heartbeat, "is_good", lambda: False)
+                return [*await engine.append([intent(due)])]
+
+        with journal.for_engine() as engine:
+            assert asyncio.run(frozen(engine)) == [MoveResult.HELD]
+        journal.leave_run()
+        assert journal.is_spent
+    with worker(at_database) as after:
+        assert work(after) == [3, 4]
+    assert states(at_database) == [State.IN_DOUBT, State.PAID, State.PAID]
+
+
+def test_a_row_that_a_person_settled_meanwhile_is_left_out(at_database: PostgresPlace) -> None:
+    batch = handed_over(at_database, 2)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+        with journal.for_engine() as engine:
+
+            async def settled_meanwhile() -> list[Due]:
+                found = [*await engine.due(batch, limit=2)]
+                replaced = """UPDATE standing SET state = 'paid', facts = facts + 1"""
+                line = """INSERT INTO standing (instruction, facts, state, attempt, generation, inherited_attempts,
+                    order_id) VALUES (1, 0, 'ready', 0, 1, 0, 'ORD-2')"""
+                by_hand(at_database, line)
+                by_hand(at_database, replaced)
+                assert [*await engine.append([intent(due) for due in found])] == [MoveResult.HELD, MoveResult.MOVED]
+                return found
+
+            asyncio.run(settled_meanwhile())
+
+
+# Stops.
+
+
+def test_a_stop_reaches_every_worker_before_its_next_row(at_database: PostgresPlace) -> None:
+    batch = handed_over(at_database)
+    with worker(at_database) as one, worker(at_database) as other:
+        joined = one.join_run()
+        assert joined is not None
+        assert other.join_run() is not None
+        with one.for_engine() as first, other.for_engine() as second:
+
+            async def stopped() -> None:
+                (here,) = await first.due(batch, limit=1)
+                (there,) = await second.due(batch, limit=1)
+                assert [*await second.append([intent(there)])] == [MoveResult.MOVED]
+                other.stop_run(joined, "the breaker")
+                assert [*await first.append([intent(here)])] == [MoveResult.HELD]
+                with closing(open_postgres(at_database)) as desk, pytest.raises(JournalHeld, match="still ending"):
+                    desk.hand_over(batch, waits=True)
+                paid = outcome_of(there.number, 1, OutcomeKind.PAID)
+                assert [*await second.append([paid])] == [MoveResult.MOVED], "what is in flight is written down"
+                assert await paid_rows(first, batch) == []
+                (next_there,) = await second.due(batch, limit=1)
+                assert [*await second.append([intent(next_there)])] == [MoveResult.HELD]
+                assert await paid_rows(second, batch) == []
+
+            asyncio.run(stopped())
+        for journal in (one, other):
+            journal.leave_run()
+        assert one.join_run() is None
+        assert one.runs() == []
+        assert by_hand(at_database, "SELECT stop_reason FROM run") == [("the breaker",)]
+        with closing(open_postgres(at_database)) as desk:
+            assert desk.hand_over(batch) is not None
+        assert len(work(one)) == 6
+
+
+def test_who_follows_a_stopped_run_sees_its_end_although_no_worker_is_left(at_database: PostgresPlace) -> None:
+    with closing(open_postgres(at_database)) as desk:
+        run = desk.hand_over(open_sheet(desk).number, waits=True)
+        assert run is not None
+        run.stop("an operator")
+        run.stop("another reason")
+        assert (run.look().is_over, run.look().stop_reason) == (True, "an operator")
+
+
+def test_a_worker_of_a_run_that_ended_sends_nothing_for_it(at_database: PostgresPlace) -> None:
+    batch = handed_over(at_database)
+    with worker(at_database) as late:
+        assert late.join_run() is not None
+        by_hand(at_database, "UPDATE run SET ended_at = now()")
+        with late.for_engine() as engine:
+            assert asyncio.run(paid_rows(engine, batch)) == []
+    assert set(states(at_database)) == {State.READY}
+
+
+# Beside the workers.
+
+
+def test_rows_that_another_batch_brought_are_sent_once_whichever_run_comes_first(at_database: PostgresPlace) -> None:
+    handed_over(at_database, 4)
+    with closing(open_postgres(at_database)) as desk:
+        known = [Known(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
+        second = open_sheet(desk, "b2", [new_instruction(9)], known=known)
+        desk.hand_over(second.number, waits=True)
+    with worker(at_database) as journal:
+        sent = [work(journal), work(journal)]
+        assert sent == [[2, 3, 4, 5], [9]]
+        assert journal.join_run() is None
+        assert journal.runs() == []
+
+
+def test_a_worker_notes_the_clock_when_the_desk_is_free(at_database: PostgresPlace) -> None:
+    with worker(at_database) as journal:
+        with closing(open_postgres(at_database)), pytest.raises(JournalHeld):
+            journal.settle([])
+        journal.settle([])
+        with closing(open_postgres(at_database)) as desk:
+            open_sheet(desk)
+
+
+def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_send(
+    at_database: PostgresPlace,
+) -> None:
+    """It could be about a row of either operation. While it is written down, a worker commits the intent of one."""
+    batch = handed_over(at_database, 1)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+        with journal.for_engine() as engine:
+
+            async def rejected() -> None:
+                (due,) = await engine.due(batch, limit=1)
+                await engine.append([intent(due)])
+                await engine.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, http_status=200)])
+
+            asyncio.run(rejected())
+        journal.leave_run()
+    with ExitStack() as stack:
+        desk = stack.enter_context(closing(open_postgres(at_database)))
+        assert desk.release(batch, None, suffix=False, by="amina", at=AT) == 1
+        open_sheet(desk, "p1", 1, operation="payin")
+        assert desk.hand_over(batch, waits=True) is not None
+        journal = stack.enter_context(worker(at_database))
+        assert journal.join_run() is not None
+        engine = stack.enter_context(journal.for_engine())
+        words = {"approved": OutcomeKind.PAID}
+        claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
+        said = Evidence(EvidenceSource.NOTIFICATION, claim, "{}")
+
+        async def at_once() -> MoveResult:
+            (due,) = await engine.due(batch, limit=1)
+            desk._desk.take()
+            begun, go_on = asyncio.Event(), asyncio.Event()
+            loop = asyncio.get_running_loop()
+            taking = loop.run_in_executor(None, taken_in_slowly, loop, begun, go_on)
+            await begun.wait()
+            sending = asyncio.ensure_future(engine.append([intent(due)]))
+            await until_blocked(sending)
+            go_on.set()
+            assert await taking == [Finding.AMBIGUOUS]
+            return (await sending)[0]
+
+        def taken_in_slowly(
+            loop: asyncio.AbstractEventLoop, begun: asyncio.Event, go_on: asyncio.Event
+        ) -> list[Finding]:
+            commit = desk._desk._commit
+
+            def late(*values: object) -> None:
+                loop.call_soon_threadsafe(begun.set)
+                asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+                commit(*values)  # type: ignore[arg-type]  # as they came
+
+            desk._desk._commit = late  # type: ignore[method-assign]  # between the evidence and its commit
+            return [*desk.take_in([said], words, at=AT)]
+
+        async def until_blocked(sending: asyncio.Future[Sequence[MoveResult]]) -> None:
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not sending.done() and by_hand(at_database, waiting) == [(0,)]:  # noqa: ASYNC110 (of the server)
+                await asyncio.sleep(0.01)
+
+        assert asyncio.run(at_once()) is MoveResult.HELD
+    assert states(at_database) == [State.READY]

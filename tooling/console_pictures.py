@@ -1,0 +1,151 @@
+"""Write docs/pictures/console-*.jpg again: two people, from a sheet with defects to rejected rows tried again.
+
+python tooling/console_pictures.py            # needs Chromium: PAYGW_CHROMIUM names one that is not in PATH
+python tooling/console_pictures.py FOLDER     # into FOLDER instead
+"""
+
+import csv
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from console_demo import BEHAVIOUR, ROOT, set_up
+from playwright.sync_api import Browser, Page, sync_playwright
+
+PROGRAM = "chromium"
+WIDTH, HEIGHT = 900, 640
+PATIENCE_MS = 60_000
+
+
+def main() -> None:
+    """Take all pictures."""
+    target = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs/pictures"
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="paygw-pictures-") as name:
+        folder = Path(name)
+        config = set_up(folder)
+        (folder / "behaviour.toml").write_text(BEHAVIOUR.replace("delay_s = 0.4", "delay_s = 0.02"), encoding="utf-8")
+        with _served(config) as address, sync_playwright() as playwright:
+            program = os.environ.get("PAYGW_CHROMIUM") or shutil.which(PROGRAM)
+            browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+            _take_all(browser, address, folder, target)
+            browser.close()
+
+
+@contextmanager
+def _served(config: Path) -> Iterator[str]:
+    """Serve the pages in a process of their own, on a free port."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "console", "--port", str(port)]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, text=True)  # noqa: S603 (our own program)
+    try:
+        if running.stdout is None or "The pages are at" not in running.stdout.readline():
+            sys.exit("The pages are not there.")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.communicate()
+
+
+def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> None:
+    ada, ben = _person(browser, address, "Ada Wanjiru"), _person(browser, address, "Ben Okello", is_dark=True)
+
+    def take(page: Page, name: str) -> None:
+        page.screenshot(path=target / f"console-{name}.jpg", type="jpeg", quality=50)
+
+    ada.goto("/new")
+    ada.get_by_label("Your sheet").set_input_files(folder / "payroll-november.csv")
+    ada.get_by_role("button", name="Upload and check").click()
+    ada.get_by_label("Amount of row 5").wait_for()
+    ada.evaluate("document.getElementById('look').scrollIntoView()")
+    take(ada, "check")
+    _mend(ada)
+    ada.get_by_role("link", name="Check what will be paid").click()
+    ada.get_by_role("button", name="Sign and send for approval").click()
+    ada.get_by_text("another person has to approve it").wait_for()
+    ben.goto("/")
+    ben.get_by_role("link", name="payroll-november.csv").first.click()
+    take(ben, "approve")
+    ben.get_by_role("button", name="Approve", exact=True).click()
+    ben.get_by_role("button", name="Start the payout").click()
+    ben.wait_for_url(re.compile("/payouts/"))
+    payout = ben.url
+    ada.goto(payout)
+    ada.get_by_text(re.compile("^Finished")).first.wait_for()
+    take(ada, "payout")
+    ada.goto("/")
+    take(ada, "overview")
+    ada.goto(f"{payout}?state=in_doubt")
+    ada.locator("tbody a").last.click()
+    take(ada, "row")
+    ada.get_by_role("link", name="Settle it").click()
+    take(ada, "settle")
+    _answer(ada, payout, folder / "answers-of-the-gateway.csv")
+    take(ada, "statement")
+    ada.goto(f"{payout}/retry")
+    ada.get_by_label(re.compile("^All rows of the reason")).first.check()
+    ada.get_by_label("Why can they succeed now?").fill("Ticket 4711: the accounts are open again")
+    take(ada, "retry")
+    ada.get_by_role("button", name="Go on").click()
+    ada.get_by_role("button", name="Sign and ask a second person").click()
+    ada.get_by_text("another person has to agree").wait_for()
+    ben.goto("/")
+    ben.locator(".note", has_text="asks you to agree").get_by_role("link").click()
+    take(ben, "agree")
+    ada.goto("/people")
+    take(ada, "people")
+
+
+def _answer(page: Page, payout: str, file: Path) -> None:
+    """Upload the list of questions with answers, of which one contradicts the journal."""
+    questions = csv.DictReader(page.request.get(f"{payout}/questions.csv").text().splitlines())
+    lines = [f"{one['order_id']},{one['amount']},KES,paid" for one in questions]
+    answers = "\n".join(["order_id,amount,currency,answer", *lines, "NOV-50,4850.00,KES,paid"])
+    page.goto(f"{payout}/statement")
+    file.write_text(answers, encoding="utf-8")
+    page.get_by_label("The list with answers").set_input_files(file)
+    page.get_by_label("How did you get it?").fill("Mail of the support, ticket 4711")
+    page.get_by_role("button", name="Upload and compare").click()
+    page.get_by_role("heading", name="What the statement says").wait_for()
+
+
+def _person(browser: Browser, address: str, name: str, *, is_dark: bool = False) -> Page:
+    context = browser.new_context(
+        base_url=address, viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="dark" if is_dark else "light"
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    page.goto("/sign-in")
+    page.get_by_label(name).check()
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", level=1, name="Overview").wait_for()
+    return page
+
+
+def _mend(page: Page) -> None:
+    """Mend the cells of the sample sheet: `console_demo.DEFECTS`."""
+    for suggestion in ("Use 1250.00", "Use KE", "Use KES"):
+        page.get_by_role("button", name=suggestion, exact=True).click()
+    for cell, text in (
+        ("Amount of row 19", "1250.00"),
+        ("Account Name of row 42", "Halima Abdi"),
+        ("Client Order ID of row 92", "NOV-91"),
+    ):
+        with page.expect_navigation():
+            page.get_by_label(cell).fill(text)
+            page.keyboard.press("Enter")
+    page.get_by_text("Every row can be paid").wait_for()
+
+
+if __name__ == "__main__":
+    main()

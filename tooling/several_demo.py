@@ -1,0 +1,133 @@
+"""Pay the sample sheet by two workers on a PostgreSQL that this brings itself, against the sandbox as a server.
+
+python tooling/several_demo.py
+
+Everything is in a directory that is removed at the end. No money moves, and nothing leaves this machine.
+"""
+
+import csv
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.journal.postgres_server import own_server  # noqa: E402 (the checks' own server)
+
+SHEET = ROOT / "samples/payroll-mixed.csv"
+HOSTS = ("host-1", "host-2")
+WAIT_S = 60
+
+
+def main() -> int:
+    """Set everything up, pay the sheet, and say what came of it; return the exit code of the payout."""
+    with tempfile.TemporaryDirectory(prefix="paygw-several-") as place, own_server() as server, ExitStack() as stack:
+        home = Path(place)
+        print(f"PostgreSQL answers at {server.url()}.", flush=True)
+        gateway = stack.enter_context(sandbox(home))
+        config = configuration(home, server.url())
+        run(home, "office", config, gateway, ["journal", "new"])
+        for host in HOSTS:
+            stack.enter_context(process(home, host, config, gateway, ["work"]))
+        wait_for_workers(home, config, gateway)
+        out = home / "payroll.reconciliation.csv"
+        code = run(home, "office", config, gateway, ["submit", str(SHEET), "--out", str(out)])
+        run(home, "office", config, gateway, ["workers"])
+        run(home, "office", config, gateway, ["verify"])
+        with (home / "gateway/sandbox-record.csv").open(newline="", encoding="utf-8") as record:
+            paid = Counter(line["client_orderid"] for line in csv.DictReader(record) if line["committed"] == "yes")
+        print(
+            f"The gateway's own record: {len(paid)} orders, none paid more than {max(paid.values())} time.", flush=True
+        )
+    return code
+
+
+def configuration(home: Path, url: str) -> Path:
+    """Write the configuration of all hosts: the sandbox's, with its journal in the database."""
+    text = (ROOT / "config/sandbox.toml").read_text(encoding="utf-8")
+    journal = f'[journal]\nurl = "{url}"\nreplication = "none"\nchunk_rows = 25\n\n'
+    path = home / "paygw.toml"
+    path.write_text(re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def sandbox(home: Path) -> Iterator[Mapping[str, str]]:
+    """Run the sandbox as a server, and yield the variables by which hosts reach it."""
+    place = home / "gateway"
+    place.mkdir(mode=0o700)
+    config = place / "sandbox.toml"
+    text = (ROOT / "config/sandbox.toml").read_text(encoding="utf-8").replace("../sandbox-state/", "")
+    config.write_text(text, encoding="utf-8")
+    with process(home, "gateway", config, {}, ["sandbox"], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None  # noqa: S101 (it was asked for)
+        while "PAYGW_BASE_URL=" not in (line := server.stdout.readline()):
+            if not line:
+                raise SystemExit("The sandbox did not start.")
+        found = dict(re.findall(r"(PAYGW_\w+)=(\S+)", line))
+        yield found
+
+
+@contextmanager
+def process(
+    home: Path, host: str, config: Path, gateway: Mapping[str, str], words: Sequence[str], stdout: int | None = None
+) -> Iterator["subprocess.Popen[str]"]:
+    """Run a command of a host beside this process; it is asked to end, and waited for."""
+    started = subprocess.Popen(  # noqa: S603 (our own program)
+        command(config, words), env=environ(home, host, gateway), stdout=stdout, text=True, cwd=home
+    )
+    try:
+        yield started
+    finally:
+        started.terminate()
+        started.wait()
+
+
+def run(home: Path, host: str, config: Path, gateway: Mapping[str, str], words: Sequence[str]) -> int:
+    """Run a command of a host, and return its exit code."""
+    print(f"$ paygw-batch {' '.join(words)}", flush=True)
+    done = subprocess.run(command(config, words), env=environ(home, host, gateway), cwd=home, check=False)  # noqa: S603
+    return done.returncode
+
+
+def wait_for_workers(home: Path, config: Path, gateway: Mapping[str, str]) -> None:
+    """Wait until all workers are alive."""
+    give_up_s = time.monotonic() + WAIT_S
+    asked = command(config, ["--json", "workers"])
+    while time.monotonic() < give_up_s:
+        variables = environ(home, "office", gateway)
+        done = subprocess.run(asked, env=variables, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.stdout.count('"is_alive": true') == len(HOSTS):
+            return
+        time.sleep(0.2)
+    raise SystemExit("The workers did not start.")
+
+
+def command(config: Path, words: Sequence[str]) -> list[str]:
+    """Return the command line of the program."""
+    return [sys.executable, "-m", "paygw_batch", "--config", str(config), *words]
+
+
+def environ(home: Path, host: str, gateway: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a host: a home and a state directory of its own."""
+    place = home / host
+    place.mkdir(mode=0o700, exist_ok=True)
+    return {
+        **os.environ,
+        **gateway,
+        "HOME": str(place),
+        "XDG_STATE_HOME": str(place / "state"),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
