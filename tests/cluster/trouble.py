@@ -3,14 +3,16 @@
 import signal
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from threading import Event
 
+import psycopg
+
 from tests.campaign.judge import Broken
-from tests.campaign.machine import GatewayProcess, Run, Spawner
-from tests.cluster.company import HOSTS, LEASE_S, Company
+from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
+from tests.cluster.company import HOSTS, Company
 from tests.cluster.standby import both, caught_up, standby_of
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.journal.wire_proxy import Trouble
@@ -19,6 +21,21 @@ PLANTED = "plants:key_known_to_be_sound"
 ENDS = {0, 4, 5, 6, 7, 130}
 """How a run may end by itself: in order, or stopped by the journal."""
 MOST_STARTS = 60
+CUTS = (Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.DELAY, Trouble.SILENCE)
+SLOWLY = """
+[default]
+status = "approved"
+delay_s = 0.1
+
+[[rule]]
+order_id = ".*7"
+fault = "drop_after"
+
+[[rule]]
+order_id = ".*3"
+status = "declined"
+commits = false
+"""
 PATIENCE_S = 60.0
 
 
@@ -48,6 +65,12 @@ class Endured:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+def said(company: Company) -> str:
+    """Return what the programs of both hosts wrote last."""
+    written = [machine.home / "err.txt" for machine in company.hosts.values()]
+    return "; ".join(path.read_text()[-500:] for path in written if path.exists())
+
+
 def wait_for(company: Company, run: Run, count: int) -> bool:
     """Wait until so many orders have arrived; False where the run ended before."""
     give_up_s = time.monotonic() + PATIENCE_S
@@ -55,8 +78,75 @@ def wait_for(company: Company, run: Run, count: int) -> bool:
         if run.wait(0.002) is not None:
             return False
         if time.monotonic() > give_up_s:
-            raise Broken(f"nothing arrives any more: {company.hosts[HOSTS[0]].said()} {company.hosts[HOSTS[1]].said()}")
+            raise Broken(f"nothing arrives any more: {said(company)}")
     return run.exit_code is None
+
+
+@dataclass
+class _Ordeal:
+    """One batch, two hosts, and what happens to them."""
+
+    company: Company
+    server: PostgresServer
+    rng: Random
+    rows: int
+    endured: Endured
+    sheets: dict[str, Path]
+    trail: list[str] = field(default_factory=list)
+
+    def start(self, host: str) -> Run:
+        return self.company.hosts[host].start("submit", self.sheets[host], "--wait", planted=PLANTED)
+
+    def soon(self) -> int:
+        """Return a number of orders that has arrived soon."""
+        return min(self.rows, len(self.company.orders()) + self.rng.randrange(1, 12))
+
+    def strike(self, run: Run, host: str) -> bool:
+        """Let one thing happen to a run that is sending; return whether it goes on."""
+        dice = self.rng.random()
+        self.trail.append(f"{host} {run.pid} {len(self.company.orders())} orders, {dice:.2f}")
+        if dice < 0.35:
+            run.send(signal.SIGKILL)
+            self.endured.kills += 1
+            return False
+        if dice < 0.45:
+            self.freeze(run, HOSTS[1 - HOSTS.index(host)])
+            return False
+        if dice < 0.65:
+            self.server.stop("immediate")
+            self.server.start()
+            self.endured.crashes += 1
+            return True
+        self.company.proxies[host][0].trouble = cut = self.rng.choice(CUTS)
+        self.trail.append(cut.value)
+        self.endured.cuts += 1
+        return True
+
+    def freeze(self, run: Run, other: str) -> None:
+        """Freeze a run until another host has taken over and sends, which may be killed then."""
+        run.send(signal.SIGSTOP)
+        taker = self.start(other)
+        if wait_for(self.company, taker, self.soon()) and self.rng.random() < 0.5:
+            taker.send(signal.SIGKILL)
+            self.endured.kills += 1
+        run.send(signal.SIGCONT)
+        self.endured.freezes += 1
+        self.check(taker, other)
+
+    def check(self, run: Run, host: str) -> None:
+        """Raise `Broken` for a run that ends as none may."""
+        if run.done() not in ENDS | {-signal.SIGKILL}:
+            raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
+
+    def finish(self) -> None:
+        """Pay what is left, and verify the journal on both hosts."""
+        for host, machine in self.company.hosts.items():
+            self.company.proxies[host][0].trouble = Trouble.NONE
+            code = self.start(host).done()
+            if code not in {0, 4, 5}:
+                raise Broken(f"the last run on {host} ends with {code}: {machine.said()}")
+            if machine.run("verify") not in {0, 5}:
+                raise Broken(f"the journal is not sound: {machine.said()}")
 
 
 def endure(
@@ -66,75 +156,25 @@ def endure(
     rng, endured = Random(f"cluster/{seed}"), Endured(batches=1)  # noqa: S311 - dice
     name = server.new_database()
     company = Company(home, spawner, at, server.url(name), f"C{seed}", [server.port])
+    ordeal = _Ordeal(company, server, rng, rows, endured, company.sheets(rows))
     with closing(company):
-        sheets = company.sheets(rows)
-        frozen: list[Run] = []
         for _ in range(MOST_STARTS):
-            host = rng.choice(HOSTS)
-            machine = company.hosts[host]
-            run = machine.start("submit", sheets[host], "--wait", "30", planted=PLANTED)
-            wanted = min(rows, len(company.orders()) + rng.randrange(1, 40))
-            is_cut = not stop.is_set() and wait_for(company, run, wanted)
-            if is_cut:
-                _strike(company, server, run, host, rng, endured, frozen)
-            code = run.wait(0.0) if run in frozen else run.done()
-            if code is not None and code not in ENDS | {-signal.SIGKILL}:
-                raise Broken(f"seed {seed}: exit code {code}: {machine.said()}")
-            for one in frozen:
-                if len(company.orders()) > wanted or rng.random() < 0.5:
-                    one.send(signal.SIGCONT)
-                    one.done()
-            frozen = [one for one in frozen if one.exit_code is None]
-            if code in {0, 4, 5} and len(company.orders()) >= rows - 16 * endured.hurt:
+            run = ordeal.start(host := rng.choice(HOSTS))
+            while not stop.is_set() and wait_for(company, run, ordeal.soon()):
+                if not ordeal.strike(run, host):
+                    break
+            ordeal.check(run, host)
+            if run.exit_code in {0, 4, 5}:
                 break
         else:
-            raise Broken(f"seed {seed}: the batch is never done: {company.hosts[HOSTS[0]].said()}")
-        for one in frozen:
-            one.send(signal.SIGCONT)
-            one.done()
-        _finish(company, sheets, seed)
+            raise Broken(f"the batch is never done: {company.hosts[HOSTS[0]].said()}")
+        ordeal.finish()
         states = company.judge(server.url(name), hurt=endured.hurt)
         endured.orders, endured.in_doubt = len(company.orders()), states.get("in_doubt", 0)
         if sum(states.values()) != rows:
-            raise Broken(f"seed {seed}: {states} of {rows} rows")
+            raise Broken(f"{states} of {rows} rows")
     server.drop_database(name)
     return endured
-
-
-def _strike(
-    company: Company, server: PostgresServer, run: Run, host: str, rng: Random, endured: Endured, frozen: list[Run]
-) -> None:
-    """Let one thing happen to a run that is sending."""
-    dice = rng.random()
-    if dice < 0.5:
-        run.send(signal.SIGKILL)
-        endured.kills += 1
-    elif dice < 0.62:
-        run.send(signal.SIGSTOP)
-        endured.freezes += 1
-        frozen.append(run)
-        time.sleep(LEASE_S + 0.5)  # what is tested is that time passes
-    elif dice < 0.75:
-        server.stop("immediate")
-        server.start()
-        endured.crashes += 1
-    else:
-        trouble = rng.choice([Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.LOSE_ANSWER, Trouble.SILENCE])
-        company.proxies[host][0].trouble = trouble
-        endured.cuts += 1
-
-
-def _finish(company: Company, sheets: dict[str, Path], seed: int) -> None:
-    """Pay what is left, and verify the journal on both hosts."""
-    for proxies in company.proxies.values():
-        for proxy in proxies:
-            proxy.trouble = Trouble.NONE
-    for host, machine in company.hosts.items():
-        code = machine.run("submit", sheets[host], "--wait", "30", planted=PLANTED)
-        if code not in {0, 4, 5}:
-            raise Broken(f"seed {seed}: the last run on {host} ends with {code}: {machine.said()}")
-        if machine.run("verify") not in {0, 5}:
-            raise Broken(f"seed {seed}: the journal is not sound: {machine.said()}")
 
 
 def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows: int) -> Endured:
@@ -167,9 +207,7 @@ def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows:
     return endured
 
 
-def _after(
-    company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured
-) -> None:
+def _after(company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured) -> None:
     """Run on both hosts after a failover: either everything is there and they go on, or nobody sends."""
     north, south = (company.hosts[host] for host in HOSTS)
     before = {line.client_orderid for line in company.orders()}
@@ -198,13 +236,11 @@ def _after(
 
 
 def _ready_rows(server: PostgresServer) -> set[str]:
-    import psycopg  # noqa: PLC0415
-
     with psycopg.connect(server.url()) as connection:
         found = connection.execute("SELECT order_id FROM paygw.progress WHERE state = 'ready'").fetchall()
     return {order_id for (order_id,) in found}
 
 
-def _host_id(machine: object) -> str:
-    (path,) = machine.home.rglob("*.pg-host")  # type: ignore[attr-defined]
+def _host_id(machine: Machine) -> str:
+    (path,) = machine.home.rglob("*.pg-host")
     return path.read_text()
