@@ -53,11 +53,11 @@ class Office:
         """Where its journal stands."""
         return self.directory / JOURNAL
 
-    def make_sheet(self, rows: int) -> Path:
-        """Write a sheet of `rows` rows, and return its path."""
-        sheet = self.directory / f"payroll-{rows}.csv"
-        maker = ROOT / "samples" / "make_sheet.py"
-        subprocess.run([sys.executable, str(maker), "--rows", str(rows), "--out", str(sheet)], check=True)
+    def make_sheet(self, rows: int, *, prefix: str = "", bad_share: float = 0.0) -> Path:
+        """Write a sheet of `rows` rows, and return its path. Its order ids begin with `prefix`."""
+        sheet = self.directory / f"payroll-{prefix}{rows}.csv"
+        command = [sys.executable, str(ROOT / "samples" / "make_sheet.py"), "--rows", str(rows), "--out", str(sheet)]
+        subprocess.run([*command, "--prefix", prefix, "--bad-share", str(bad_share)], check=True)
         return sheet
 
     def call(self, *words: str) -> Ended:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.commands import Ended, office, timed
 from benchmarks.commands_resumed import open_sent
+from benchmarks.console_pages import TABS, page_times, polling_tabs, served_pages
 from benchmarks.figures import Figure, Goal, Ratio, Sample, apart, readable, side_by_side, table
 from benchmarks.first_byte import until_first_byte
 from benchmarks.journal_alone import payouts_noted_per_s
@@ -32,6 +33,9 @@ IN_FLIGHT = 64
 PLAIN_IN_FLIGHT = (1, 10, 20, 64)
 SLOW_FLUSH_S = 0.005
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+PAGE_TIMES = 40
+"""How often each page of the console is asked for."""
+UPLOADED_ROWS = 100_000
 MOST_SENT_ROWS = 1_000_000
 """Larger sheets are validated and held against the journal, but not sent: that takes an hour and shows no more."""
 
@@ -365,6 +369,53 @@ def start(bench: Bench) -> str:
     return bench.table("Start", found, ratios)
 
 
+def console(bench: Bench) -> str:
+    """Measure the console: its pages over a long journal, an upload, and what tabs that ask cost a run."""
+    rows, uploaded = bench.rows(min(bench.most_rows, MOST_SENT_ROWS)), bench.rows(UPLOADED_ROWS)
+    parts = [
+        "### The console",
+        "",
+        f"| page, {rows:,} rows in the journal | median | 95th percentile | processor time | length |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    p95s_ms = []
+    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
+        apart(open_sent, place.make_sheet(rows), place.journal, place.environment())
+        with served_pages(place) as pages:
+            for page in page_times(place, pages, max(3, round(PAGE_TIMES * min(1.0, bench.scale)))):
+                parts.append(page.line())
+                tell(parts[-1])
+                p95s_ms.append(page.p95_ms)
+            upload_s = pages.upload(place.make_sheet(uploaded, prefix="NEW", bad_share=0.01))
+            peak_mib = pages.peak_mib()
+    contenders = {f"a run, {tabs} tabs": partial(_polled_run, bench, tabs) for tabs in (0, TABS)}
+    found = bench.side_by_side(contenders, "s")
+    alone, polled = found.values()
+    costs = Ratio.of(f"a run with {TABS} tabs to one without", polled, alone, 1.03, at_most=True)
+    bench.goals.extend(
+        [
+            Goal("slowest page, 95th percentile", "ms", (max(p95s_ms),), 300, 300, at_most=True),
+            Goal("console, peak memory", "MiB", (peak_mib,), 300, 300, at_most=True),
+            Goal(f"first defects of {uploaded:,} rows", "s", (upload_s,), 5, 5, at_most=True),
+        ]
+    )
+    parts += [
+        "",
+        f"The console held {peak_mib:,.0f} MiB at the most. A sheet of {uploaded:,} rows was on its page, with its",
+    ]
+    parts += [f"defects, {upload_s:.1f} s after the upload began.", ""]
+    return "\n".join([*parts, bench.table("Tabs that ask while a run is on", found, [costs])])
+
+
+def _polled_run(bench: Bench, tabs: int) -> Sample:
+    """Pay a sheet beside a console; `tabs` tabs look at a payout of before."""
+    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
+        place.call("submit", str(place.make_sheet(10, prefix="BEFORE")))
+        sheet = place.make_sheet(bench.rows(20_000))
+        with served_pages(place) as pages, polling_tabs(pages, tabs):
+            return place.call("submit", str(sheet)).sample()
+
+
 SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "engine": engine,
     "plain": plain,
@@ -375,4 +426,5 @@ SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "commands": commands,
     "resumed": resumed,
     "start": start,
+    "console": console,
 }

@@ -269,8 +269,9 @@ def _refused(refused: RefusedSheet) -> Refused:
     defects, warnings = refused.plan.validated.defects, refused.plan.warnings
     if refused.repeat is not None:
         return Refused(refused.repeat.message, defects, warnings)
-    rows = f"{defects['row'].n_unique():,} of {refused.plan.validated.height:,} rows"
-    return Refused(f"{rows} have defects: nothing was sent.", defects, warnings)
+    bad, height = defects["row"].n_unique(), refused.plan.validated.height
+    found = f"{bad:,} of {height:,} row{'' if height == 1 else 's'} {'has' if bad == 1 else 'have'} defects"
+    return Refused(f"{found}: nothing was sent.", defects, warnings)
 
 
 def _path_of(sheet: pl.DataFrame | Path | str, name: str | None) -> Path:

@@ -67,7 +67,7 @@ FLOORS = {
     ),
     "compose": ("*", "actions"),
     "console": (
-        "access members permissions visit_language web_sessions web_guard state_words",
+        "access members permissions visit_language web_sessions web_guard state_words payout_counts",
         "rendering visits sheet_process",
         "pages",
         "console_app console_server",

@@ -1,7 +1,7 @@
 """Write docs/pictures/console-*.jpg again: two people, from a sheet with defects to rejected rows tried again.
 
-python tooling/console_pictures.py            # needs Chromium: PAYGW_CHROMIUM names one that is not in PATH
-python tooling/console_pictures.py FOLDER     # into FOLDER instead
+python -m tooling.console_pictures            # needs Chromium: PAYGW_CHROMIUM names one that is not in PATH
+python -m tooling.console_pictures FOLDER     # into FOLDER instead
 """
 
 import csv
@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from console_demo import BEHAVIOUR, ROOT, set_up
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from tooling.console_demo import BEHAVIOUR, ROOT, set_up
 
 PROGRAM = "chromium"
 WIDTH, HEIGHT = 900, 640
@@ -63,6 +64,9 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     def take(page: Page, name: str) -> None:
         page.screenshot(path=target / f"console-{name}.jpg", type="jpeg", quality=50)
 
+    _upload_other_headings(ada, folder / "staff-november.csv")
+    take(ada, "columns")
+    ada.get_by_role("button", name="Remove this sheet").click()
     ada.goto("/new")
     ada.get_by_label("Your sheet").set_input_files(folder / "payroll-november.csv")
     ada.get_by_role("button", name="Upload and check").click()
@@ -104,6 +108,18 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     take(ben, "agree")
     ada.goto("/people")
     take(ada, "people")
+
+
+def _upload_other_headings(page: Page, file: Path) -> None:
+    """Upload a sheet with headings of its own, of which all but one are guessed."""
+    headings = "Country Code,Payment ID,Net Pay,Employee Name,Mobile Money Number,Mobile,Station"
+    lines = [headings, "KE,STAFF-1,41250.00,Achieng Otieno,254712345001,254712345001,Kisumu"]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    page.goto("/new")
+    page.get_by_label("Your sheet").set_input_files(file)
+    page.get_by_role("button", name="Upload and check").click()
+    page.get_by_role("combobox", name="Net Pay").wait_for()
+    page.get_by_role("heading", name="How it is read").evaluate("one => one.scrollIntoView()")
 
 
 def _answer(page: Page, payout: str, file: Path) -> None:

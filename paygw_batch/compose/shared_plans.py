@@ -24,8 +24,10 @@ class SharedPlan:
     kept: KeptPlan
 
 
-def code_in(name: Path) -> str | None:
+def code_in(settings: Settings, name: Path) -> str | None:
     """Return the code of a plan that a person typed in the place of a file, with or without blanks; None for a file."""
+    if settings.journal.url is None:
+        return None
     code = re.sub(r"[ -]", "", str(name)).lower()
     return code if _CODE.fullmatch(code) and not name.exists() else None
 
@@ -74,7 +76,7 @@ def best_plan(
     settings: Settings, content: Content, file: Path, policy: ApprovalPolicy, now: datetime
 ) -> PlanDocument | None:
     """Return the plan of a payout: in its file or in the database, the one with more approvals; None where none is."""
-    named = code_in(file)
+    named = code_in(settings, file)
     if named is not None and named != payout_code(content):
         raise ApprovalError(
             say("The plan {code} is about other content than this sheet.", code=named),

@@ -34,6 +34,7 @@ from paygw_batch.console.pages import (
     signing_in,
 )
 from paygw_batch.console.pages.settling import order_page, retry_page, settle_page, statement_page
+from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC, page_templates
 from paygw_batch.console.visit_language import language_of
@@ -137,6 +138,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
             at_most_s=section.session_h * 3600,
             now_s=time.time,
         ),
+        counts=PayoutCounts(monotonic_s=time.monotonic),
         templates=page_templates(),
         program=(sys.executable, "-P", "-m", "paygw_batch", *given),
         environ=environ,

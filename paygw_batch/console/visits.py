@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.access.passkey_access import PasskeyAccess
 from paygw_batch.console.members import Member, Role
+from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, Thing, may
 from paygw_batch.console.visit_language import language_of, own_names
 from paygw_batch.console.web_guard import BodyRefused
@@ -51,6 +52,7 @@ class Console:
     access: PasskeyAccess
     trail: AuditTrail
     sessions: WebSessions
+    counts: PayoutCounts
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)

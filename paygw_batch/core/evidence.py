@@ -5,7 +5,7 @@ table of `lifecycle.py`. A claim that does not move a row is kept as well, under
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 
@@ -188,6 +188,8 @@ class Candidate:
     """Whether no attempt before the latest one can have left."""
     intended_at: str | None = None
     """Time of its latest intent."""
+    is_attempt_unknown: bool = False
+    """Whether the order id is that of a later attempt, of which the journal knows nothing (`later_attempt_of`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,15 @@ def fitting(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate
     return [candidate for candidate in candidates if _is_about(claim, candidate)]
 
 
+def later_attempt_of(first: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the instructions that a later attempt would be of, which no journal knows: the first left as `first`.
+
+    A journal that was restored from a copy does not know the attempts since. The gateway may have paid one.
+    """
+    own = (candidate for candidate in candidates if candidate.client_orderid == first)
+    return [replace(candidate, is_attempt_unknown=True) for candidate in own]
+
+
 def _is_about(claim: Claim, candidate: Candidate) -> bool:
     """Whether a claim names exactly this amount and currency. One that it leaves out does not match."""
     if claim.amount is None:
@@ -270,6 +281,8 @@ def _is_about(claim: Claim, candidate: Candidate) -> bool:
 def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
     """Return the outcome that a proven claim would give, and the attempt it speaks of."""
     standing = candidate.standing
+    if _is_unheard_of(claim, candidate):
+        return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
         # Never sent: the gateway has it from someone else, and the row must be looked at before it leaves.
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
@@ -285,6 +298,18 @@ def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Fin
             return Finding.AMBIGUOUS, standing.attempt  # no earlier one left from here: whose it is, a person finds out
         return Finding.CONTRADICTING, standing.attempt - 1
     return _of_latest(claim, said, candidate), standing.attempt
+
+
+def _is_unheard_of(claim: Claim, candidate: Candidate) -> bool:
+    """Whether nothing left from here under the order id of a claim: another attempt did, of which nothing is known.
+
+    Also that it was rejected must hold the row. The next attempt would leave under the very id, and the answer to the
+    other one would be taken for the answer to it.
+    """
+    standing = candidate.standing
+    own_id = attempt_order_id(candidate.client_orderid, standing.generation)
+    is_fresh = standing.state is State.READY and standing.possible_duplicate_of is None and claim.order_id == own_id
+    return candidate.is_attempt_unknown or is_fresh
 
 
 def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding:

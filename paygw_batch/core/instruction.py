@@ -1,8 +1,11 @@
 """An instruction: one validated, immutable order to pay one payee."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+
+_LATER_ATTEMPT = re.compile(r"(.+)-r(?:[2-9]|[1-9][0-9]+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +37,9 @@ NAMES_A_PAYEE = ("name", "_number", "phone", "email")
 def attempt_order_id(client_orderid: str, generation: int) -> str:
     """Return the order id an instruction is sent under in its `generation` (1, and one more with every release)."""
     return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"
+
+
+def first_order_id(order_id: str) -> str | None:
+    """Return the order id of a row's first attempt, where `order_id` is written as that of a later one; else None."""
+    found = _LATER_ATTEMPT.fullmatch(order_id)
+    return found[1] if found else None

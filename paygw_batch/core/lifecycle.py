@@ -187,11 +187,15 @@ _OF_RESOLUTION: Mapping[Resolution, FactKind] = MappingProxyType(
 )
 
 
+_INTENDED, _RELEASED = FactKind.INTENDED, FactKind.RELEASED
+"""Python 3.11 calls a function each time that a member of an enum is named. Every payout has two facts."""
+
+
 def kind_of(fact: Fact) -> FactKind:
     """Return the row of the table that `fact` belongs to."""
     match fact:
         case Intended():
-            return FactKind.INTENDED
+            return _INTENDED
         case Concluded(outcome):
             return _OF_OUTCOME[outcome.kind]
         case Interrupted():
@@ -199,7 +203,7 @@ def kind_of(fact: Fact) -> FactKind:
         case Resolved(resolution):
             return _OF_RESOLUTION[resolution]
         case Released():
-            return FactKind.RELEASED
+            return _RELEASED
         case Returned():
             return FactKind.RETURNED
         case Replaced():
@@ -248,11 +252,11 @@ def step(standing: Standing, fact: Fact, attempt: int) -> Standing | IllegalMove
     """Return the standing of the instruction after `fact`, which is about attempt number `attempt`."""
     kind = kind_of(fact)
     state = TRANSITIONS.get((standing.state, kind))
-    expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
+    expected = standing.attempt + 1 if kind is _INTENDED else standing.attempt
     if state is None or attempt != expected:
         return IllegalMove(standing.state, standing.attempt, kind, attempt)
     generation, duplicate_of = standing.generation, standing.possible_duplicate_of
-    if kind is FactKind.RELEASED:
+    if kind is _RELEASED:
         generation += 1
     if _leaves_a_mark(fact):
         duplicate_of = attempt

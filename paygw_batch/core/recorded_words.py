@@ -29,6 +29,7 @@ _TEMPLATES = (
         "No one knows what became of the request: it may have been paid.",
         "Nothing left ({cause}).",
         "Nothing left.",
+        "1 row of {sheet}",
         "{rows} rows of {sheet}",
         "next attempt as {order_id}",
         "by row {row} of batch {batch}",

@@ -13,7 +13,7 @@ from math import inf
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.ports import Demand
-from paygw_batch.language import say
+from paygw_batch.language import say, say_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,15 @@ class Rhythm:
 
 def doubt_sentence(rows: int) -> str:
     """Return why a run stops after so many rows in a row came into doubt."""
-    return say("{rows} rows in a row came into doubt.", rows=rows)
+    return say_count(rows, "{count} row came into doubt.", "{count} rows in a row came into doubt.")
 
 
 def rejection_sentence(counted: int, reason: str) -> str:
     """Return why a run stops after so many rows in a row were rejected for one reason."""
-    return say(
-        "{counted} rows in a row were rejected for the same reason: {reason}.",
-        counted=counted,
+    return say_count(
+        counted,
+        "{count} row was rejected: {reason}.",
+        "{count} rows in a row were rejected for the same reason: {reason}.",
         reason=reason or say("the gateway gives none"),
     )
 

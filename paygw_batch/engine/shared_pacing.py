@@ -64,6 +64,8 @@ class SharedPacing:
         """None: whether there is a rate is not known yet."""
         self._outcomes: list[CountedOutcomes] = []
         self._rest_until_s = 0.0
+        self._rest_to_tell_s = 0.0
+        """The end of a rest that the gateway asked of this worker, until the gate knows it."""
         self._stop = ""
         self._answered_s = 0.0
         self._wake = asyncio.Event()
@@ -126,7 +128,7 @@ class SharedPacing:
     def pause(self, now_s: float, pause_s: float) -> None:
         """Take note that the gateway asked for a rest: every worker has it."""
         self._own.pause(now_s, pause_s)
-        self._rest_until_s = max(self._rest_until_s, now_s + pause_s)
+        self._rest_until_s = self._rest_to_tell_s = max(self._rest_until_s, now_s + pause_s)
         self._wake.set()
 
     def stopped(self, reason: str) -> None:
@@ -161,10 +163,13 @@ class SharedPacing:
         asked_s = loop.time()
         report = self._report(told.demand(), asked_s)
         sent, self._outcomes = self._outcomes, []
+        # A rest is told once: were it told with every call, each would add the time that it takes.
+        rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
         try:
             grant = await loop.run_in_executor(thread, self._gate.ask, report)
         except JournalError as error:
             self._outcomes[:0] = sent
+            self._rest_to_tell_s = max(rest_told_s, self._rest_to_tell_s)
             self._not_answered(told, loop.time(), error)
             return
         now_s = loop.time()
@@ -178,17 +183,18 @@ class SharedPacing:
     def _report(self, demand: Demand, now_s: float) -> GateReport:
         pace = self._pace
         most = pace.concurrency if demand.has_more else min(pace.concurrency, demand.in_flight + demand.ready)
-        wanted = 0 if self._told is None else most
+        has_ended = self._told is None
         starts = min(demand.ready, self._starts_ahead()) - self._starts.unused(now_s)
         return GateReport(
-            wanted,
-            0 if self._told is None else demand.in_flight,
+            0 if has_ended else most,
+            # Until the answer is here, rows may start by the places that were granted before.
+            0 if has_ended else max(demand.in_flight, self._places),
             max(0, starts),
             pace.rate_per_s,
             pace.concurrency,
             pace.stop_after_in_doubt,
             pace.stop_after_rejected,
-            max(0.0, self._rest_until_s - now_s),
+            max(0.0, self._rest_to_tell_s - now_s),
             self._stop,
             tuple(self._outcomes),
         )

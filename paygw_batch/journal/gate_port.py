@@ -47,7 +47,8 @@ class GateStop:
 class GateReport:
     """A worker's report to the gate, with its wishes. The limits are those of its configuration.
 
-    `wanted` places, of which `in_use` are used now, and `starts`. `stop`: why this worker has stopped.
+    `wanted` places, of which `in_use` are used now or may be until the answer comes, and `starts`. `rest_s`: the
+    gateway asked this worker for a rest. `stop`: why this worker has stopped.
     """
 
     wanted: int

@@ -157,7 +157,11 @@ class JournalReader(PaymentReader, Protocol):
         ...
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions of every operation that go, or went, by an order id."""
+        """Return the instructions of every operation that go, or went, by an order id.
+
+        An id that the journal does not know may be written as that of a later attempt: then the instructions that go,
+        or went, by the id of the first, each with `is_attempt_unknown`.
+        """
         ...
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:

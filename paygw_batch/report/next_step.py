@@ -126,6 +126,12 @@ def held_sentence(hold: Hold) -> str:
     about = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
     if hold.said == OutcomeKind.PAID:
         return say("Held: by {source} of {time} it is paid (evidence {number}), and no run sends it.", **about)
+    if hold.said == OutcomeKind.REJECTED:
+        return say(
+            "Held: by {source} of {time} it was rejected, and nothing had left from here (evidence {number}); no run "
+            "sends it.",
+            **about,
+        )
     return say("Held: by {source} of {time} it is with the gateway (evidence {number}), and no run sends it.", **about)
 
 

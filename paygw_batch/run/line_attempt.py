@@ -6,12 +6,16 @@ from decimal import Decimal
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import Meant, Span, StatedTimes, meant_attempt
+from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.money import from_minor, with_separators
-from paygw_batch.journal import RowStanding
-from paygw_batch.language import say
+from paygw_batch.core.shown_states import shown_state, state_words
+from paygw_batch.journal import Clash, RowStanding
+from paygw_batch.language import mark, say
 from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S
 from paygw_batch.statement.read import StatementLine
 from paygw_batch.statement.stated_time import WRITTEN, TimeSpan, read_time
+
+DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +125,28 @@ def other_money_sentence(line: StatementLine, row: RowStanding, minor_units: int
             sent=f"{row.currency} {with_separators(ours)}",
         )
     return None
+
+
+def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: bool) -> str | None:
+    """Return why a line is a difference that names no order of the batch; None where another batch has the order.
+
+    `clash` is the order in the journal, None where it has none; `is_contrary` whether the line holds a row.
+    """
+    if clash is not None and not is_contrary:
+        return None
+    if not is_contrary:
+        return say("The journal has no order {order_id}: it was not sent from here.", order_id=order_id)
+    if clash is None:
+        said = say(
+            "The journal has no order {order_id}, a later attempt of {first} by its name: it may be an older copy.",
+            order_id=order_id,
+            first=first_order_id(order_id),
+        )
+    else:
+        said = say(
+            "Row {sheet_row} of batch {batch} is {state} in the journal.",
+            sheet_row=clash.sheet_row,
+            batch=clash.batch,
+            state=state_words(shown_state(clash.state)),
+        )
+    return f"{said} {say(DO_NOT_SEND)}"

@@ -4,14 +4,12 @@ A statement is a claim about money, so nothing is guessed: a line is used only w
 those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
 
 An order id may have served several attempts. A line settles a row only where it can speak of the latest one: there is
-no other, or the line carries a time that says so (`statement_attempt.py`).
-
-A line that says the gateway has an order which the journal would send, or may send after a release, settles nothing. It
-is evidence that holds the row: `contrary` has it, in whichever batch the row is.
+no other, or it carries a time that says so (`line_attempt.py`). By a line about an order that would still be sent, or
+about one of which nothing left from here, the row is held, in whichever batch it is: `contrary` has the line.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paygw_batch.clock import Now
@@ -22,6 +20,7 @@ from paygw_batch.core.evidence import (
     Claim,
     Evidence,
     EvidenceSource,
+    Finding,
     Meant,
     Proof,
     Ruling,
@@ -30,12 +29,20 @@ from paygw_batch.core.evidence import (
     meant_attempt,
     rule,
 )
+from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, JournalReader, RowStanding, canonical
 from paygw_batch.language import mark, say
-from paygw_batch.run.line_attempt import LineTime, line_time, other_attempt_sentence, other_money_sentence
+from paygw_batch.run.line_attempt import (
+    DO_NOT_SEND,
+    LineTime,
+    line_time,
+    other_attempt_sentence,
+    other_money_sentence,
+    other_order_sentence,
+)
 from paygw_batch.run.quarantine_clock import latest_start, quarantine_in_force
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
 from paygw_batch.statement.read import Statement, StatementLine
@@ -70,7 +77,6 @@ _EARLIER_REJECTED = mark(
     "{order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee may be paid "
     "twice: stop, and ask the gateway."
 )
-_DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,7 @@ class StatementReader:
         self._as_of = as_of
         self._clock = journal.head().clock
         self._true_by = ""
+        self._contrary_ids: Collection[str] = ()
 
     def match(self, statement: Statement) -> Matched:
         """Return the settlements by the statement, and every line that does not fit."""
@@ -154,7 +161,7 @@ class StatementReader:
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
         shared = self._shared(times)
         self._true_by = self._first_carried_out(statement)
-        contrary = self._contrary(statement)
+        self._contrary_ids = contrary = self._contrary(statement)
         evidence = f"Statement {statement.name} (SHA-256 {statement.sha256[:16]})"
         readings: list[_Reading] = []
         for line in statement.lines:
@@ -174,21 +181,10 @@ class StatementReader:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
                 readings.append(self._read_earlier(line, earlier[line.order_id]))
-            elif line.order_id in contrary:
-                clash = elsewhere[line.order_id]
-                state = state_words(shown_state(clash.state))
-                said = say(
-                    "Row {sheet_row} of batch {batch} is {state} in the journal.",
-                    sheet_row=clash.sheet_row,
-                    batch=clash.batch,
-                    state=state,
-                )
-                readings.append(StatementDifference(line.line, line.order_id, f"{said} {say(_DO_NOT_SEND)}"))
-            elif line.order_id in elsewhere:
-                readings.append(_Elsewhere())
             else:
-                said = say("The journal has no order {order_id}: it was not sent from here.", order_id=line.order_id)
-                readings.append(StatementDifference(line.line, line.order_id, said))
+                clash, is_contrary = elsewhere.get(line.order_id), line.order_id in contrary
+                wrong = other_order_sentence(line.order_id, clash, is_contrary=is_contrary)
+                readings.append(StatementDifference(line.line, line.order_id, wrong) if wrong else _Elsewhere())
         settlements = [reading for reading in readings if isinstance(reading, Settlement)]
         settled = {settlement.row for settlement in settlements}
         return Matched(
@@ -223,21 +219,23 @@ class StatementReader:
         return next((one.at for one in done if one.sha256 == statement.sha256), "")
 
     def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return, by order id, the lines by which the gateway has an order that the journal would send, or may send."""
-        with_it = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) in HAS_IT}
-        found: dict[str, StatementLine] = {}
+        """Return, by order id, the lines by which the gateway has an order that the journal would send, or may."""
+        meant = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) is not None}
+        suspects = {order_id: line for order_id, line in meant.items() if first_order_id(order_id)}
         for operation in self._operations():
-            _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in with_it))
-            suspects = (with_it[one.client_orderid] for one in clashes if one.state in _MAY_BE_SENT)
-            found |= {line.order_id: line for line in suspects if self._is_contrary(line)}
-        return found
+            _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in meant))
+            for line, state in ((meant[clash.client_orderid], clash.state) for clash in clashes):
+                if state is State.READY or (state in _MAY_BE_SENT and self._meaning(line) in HAS_IT):
+                    suspects[line.order_id] = line
+        return {order_id: line for order_id, line in suspects.items() if self._is_contrary(line)}
 
     def _is_contrary(self, line: StatementLine) -> bool:
-        meaning = self._meaning(line)
-        if meaning is None:
+        meaning, candidates = self._meaning(line), self._journal.orders(line.order_id)
+        if meaning is None or not any(one.standing.state in _MAY_BE_SENT for one in candidates):
             return False
-        ruling = rule(self._claim(line), self._journal.orders(line.order_id), {_word(line): meaning}, note="")
-        return isinstance(ruling, Ruling) and ruling.finding in HOLDING
+        ruling = rule(self._claim(line), candidates, {_word(line): meaning}, note="")
+        findings = HOLDING if meaning in HAS_IT else {Finding.CONTRADICTING}
+        return isinstance(ruling, Ruling) and ruling.finding in findings
 
     def _meaning(self, line: StatementLine) -> OutcomeKind | None:
         if line.status is not None:
@@ -338,7 +336,7 @@ class StatementReader:
         found = self._contradiction(line, row, say(said.value.replace("-", " ")))
         if is_of_another:
             return replace(found, sentence=f"{found.sentence} {say(_EARLIER_TOO)}")
-        return _Agrees() if said in _AGREES[row.state] else found
+        return _Agrees() if said in _AGREES[row.state] and line.order_id not in self._contrary_ids else found
 
     def _time(self, line: StatementLine) -> LineTime:
         return line_time(line, self._as_of, self._now(), true_by=self._true_by)
@@ -365,11 +363,12 @@ class StatementReader:
         said = self._said(line)
         if isinstance(said, StatementDifference):
             return said
-        if said in {Resolution.REJECTED, Resolution.NOT_RECEIVED} or line.answer == "":
+        is_no = said in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
+        if line.answer == "" or (is_no and line.order_id not in self._contrary_ids):
             return _Agrees()
-        if not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
+        if is_no or not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
             sentence = say("Row {row} was never sent from here; the statement says otherwise.", row=clash.sheet_row)
-            return StatementDifference(line.line, line.order_id, f"{sentence} {say(_DO_NOT_SEND)}")
+            return StatementDifference(line.line, line.order_id, f"{sentence} {say(DO_NOT_SEND)}")
         return StatementDifference(line.line, line.order_id, say(_EARLIER_REJECTED, order_id=line.order_id))
 
     def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
@@ -392,7 +391,7 @@ class StatementReader:
             "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=said
         )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
-            sentence += f" {say(_DO_NOT_SEND)}"
+            sentence += f" {say(DO_NOT_SEND)}"
         return StatementDifference(line.line, line.order_id, sentence)
 
 

@@ -22,6 +22,11 @@ _WHY_NOT = {
 }
 
 
+def is_quarantined(row: RowStanding, until: str) -> bool:
+    """Whether a person alone called a row rejected, and its attempt left after `until`: it waits for release."""
+    return row.is_rejected_by_person and row.intended_at is not None and row.intended_at > until
+
+
 def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowStanding]:
@@ -30,7 +35,7 @@ def quarantined(
     return {
         row.row: row
         for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
-        if row.is_rejected_by_person and row.intended_at is not None and row.intended_at > until
+        if is_quarantined(row, until)
     }
 
 

@@ -120,11 +120,23 @@ def restored_and_paid_on(office: Office, hold: list[list[str]], go_on: list[str]
     assert program.json("resume", office.words["BATCH"])["states"] == {"paid": 3, "ready": 2}
     assert office.paid() == sorted([*ALL_OF_IT, "PAY-5"])
     office.carry_out(hold[1])
+    retry_what_the_copy_does_not_know(program)
     office.carry_out(go_on)
     assert office.paid() == sorted([*ALL_OF_IT, "PAY-5"])
     assert program.json("submit", program.home / "payroll.csv")["states"] == {"paid": 5}
-    assert program.json("resume", program.home / "before.csv")["states"] == {"paid": 1, "rejected": 1}
+    assert program.json("resume", program.home / "before.csv")["states"] == {"paid": 2}
     assert max(Counter(office.paid()).values()) == 1
+
+
+def retry_what_the_copy_does_not_know(program: Program) -> None:
+    """The copy has BEFORE-2 rejected, and it was paid as BEFORE-2-r2 since: the statement holds it."""
+    before = program.home / "before.csv"
+    assert program.json("resume", before)["states"] == {"paid": 1, "rejected": 1}
+    assert program.json("retry", before)["states"] == {"paid": 1, "ready": 1}
+    assert program.json("resume", before)["exit_code"] == 5
+    done = program.run("resolve", before, "--row", "3", "--as", "paid", "--evidence", "Statement, as BEFORE-2-r2")
+    assert done.exit_code == 0, done.stderr
+    assert program.json("resume", before)["states"] == {"paid": 2}
 
 
 def test_a_journal_restored_on_the_same_host_pays_nobody_a_second_time(office: Office) -> None:
@@ -135,7 +147,7 @@ def test_a_journal_restored_on_the_same_host_pays_nobody_a_second_time(office: O
     assert office.paid() == ALL_OF_IT
     office.carry_out(adopt)
     restored_and_paid_on(office, hold, go_on)
-    assert kept(program)["contradicting"] == 3  # the notification, and two lines of the statement
+    assert kept(program)["contradicting"] == 4  # the notification, and three lines of the statement
 
 
 def test_a_journal_restored_on_another_host_pays_nobody_a_second_time(office: Office) -> None:
@@ -146,4 +158,4 @@ def test_a_journal_restored_on_another_host_pays_nobody_a_second_time(office: Of
     office.carry_out(copy)
     *_, hold, settle, go_on = commands_of("Restoring on the same host")
     restored_and_paid_on(office, [hold, settle], go_on)
-    assert kept(program)["contradicting"] == 2  # nothing is left of the notification
+    assert kept(program)["contradicting"] == 3  # nothing is left of the notification

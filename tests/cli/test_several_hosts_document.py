@@ -56,7 +56,7 @@ def test_the_compose_example_speaks_of_commands_that_exist(tmp_path: Path) -> No
 
 def test_the_demo_pays_the_sample_sheet_by_two_workers(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
-    demo = [sys.executable, ROOT / "tooling/several_demo.py"]
+    demo = [sys.executable, str(ROOT / "tooling/several_demo.py")]
     done = subprocess.run(demo, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "200 paid." in done.stdout

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import Program, kenyan_rows
-from tests.cli.test_postgres_commands import ClusterProgram, url_of
+from tests.cli.test_crashes import wait_for_record
+from tests.cli.test_postgres_commands import ClusterProgram, slow, url_of
 from tests.journal.postgres_server import PostgresServer
 
 
@@ -48,6 +49,9 @@ def test_with_a_file_the_limits_are_in_the_configuration(program: Program) -> No
     for arguments in (["limits"], ["limits", "--rate", "5"]):
         refused = program.run(*arguments)
         assert (refused.exit_code, "The journal is a file" in refused.stderr) == (2, True), refused.output
+    for wrong in ("nan", "inf", "-1", "1e-9"):
+        refused = program.run("limits", "--rate", wrong)
+        assert (refused.exit_code, "--rate must be" in refused.stderr) == (2, True), refused.output
     refused = program.run("journal", "move")
     assert (refused.exit_code, "names no database" in refused.stderr) == (2, True), refused.output
 
@@ -101,3 +105,16 @@ def test_roles_are_given_their_rights_and_doctor_says_which_one_it_is(
 def test_a_journal_in_a_file_has_no_roles(program: Program) -> None:
     refused = program.run("journal", "new", "--roles")
     assert (refused.exit_code, "has no roles" in refused.stderr) == (2, True), refused.output
+
+
+def test_limits_are_set_while_a_run_is_under_way(in_database: ClusterProgram) -> None:
+    slow(in_database)
+    sheet = in_database.sheet(kenyan_rows(60))
+    process = in_database.start("submit", sheet)
+    wait_for_record(in_database, 3, process)
+    changed = in_database.json("limits", "--concurrency", "1")["limits"]
+    assert changed["in_flight_at_most"] == 1
+    assert [one["pid"] for one in changed["workers"]] == [process.pid]
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert len(in_database.record()) == 60

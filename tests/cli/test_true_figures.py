@@ -93,7 +93,7 @@ def test_a_quiet_run_says_what_a_person_must_act_on_and_nothing_else(program: Pr
     good, bad = program.sheet(kenyan_rows(2, amount="100")), program.sheet([BAD], "bad.csv")
     assert program.run("-q", "submit", good).output == ""
     result = program.run("-q", "submit", bad)
-    assert "1 of 1 rows have defects: nothing was sent" in result.stdout
+    assert "1 of 1 row has defects: nothing was sent" in result.stdout
     mixed = program.sheet(kenyan_rows(1, amount="9001", prefix="NO"), "no.csv")
     assert "rejected" in program.run("-q", "submit", mixed).stdout
 
@@ -101,7 +101,7 @@ def test_a_quiet_run_says_what_a_person_must_act_on_and_nothing_else(program: Pr
 def test_a_quiet_folder_names_every_sheet_that_needs_a_person(program: Program) -> None:
     folder = dropped(program, bad=[BAD], good=kenyan_rows(3, amount="100"))
     said = program.run("-q", "run-folder", folder, "--settle-s", "0").stdout
-    assert "bad.csv: 1 of 1 rows have defects" in said
+    assert "bad.csv: 1 of 1 row has defects" in said
     assert "good.csv" not in said
     assert program.run("-q", "run-folder", folder, "--settle-s", "0").output == ""
 

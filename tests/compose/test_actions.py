@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def settings_of(program: Program) -> Settings:
     return load_settings(program.config, environ={})
 
 
-def asked_for(program: Program, rows: Sequence[str], name: str = "payroll.csv", **asked: bool) -> Submission:
+def asked_for(program: Program, rows: Sequence[str], name: str = "payroll.csv", **asked: Any) -> Submission:
     sheet = program.sheet(list(rows), name)
     settings = settings_of(program)
     validated = validated_sheet(settings, rules_of(settings, PAYOUT), sheet, reference=None)

@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, BrowserContext, CDPSession, Locator, Pa
 WHERE = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 NARROW = 320
 """Of a telephone, in CSS pixels."""
+PATIENCE_MS = 60_000
+"""How long a page may take: the machine may have much else to do."""
 HOW_TO_GET_IT = "NO BROWSER: the tests of the console were left out. `apt-get install chromium` installs one."
 
 
@@ -31,6 +33,7 @@ class Desk:
     @staticmethod
     def of(browser: Browser, **options: Any) -> "Desk":
         context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         devtools = context.new_cdp_session(page)
         devtools.send("WebAuthn.enable")

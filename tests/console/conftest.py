@@ -7,17 +7,11 @@ from socket import socket
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from paygw_batch.compose.actions.check_payout import check_payout, mark_payout
-from paygw_batch.compose.actions.payout_folder import PayoutFolder
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.console.pages import new_payout_page, preparing
-from paygw_batch.core.batch import PAYOUT
-from paygw_batch.run.approval_keys import read_public_key
-from paygw_batch.settings.configuration import Settings
 from tests.cli.program import Program, sandbox_toml
-from tests.console.browsers import HOW_TO_GET_IT, Desk, chromium
+from tests.console.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
+from tests.console.checking import checked_here
 from tests.console.people import House, set_up
 from tests.console.serving import free_port
 
@@ -36,6 +30,7 @@ def browser() -> Iterator[Browser]:
     """
     if (program := chromium()) is None:
         pytest.skip(HOW_TO_GET_IT)
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
         yield found
@@ -80,14 +75,4 @@ def house(tmp_path: Path) -> House:
 @pytest.fixture
 def checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check and mark sheets in this process, by the same code as the pages: a process costs a second."""
-
-    def check(folder: PayoutFolder, settings: Settings, key: str, **_where: object) -> None:
-        maker = read_public_key(key)
-        assert maker is not None
-        check_payout(folder, settings, rules_of(settings, PAYOUT), maker)
-
-    def mark(folder: PayoutFolder, settings: Settings, path: Path, **_where: object) -> None:
-        mark_payout(folder, settings, rules_of(settings, PAYOUT), path)
-
-    monkeypatch.setattr(preparing, "check_in_process", check)
-    monkeypatch.setattr(new_payout_page, "mark_in_process", mark)
+    checked_here(monkeypatch)

@@ -246,6 +246,7 @@ def test_a_mended_amount_counts_in_the_totals(house: House) -> None:
     [
         {"stated_rows": "three"},
         {"stated_rows": "-3"},
+        {"stated_rows": "1,2"},
         {"stated_rows": "9" * 10},
         {"stated_sums": "125000.50"},
         {"stated_sums": "KES 12,50"},
@@ -346,6 +347,26 @@ def test_a_sheet_that_could_not_be_read_is_mended_by_no_form(house: House) -> No
         assert ada.post(f"{place}/{act}", **form).status_code == 404, act
     assert ada.get(f"{place}/marked").status_code == 404
     assert "Every row can be paid" in again(ada, place, sheet(1))
+
+
+def test_the_same_sheet_again_can_be_changed_and_removed_and_leads_to_its_payout(house: House) -> None:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    first = uploaded(ada, sheet(2))
+    signed(ada, first)
+    ben.post(f"{first}/approve", digest=digest(ben, first))
+    ben.post(f"{first}/start", digest=digest(ben, first))
+    finished(ada, first)
+    again_place = uploaded(ada, sheet(2))
+    page = ada.get(again_place).text
+    assert "All 2 rows are known; nothing would be sent" in page
+    assert "Check what will be paid</a>" not in page
+    assert ada.get(f"{again_place}/plan").headers["location"] == again_place
+    assert ada.post(f"{again_place}/sign", code="").status_code == 409
+    assert to_pay(again(ada, again_place, sheet(3))) == "3"
+    assert "2 rows are known from earlier payouts" in ada.get(again_place).text
+    assert ada.post(f"{again_place}/remove").status_code == 303
+    assert ada.get(again_place).status_code == 404
+    assert ada.post(f"{first}/remove").status_code == 403  # that one was started
 
 
 # One sentence, and while it is read

@@ -274,8 +274,9 @@ def test_story_9_two_payouts_started_in_the_same_second_run_one_after_the_other(
 
 
 def kept(home: Path) -> Mapping[str, str]:
-    """Return a digest of each file of an installation. The audit trail notes refusals, and is not looked at."""
-    files = (path for path in home.rglob("*") if path.is_file() and ".audit" not in path.name)
+    """Return a digest of each file of an installation, but the audit trail and the sessions."""
+    asking = re.compile(r"\.(audit|sessions)")
+    files = (path for path in home.rglob("*") if path.is_file() and not asking.search(path.name))
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

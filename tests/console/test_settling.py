@@ -508,6 +508,21 @@ def test_a_file_that_is_no_statement_is_a_sentence_and_is_not_kept(
 # In other places
 
 
+def test_hostile_texts_are_only_texts_on_these_pages(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(monkeypatch)
+    hostile = "<img src=x onerror=alert(1)>"
+    (house.program.home / "behaviour.toml").write_text(DECLINES.replace("The account is closed.", hostile))
+    batch = paid(house, "9001.00", "9006.00")
+    ada = house.person(MAKER)
+    released = chosen(ada, batch, "row-2", evidence=hostile)[1]
+    settled = settle(ada, batch, 3, "rejected", hostile)[1]
+    preview = uploaded(ada, batch, f"{hostile},1.00,KES,paid")
+    for place in (f"/payouts/{batch}/retry", released, settled, preview, f"/payouts/{batch}/rows/2", "/"):
+        assert "<img" not in ada.get(place).text, place
+    for place in (f"/payouts/{batch}/retry", released, settled, preview):
+        assert "&lt;img src=x onerror=alert(1)&gt;" in ada.get(place).text, place
+
+
 def test_the_pages_are_french_where_a_person_chose_it(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
     choose(ada, "fr")

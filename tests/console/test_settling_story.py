@@ -104,7 +104,7 @@ def open_settling(page: Page, company: Company, batch: str, row: int) -> None:
     page.get_by_role("link", name="Settle it").click()
 
 
-def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(
+def test_story_11_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(
     company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = company.submit("9008.00", "100.00")
@@ -130,7 +130,7 @@ def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
-def test_a_statement_with_one_contrary_line_settles_the_others(company: Company, tmp_path: Path) -> None:
+def test_story_12_a_statement_with_one_contrary_line_settles_the_others(company: Company, tmp_path: Path) -> None:
     batch = company.submit("9006.00", "9006.10", "9001.00", "100.00")
     ada, ben = company.ada, company.ben
     ada.page.goto(f"{company.origin}/payouts/{batch}")
@@ -161,7 +161,9 @@ def test_a_statement_with_one_contrary_line_settles_the_others(company: Company,
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
-def test_three_of_four_rejected_are_tried_again_and_the_books_tie_during_and_after(company: Company) -> None:
+def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_tie_during_and_after(
+    company: Company,
+) -> None:
     amounts = ["9001.00", "9001.10", "9001.20", "9002.00", "100.00"]
     batch = company.submit(*amounts)
     ada, ben, program = company.ada, company.ben, company.program
@@ -193,3 +195,4 @@ def test_three_of_four_rejected_are_tried_again_and_the_books_tie_during_and_aft
         expect(ben.page.get_by_role("cell", name=what).first).to_be_visible()
     told = program.json("verify")
     assert (told["checked"]["signed_orders"], told["exit_code"]) == (1, 0)
+    assert told["checked"]["audit_entries"] > 0

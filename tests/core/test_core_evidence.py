@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.core.evidence import (
@@ -16,6 +16,7 @@ from paygw_batch.core.evidence import (
     Span,
     StatedTimes,
     Waits,
+    later_attempt_of,
     meant_attempt,
     rule,
 )
@@ -55,7 +56,7 @@ def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
         (State.REJECTED, "approved", Finding.CONTRADICTING),
         (State.READY, "approved", Finding.CONTRADICTING),
         (State.READY, "processing", Finding.CONTRADICTING),
-        (State.READY, "declined", Finding.LATE),
+        (State.READY, "declined", Finding.CONTRADICTING),
         (State.RETURNED, "approved", Finding.LATE),
         (State.RETURNED, "declined", Finding.CONTRADICTING),
         (State.REPLACED, "approved", Finding.CONTRADICTING),
@@ -104,6 +105,36 @@ def test_an_order_that_the_journal_does_not_have() -> None:
     assert ruled(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
 
 
+@pytest.mark.parametrize("state", [State.READY, State.IN_DOUBT, State.ACCEPTED, State.REJECTED])
+@pytest.mark.parametrize("word", ["approved", "processing"])
+def test_a_later_attempt_that_the_journal_does_not_know_contradicts_it(state: State, word: str) -> None:
+    (of_copy,) = later_attempt_of("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), of_copy).finding is Finding.CONTRADICTING
+    never_sent = replace(of_copy, sent_order_id=None, standing=Standing())
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
+
+
+def test_the_next_attempt_does_not_leave_under_an_id_that_was_answered_before() -> None:
+    """Its own answer and the earlier one could not be told apart: a copy was restored, and an attempt is not in it."""
+    (of_copy,) = later_attempt_of("PAY-1", [candidate(State.REJECTED)])
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.CONTRADICTING
+    released = candidate(State.READY, standing=Standing(State.READY, attempt=1, generation=2))
+    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), released).finding is Finding.CONTRADICTING
+    never_sent = candidate(State.READY, standing=Standing(), sent_order_id=None)
+    assert ruled(replace(CLAIM, status="declined"), never_sent).finding is Finding.CONTRADICTING
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [
+        Standing(State.READY, attempt=1, generation=2),  # released under the same id
+        Standing(State.READY, attempt=1, possible_duplicate_of=1),  # a person called it not received
+    ],
+)
+def test_the_answer_to_an_attempt_that_the_journal_knows_holds_nothing(standing: Standing) -> None:
+    assert ruled(replace(CLAIM, status="declined"), candidate(standing=standing)).finding is Finding.LATE
+
+
 def test_the_same_amount_in_other_digits_is_the_same_amount() -> None:
     assert ruled(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
 
@@ -137,6 +168,7 @@ def test_a_release_under_an_id_of_its_own_leaves_no_doubt_which_attempt_is_meant
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), again).finding is Finding.MOVED
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # it says so of a machine that others use as well
 @given(
     state=st.sampled_from([state for state in State if state is not State.IN_FLIGHT]),
     attempt=st.integers(0, 3),

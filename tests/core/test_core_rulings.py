@@ -53,12 +53,12 @@ def test_a_claim_that_is_forged_or_of_other_money_names_the_row_it_pretends_to_b
 @pytest.mark.parametrize(
     ("word", "finding"),
     [
-        ("declined", Finding.LATE),
+        ("declined", Finding.CONTRADICTING),
         ("approved", Finding.CONTRADICTING),
         ("processing", Finding.CONTRADICTING),
     ],
 )
-def test_of_a_row_that_was_never_sent_only_a_no_is_harmless(word: str, finding: Finding) -> None:
+def test_no_word_about_a_row_that_was_never_sent_is_harmless(word: str, finding: Finding) -> None:
     found = ruled(said(word), candidate(7, State.READY, attempt=0, sent=None))
     assert (found.finding, found.instruction, found.attempt) == (finding, 7, 0)
 

@@ -3,9 +3,11 @@
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paygw_batch.core.batch import ControlTotals, differences
-from paygw_batch.core.instruction import Instruction, attempt_order_id
+from paygw_batch.core.instruction import Instruction, attempt_order_id, first_order_id
 
 
 def test_an_instruction_cannot_be_changed_through_the_fields_it_was_made_of() -> None:
@@ -19,6 +21,16 @@ def test_an_instruction_cannot_be_changed_through_the_fields_it_was_made_of() ->
 
 def test_the_first_attempt_goes_out_under_the_rows_own_id_and_a_released_one_under_the_next_suffix() -> None:
     assert [attempt_order_id("ORD-1", generation) for generation in (1, 2, 3)] == ["ORD-1", "ORD-1-r2", "ORD-1-r3"]
+
+
+@given(st.text(min_size=1), st.integers(2, 1000))
+def test_the_first_order_id_is_in_that_of_each_later_attempt(order_id: str, generation: int) -> None:
+    assert first_order_id(attempt_order_id(order_id, generation)) == order_id
+
+
+@pytest.mark.parametrize("order_id", ["ORD-1", "ORD-1-r1", "ORD-1-r", "ORD-1-r0", "ORD-1-r02", "-r2", "ORD-1-R2", ""])
+def test_what_is_not_written_as_a_later_attempt_has_no_first_order_id(order_id: str) -> None:
+    assert first_order_id(order_id) is None
 
 
 @pytest.mark.parametrize(

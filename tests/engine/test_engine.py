@@ -212,7 +212,7 @@ def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concu
     found = states(journal, batch)
     assert found[State.IN_DOUBT] <= concurrency + breaker
     assert found[State.READY] == 500 - alive - found[State.IN_DOUBT]
-    assert "in a row came into doubt" in (end.stop_reason or "")
+    assert "came into doubt." in (end.stop_reason or "")
 
 
 @pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])
@@ -223,7 +223,8 @@ def test_rows_rejected_for_one_reason_in_a_row_stop_the_run(concurrency: int, li
     found = states(journal, batch)
     assert limit <= found[State.REJECTED] <= limit + concurrency
     assert found[State.READY] == 200 - found[State.REJECTED]
-    assert end.stop_reason == f"{limit} rows in a row were rejected for the same reason: declined."
+    one, many = "1 row was rejected", f"{limit} rows in a row were rejected for the same reason"
+    assert end.stop_reason == f"{one if limit == 1 else many}: declined."
 
 
 @pytest.mark.parametrize("first", [1, 63, 64, 65, 200, 300])

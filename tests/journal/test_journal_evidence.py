@@ -11,6 +11,7 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.journal.sqlite import schema
 from paygw_batch.journal.values import Known, MoveResult, TallyKind
@@ -115,6 +116,18 @@ def released(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3, 4], suffix=False, by="amina", at=at(3))
+
+
+def test_an_attempt_that_a_restored_copy_does_not_know_holds_its_row(journal: Journal) -> None:
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.REJECTED)
+    given = [says(1, order_id="ORD-2-r3"), says(2, order_id="ORD-2-r1"), says(3, order_id="ORD-2-r")]
+    findings = [Finding.CONTRADICTING, Finding.UNKNOWN_ORDER, Finding.UNKNOWN_ORDER]
+    assert list(journal.take_in(given, WORDS, at=at(5))) == findings
+    journal.release(1, None, suffix=True, by="amina", at=at(6))
+    assert [one.row for one in journal.due(1, after_row=0, limit=9)] == [3, 4]
+    assert list(journal.messages(1).holds) == [2]
+    journal.verify()
 
 
 def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal) -> None:
@@ -302,6 +315,7 @@ def of_version(version: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> Sq
     for module in ("create", "open"):  # it had no table for names
         monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.note_name", lambda *_, **__: None)
     schema._expected.cache_clear()
+    database_of.cache_clear()
     return open_at(place)
 
 

@@ -22,7 +22,14 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import Breaker, GrantedStarts, Pace, RejectionBreaker, Window
 from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.gate_port import LimitChange
+from paygw_batch.journal.gate_port import (
+    CountedKind,
+    CountedOutcomes,
+    GateReport,
+    GateStop,
+    GateStopKind,
+    LimitChange,
+)
 from paygw_batch.journal.opening.open_postgres import PostgresPlace, change_postgres_limits, postgres_limits
 from paygw_batch.journal.values import MoveResult
 from tests.engine.scripted_world import APPROVED, LOST, Answer, ScriptedGateway, an_engine
@@ -136,6 +143,13 @@ def test_starts_are_after_a_rest_and_after_all_that_were_granted(workers: Worker
     assert workers.ask(second, starts=1, rate=10, now_s=90, concurrency=1000)["first_s"] == 0, (
         "idle time is not saved up"
     )
+
+
+def test_a_reason_of_the_gateway_may_be_any_text(at_database: PostgresPlace) -> None:
+    with closing(open_postgres(at_database)) as journal, closing(journal.gate()) as gate:
+        told = [CountedOutcomes(CountedKind.REJECTED, "no funds \0 \ud800 é", 2)]
+        grant = gate.ask(GateReport(4, 0, 0, 0.0, 4, 5, 2, outcomes=told))
+        assert grant.stop == GateStop(GateStopKind.REJECTED, 2, "no funds ? ? é")
 
 
 def test_the_rate_that_a_person_sets_comes_before_the_configuration(workers: Workers) -> None:

@@ -13,8 +13,10 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalHeld
+from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.opening.open_postgres import PostgresPlace, open_worker_journal
 from paygw_batch.journal.port import EngineJournal
+from paygw_batch.journal.postgres.leasing.leases import Lease
 from paygw_batch.journal.postgres.leasing.offered_chunks import OfferedRun
 from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 from paygw_batch.journal.values import Due, Known, MoveResult
@@ -356,10 +358,10 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
         ) -> list[Finding]:
             commit = desk._desk._commit
 
-            def late(*values: object) -> None:
+            def late(desk: Lease, before: Link) -> None:
                 loop.call_soon_threadsafe(begun.set)
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-                commit(*values)  # type: ignore[arg-type]  # as they came
+                commit(desk, before)
 
             desk._desk._commit = late  # type: ignore[method-assign]  # between the evidence and its commit
             return [*desk.take_in([said], words, at=AT)]

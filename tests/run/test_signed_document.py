@@ -254,3 +254,60 @@ def test_people_are_counted_for_what_can_be_reached() -> None:
     check_reachable(policy(2))
     with pytest.raises(ConfigurationError, match="needs 3 approvals, and no maker has more than 2"):
         check_reachable(policy(3))
+
+
+PLAN_TEXT = (
+    'paygw-batch plan 3\n{"content":{"amended":0,"batch":"bbbbbbbbbbbbbbbb","endpoint":"gateway.example/1",'
+    '"instructions_sha256":"cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc","invalid":0,'
+    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout","rows":2,"sheet":"payroll.csv",'
+    '"totals":{"KES":"3001.00"}},"document":"paygw-batch plan 3","findings":[{"amount":"","before":"",'
+    '"code":"row.look_alike","currency":"","message":"Row 2: twice.","name":"","row":2}],'
+    '"made_at":"2026-11-21T08:00:00.000Z","maker":"%s","repeats_meant":""}'
+)
+ORDER_TEXT = (
+    'paygw-batch settlement order 1\n{"content":{"batch":"bbbbbbbbbbbbbbbb","endpoint":"gateway.example/1",'
+    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout","rows":[{"amount":"1500.50","attempt":1,'
+    '"basis":"person","client_orderid":"PAY-1","currency":"KES","evidence":"Ticket 4711","hold":0,"order_id":"PAY-1",'
+    '"resolution":"not-received","row":2,"state":"in_doubt"}],"sheet":"payroll.csv","statement":"",'
+    '"statement_sha256":""},"document":"paygw-batch settlement order 1","made_at":"2026-11-21T08:00:00.000Z",'
+    '"maker":"%s"}'
+)
+
+
+@pytest.mark.parametrize(("made", "text"), [(plan, PLAN_TEXT), (order, ORDER_TEXT)])
+def test_what_is_signed_is_exactly_this_text(made: Callable[[], SignedDocument], text: str) -> None:
+    """Documents that were signed by an earlier version must verify: another text needs another name of its kind."""
+    document = made()
+    assert document.signed_text().decode() == text % ADA.public.text
+    approval = document.approval_text(CLEO.public, "2026-11-21T09:00:00.000Z").decode()
+    body = f'{{"approved_at":"2026-11-21T09:00:00.000Z","key":"{CLEO.public.text}","sha256":"{document.digest()}"}}'
+    assert approval == f"{text.splitlines()[0]} approval\n{body}"
+
+
+def test_a_letter_beyond_ascii_is_signed_as_its_escape() -> None:
+    content = plan().content.model_copy(update={"sheet": "Zo\u00eb.csv"})
+    assert b'"sheet":"Zo\\u00eb.csv"' in unsigned_plan(content, [], ADA.public, NOW).signed_text()
+
+
+@KINDS
+def test_who_made_and_who_approved_is_told_with_the_times(made: Callable[[], SignedDocument]) -> None:
+    document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
+    found = signatures_of(document, policy(), NOW + timedelta(hours=1))
+    assert (found.maker.name, found.made_at, list(found.wrong)) == ("ada", "2026-11-21T08:00:00.000Z", [])
+    told = {person.name: approval.approved_at for person, approval in found.valid.items()}
+    assert told == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
+
+
+def test_an_approval_that_does_not_count_says_why() -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    late = signatures_of(document, policy(), NOW + timedelta(hours=72))
+    assert list(late.wrong) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]
+    early = signatures_of(document, policy(), NOW - timedelta(minutes=6))
+    assert list(early.wrong) == ["that of cleo is of 2026-11-21T08:00:00.000Z, which is still to come"]
+    other = document.model_copy(update={"content": document.content.model_copy(update={"rows": 3})})
+    with pytest.raises(ApprovalError, match="was changed after its maker signed it"):
+        signatures_of(other, policy(), NOW)
+    (approval,) = document.approvals
+    moved = approval.model_copy(update={"approved_at": "2026-11-21T09:00:00.000Z"})
+    (problem,) = signatures_of(document.model_copy(update={"approvals": [moved]}), policy(), NOW).wrong
+    assert problem == "that of cleo is over other content, or was changed"

@@ -24,10 +24,11 @@ from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError, SheetError
+from paygw_batch.sheet.check.mending import CellEdit, Mending, RowLeftOut, mended_sheet
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.sheet.write import marked_workbook, problem_list, rejects, workbook_copy
-from paygw_batch.sheet.write.rejects import Written, write_mendable
+from paygw_batch.sheet.write.rejects import Written, write_marked, write_mendable
 from tests.sheet.sheet_values import GOOD, HEADER, codes
 
 RED, YELLOW = "FFFF9B9B", "FFFFE59A"
@@ -70,6 +71,15 @@ class Desk:
         asked = ReadOptions(**options)
         target = self.folder / "rejects.xlsx"
         return write_mendable(validate(read_sheet(source, asked), self.rules), source, asked, target), target
+
+    def mended(self, source: Path, *edits: CellEdit, left_out: int = 0) -> Path:
+        """Write the workbook with the corrections of a person in it, and every defect that is left."""
+        sheet = read_sheet(source, ReadOptions())
+        out = (RowLeftOut(left_out, "Ada", "2026-11-22"),) if left_out else ()
+        validated = validate(mended_sheet(sheet, Mending(sheet.sha256, edits, out)), self.rules)
+        target = self.folder / "marked.xlsx"
+        write_marked(validated, source, ReadOptions(), target, edits)
+        return target
 
     def codes(self, path: Path, **options: Any) -> list[tuple[int, str]]:
         return codes(validate(read_sheet(path, ReadOptions(**options)), self.rules).defects)
@@ -488,7 +498,7 @@ def test_a_defect_of_a_whole_row_is_shown_at_its_country(desk: Desk) -> None:
 
 
 def test_very_many_refused_rows_are_a_table_without_marks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 10)
+    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 5)
     source, path = desk.folder / "bad.csv", desk.folder / "r.xlsx"
     source.write_text(BAD_CSV)
     written = write_mendable(validate(read_sheet(source, ReadOptions()), desk.rules), source, ReadOptions(), path)
@@ -521,3 +531,59 @@ def test_whatever_cells_hold_an_unmended_copy_reads_like_the_sheet(desk: Desk, r
     else:
         assert "would not read like" in written.notes[0]
         assert again.frame.height == len({row for row, _ in desk.codes(source)})
+
+
+# With the corrections of a person in it
+
+
+def edit(row: int, column: str, was: str | None, now: str | None) -> CellEdit:
+    return CellEdit(row, column, was, now, "Ada", "2026-11-22")
+
+
+def test_cells_that_a_person_mended_are_texts_in_the_copy_and_the_others_stay_red(desk: Desk) -> None:
+    source = workbook(desk.folder / "bad.xlsx", BAD)
+    edits = (
+        edit(3, "amount", "1,000.00", "1000.00"),
+        edit(4, "amount", "2026-01-12", "=1+1"),
+        edit(4, "account_name", None, "Jane"),
+        edit(5, "phone", "+2290197000108", None),
+    )
+    path = desk.mended(source, *edits)
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    assert (sheet["C3"].value, sheet["C3"].data_type) == ("1000.00", "s")
+    assert (sheet["C4"].value, sheet["C4"].data_type) == ("=1+1", "s")  # what was typed runs nowhere
+    assert (sheet["E4"].value, sheet["G5"].value) == ("Jane", None)
+    assert "C3" not in coloured(path, RED)
+    assert "C4" in coloured(path, RED)
+    assert sheet["H2"].value == "fine"
+    first, again = read_sheet(source, ReadOptions()), read_sheet(path, ReadOptions())
+    assert again.frame.equals(mended_sheet(first, Mending(first.sha256, edits)).frame)
+
+
+def test_a_row_that_was_left_out_is_in_the_copy_and_says_so(desk: Desk) -> None:
+    path = desk.mended(workbook(desk.folder / "bad.xlsx", BAD), left_out=3)
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    assert "Left out by Ada" in sheet["A3"].comment.text
+    assert sheet["B3"].value == "A-2"
+    assert sheet.title == "Sheet"  # the sender's own workbook, and no table of rows
+
+
+def test_a_mended_cell_that_cannot_be_written_gives_a_table_of_all_rows(desk: Desk) -> None:
+    def merge(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+        sheet.merge_cells("H2:H3")
+
+    source = workbook(desk.folder / "bad.xlsx", BAD, merge)
+    path = desk.mended(source, edit(3, "Note", None, "mine"))
+    book = openpyxl.load_workbook(path)
+    assert book.sheetnames == ["Payees", "Problems"]
+    assert [cell.value for cell in book["Payees"]["A"]] == ["row", 2, 3, 4, 5]
+    assert book["Payees"]["J3"].value == "mine"
+
+
+def test_a_sheet_of_very_many_cells_has_no_marked_workbook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 5)
+    source = desk.folder / "good.csv"
+    source.write_text(f"{HEADER}\n{GOOD}\n")
+    with pytest.raises(OutputError, match="There is no marked workbook"):
+        desk.mended(source)
+    assert not (desk.folder / "marked.xlsx").exists()

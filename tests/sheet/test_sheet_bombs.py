@@ -153,6 +153,15 @@ def test_what_becomes_too_much_on_the_way_is_refused_there(bomb: str, tmp_path: 
         read_sheet(path, ReadOptions(max_sheet_bytes=48 * MIB))
 
 
+def test_a_workbook_that_nothing_has_calculated_is_refused_as_a_whole(tmp_path: Path) -> None:
+    cells = b"".join(b"<c><f>A%d</f></c>" % n for n in range(500))
+    rows = [b'<row r="%d">%s</row>' % (n, cells) for n in range(3, 500)]
+    path = packed(with_ballast(workbook(first=worksheet(ROWS, *rows)), 1), tmp_path / "never-calculated.xlsx")
+    with pytest.raises(SheetError, match="more than 200,000 formulas without a value") as refusal:
+        read_sheet(path, ReadOptions())
+    assert "calculates the formulas" in (refusal.value.hint or "")
+
+
 def test_tags_in_tags_are_refused(tmp_path: Path) -> None:
     path = packed(workbook(first=worksheet(ROWS, b"<x>" * 100_000, b"</x>" * 100_000)), tmp_path / "bomb.xlsx")
     with pytest.raises(SheetError, match="damaged or protected"):

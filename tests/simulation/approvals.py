@@ -76,7 +76,7 @@ class Approvals:
             world.validated(about),
             reader,
             operation=world.operation,
-            amend=False,
+            amend=world.amends,
             now=world.now,
             quarantine_h=QUARANTINE_H,
         )

@@ -1,15 +1,15 @@
 """The disk of the simulated machine: the journal's database, its witness and its lock, and what outlives a crash.
 
-The journal is the one that ships: its tables, statements and transactions. Only the file is simulated: a process works
-on a copy of the bytes on the disk, and puts them back with each COMMIT. So what a process had not committed when it was
-killed is gone, and what it had committed is there.
+The journal is the one that ships: its tables, statements and transactions. Only the file is simulated: it is what the
+last connection has committed. So what a process had not committed when it was killed is gone, and what it had committed
+is there. The bytes of the file are made where somebody needs them, which is seldom.
 """
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
@@ -21,8 +21,10 @@ from paygw_batch.journal.guards.witness import Seen
 from paygw_batch.journal.opening import open as opened
 from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
+from paygw_batch.journal.sqlite.about import note_adoption
 from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
 from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.schema import check_tables
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord
 
@@ -34,26 +36,79 @@ _PATH, _WITNESS, _OTHER_WITNESSES = Path("simulated.sqlite3"), Path("simulated.w
 _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 
+CHANCE_OF_A_COPY = 0.3
+"""How often somebody copies the journal after a commit."""
+
+
+class Copy(NamedTuple):
+    """The bytes of a database, the number of the last fact in it, and of its last batch."""
+
+    image: bytes
+    last_fact: int = 0
+    last_batch: int = 0
+
+
 class Disk:
     """What all processes of the machine share.
 
-    `copies` are the database as it was after each commit: one of them is the older copy that a person may restore.
+    `copies` are the database as it was after some commits: one of them is the older copy that a person may restore.
     With `synchronous` off, a power cut takes back what was committed since the last sync; with it on, as the product
     has it, nothing.
     """
 
-    def __init__(self) -> None:
-        self.image = self.durable = database_of(_NEW)
-        self.copies = [self.image]
-        self.last_known = self.image
-        """The newest that any process went on from: a run must refuse what is older."""
+    def __init__(self, seed: int) -> None:
+        self._dice = Random(~seed)  # noqa: S311 (dice of its own: copies change nothing else in a world)
+        self._connection: SimConnection | None = None
+        self._image: bytes | None = database_of(_NEW)
+        """None: what the connection has committed."""
+        self._is_replaced = True
+        """Whether the connection knows nothing of what is on the disk."""
+        self.commits = 0
+        self.last_fact = self.last_batch = 0
+        self.last_known_fact = 0
+        """Of the newest database that any process went on from."""
+        self.copies = [Copy(self.image)]
+        self.durable = self.copies[0]
+        """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
         self.witness: Seen | None = Seen(_NEW.journal_id, _NEW.start.seq, _NEW.start.hash.hex())
         """The journal was made on this machine, on purpose."""
         self.holders: set[Process] = set()
         self.synchronous = True
         self.heeds_witness = True
-        self._connection: SimConnection | None = None
-        self._holds: bytes | None = None
+
+    @property
+    def image(self) -> bytes:
+        """The bytes of the database."""
+        if self._image is None:
+            if self._connection is None:
+                raise AssertionError("the disk has neither a file nor a connection to one")
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            self._image = self._connection.serialize("main")
+        return self._image
+
+    def copy(self) -> Copy:
+        """Return a copy of the database as it is."""
+        return Copy(self.image, self.last_fact, self.last_batch)
+
+    def put(self, copy: Copy) -> None:
+        """Put a copy in the place of the database."""
+        self._image, self.last_fact, self.last_batch = self.durable = copy
+        self._is_replaced = True
+
+    def adopt(self, copy: Copy, at: str) -> None:
+        """Put a copy in the place of a database that is lost, note that a person adopts it, and make its witness."""
+        self.put(copy)
+        connection = self._connected(None)
+        found = look_at(connection, _PATH, endpoint=ENDPOINT, seen=None, witness=_WITNESS)
+        if found is None:
+            raise AssertionError("the copy holds no journal")
+        connection.execute("BEGIN")
+        note_adoption(connection, found.end, at=at, by="amina", path=str(_PATH))
+        connection.execute("COMMIT")
+        self.stored(connection)
+        self.sync()
+        self.witness, self.last_known_fact = found.seen, self.last_fact
 
     async def take_lock(self, process: "Process") -> None:
         """Give the lock to one living process; raise `JournalHeld` when another has it. It ends with its holder."""
@@ -89,36 +144,52 @@ class Disk:
         rolled back. That is much cheaper than to read the tables and to prepare every statement anew.
         """
         connection = self._connection
-        if connection is None or self._holds is not self.image or connection.process in self.holders - {process}:
+        if connection is None or self._is_replaced or connection.process in self.holders - {process}:
             if connection is not None and connection.process not in self.holders:
                 connection.close(True)
             self._connection = connection = SimConnection(self)
-            self._holds = self.image
+            self._is_replaced = False
         elif connection.in_transaction:
             connection.execute("ROLLBACK")
         connection.process = process
         return connection
 
+    def check_tables(self, connection: apsw.Connection, path: Path) -> None:
+        """Check the tables once for each connection: nobody changes them here."""
+        if connection is not self._connection or not self._connection.is_checked:
+            check_tables(connection, path)
+        if self._connection is not None and connection is self._connection:
+            self._connection.is_checked = True
+
     def stored(self, connection: "SimConnection") -> None:
         """Take what a COMMIT wrote, on stable storage unless told otherwise."""
-        self.image = connection.serialize("main")
-        self._connection, self._holds = connection, self.image
-        self.copies.append(self.image)
+        self._connection, self._image, self._is_replaced = connection, None, False
+        self.commits += 1
+        self.last_fact, self.last_batch = connection.last_numbers()
+        if self._dice.random() < CHANCE_OF_A_COPY:
+            self.copies.append(self.copy())
         if self.synchronous:
-            self.durable = self.image
+            self.durable = self.durable._replace(last_fact=self.last_fact)
+
+    def sync(self) -> None:
+        """Bring what was committed to stable storage, where nothing is synchronous."""
+        self.durable = self.copy()
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Let go of what was opened; the bytes stay."""
         if self._connection is not None:
+            self._image = self.image
+            self._is_replaced = True
             self._connection.close(True)
 
     def has_intent(self, nonce: str) -> bool:
-        """Whether stable storage holds an intent with this nonce: its bytes are searched, nobody is asked."""
-        return f'"nonce":"{nonce}"'.encode() in self.durable
+        """Whether stable storage holds an intent with this nonce: its facts are searched, the program is not asked."""
+        return self._connection is not None and self._connection.has_intent(nonce, until=self.durable.last_fact)
 
     def lose_power(self) -> None:
         """Forget what was not on stable storage."""
-        self.image = self.durable
+        if not self.synchronous:
+            self.put(self.durable)
 
     def reader(self) -> SqliteReader:
         """Look into the journal as it is on the disk, as `status` does between runs."""
@@ -133,6 +204,13 @@ class Disk:
         ((count,),) = self._connected(None).execute("SELECT count(*) FROM evidence WHERE spooled IS NOT NULL")
         return int(count)
 
+    def state_of(self, instruction: int) -> State:
+        """Return the state of one instruction."""
+        if self._connection is None:
+            raise AssertionError("nobody has opened the journal")
+        query = "SELECT state FROM standing WHERE instruction = ?"
+        return next((State(word) for (word,) in self._connection.execute(query, (instruction,))), State.READY)
+
     def states(self) -> set[State]:
         """Return which states rows are in."""
         return {one.state for batch in self.batches() for one in self.reader().rows(batch.number)}
@@ -146,12 +224,6 @@ def reader_of(image: bytes) -> SqliteReader:
     return SqliteReader(connection, _PATH)
 
 
-def last_fact(image: bytes) -> int:
-    """Return the number of the last fact in a copy of a journal."""
-    with closing(reader_of(image)) as reader:
-        return reader.head().seq
-
-
 class SimConnection(apsw.Connection):
     """SQLite as one process has it: every statement is carried out, and a COMMIT is where things may befall it."""
 
@@ -162,6 +234,18 @@ class SimConnection(apsw.Connection):
         self._is_writing = False
         self.deserialize("main", disk.image)
         configure(self)
+        self.is_checked = False
+
+    def last_numbers(self) -> tuple[int, int]:
+        """Return the numbers of the last fact and of the last batch."""
+        query = "SELECT coalesce((SELECT max(seq) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0)"
+        ((fact, batch),) = super().execute(query)
+        return fact, batch
+
+    def has_intent(self, nonce: str, *, until: int) -> bool:
+        """Whether one of the facts up to number `until` names this nonce."""
+        query = "SELECT 1 FROM fact WHERE seq <= ? AND instr(details, ?) > 0"
+        return super().execute(query, (until, f'"nonce":"{nonce}"')).fetchone() is not None
 
     def execute(self, statements: str, *arguments: Any, **named: Any) -> apsw.Cursor:
         """Carry out a statement."""
@@ -190,12 +274,14 @@ class SimConnection(apsw.Connection):
         if process.writes == process.dies_after_write:  # durable, and no one was told, not even the witness
             process.die()
             raise asyncio.CancelledError
-        self._disk.last_known = self._disk.image
+        self._disk.last_known_fact = self._disk.last_fact
         return result
 
     def _stored(self, process: "Process") -> apsw.Cursor:
-        result = super().execute("COMMIT")
+        result, batches = super().execute("COMMIT"), self._disk.last_batch
         self._disk.stored(self)
+        if self._disk.last_batch > batches:
+            process.look_at_opened_batch()
         process.world.judge.look_at_write(process)
         return result
 

@@ -38,6 +38,8 @@ class SimulatedInbox:
         self._inbox: Inbox | None = None
         self._reader: InboxReader | None = None
         self.heard: list[Notified] = []
+        self.untrue: set[int] = set()
+        """The rows of which something was said that is not true."""
 
     def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
         """Receive a notification, put it on stable storage, answer it with 200."""
@@ -63,7 +65,9 @@ class SimulatedInbox:
             if due.standing.state is State.READY
         ]
         if found:
-            self.hear(*self._world.rng.choice(found), "approved", is_about_ready=True)
+            order_id, amount = self._world.rng.choice(found)
+            self.untrue.add(row_of(order_id))
+            self.hear(order_id, amount, "approved", is_about_ready=True)
 
     def contradict(self, journal: SqliteJournal) -> None:
         """Hear another end of a row than the one that is known."""
@@ -75,7 +79,9 @@ class SimulatedInbox:
             if one.state in {State.PAID, State.REJECTED} and one.sent_orderid and MEANS[word] != one.state.value
         ]
         if found:
-            self.hear(*self._world.rng.choice(found))
+            order_id, amount, word = self._world.rng.choice(found)
+            self.untrue.add(row_of(order_id))
+            self.hear(order_id, amount, word)
 
     def take_in(self, journal: SqliteJournal) -> None:
         """Take in what waits, as a run does when it opens the journal and every two seconds."""

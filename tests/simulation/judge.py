@@ -102,6 +102,8 @@ class Judge:
         self.held: set[int] = set()
         """The rows that the gateway said it has, and that no person has spoken of since."""
         self.requests: dict[str, Request] = {}
+        self.amended: dict[int, Decimal] = {}
+        """The amounts of rows that an amended sheet replaced."""
         self.approved: dict[str, set[str]] = {}
         """Where approval is asked for: by sheet, the people other than its maker who said yes to exactly that."""
         self.needs_approval = False
@@ -159,6 +161,8 @@ class Judge:
         ]
         if not asked_for:
             raise self.found("I12", f"row {number} leaves with {expected.amount}, which no one asked for")
+        if number in self.amended and self.amended[number] != expected.amount:
+            raise self.found("I12", f"row {number} leaves with {expected.amount}, which an amended sheet replaced")
         if self.needs_approval and not any(self.approved.get(sheet) for sheet in asked_for):
             raise self.found("I12", f"row {number} leaves, and nobody but its maker approved it")
 
@@ -199,6 +203,12 @@ class Judge:
         row.releases += 1
         row.final = None
         row.told.add("ready")
+
+    def amend(self, sheet: str, number: int, *, was_rejected: bool) -> None:
+        """A sheet took the place of a payment that was rejected, or never sent: from now on its amount alone leaves."""
+        self.amended[number] = Decimal(amount_of(sheet, number))
+        if was_rejected:
+            self.release(number)
 
     # The program's side.
 

@@ -52,7 +52,10 @@ async def come(process: Process, *, settle_all: bool) -> int:
             read_a_statement(world, journal, record, statement_of(world, extra))
         by_hand(world, journal, record, everything=settle_all)
         if not settle_all and rng.random() < 0.4:
-            release(world, journal, record)
+            if world.orders is not None and rng.random() < 0.6:
+                world.orders.release(journal, record)
+            else:
+                release(world, journal, record)
     return 0
 
 
@@ -74,7 +77,7 @@ async def come_early(process: Process) -> int:
                 if world.rng.random() < 0.5:
                     word = Resolution.REJECTED
                     world.judge.called_early.add(number)
-                _settle(world, journal, record, [(number, Settlement(row.row, word, "no sign of it"))])
+                settle_words(world, journal, record, [(number, Settlement(row.row, word, "no sign of it"))])
         if world.rng.random() < 0.5:
             release(world, journal, record)
     return 0
@@ -89,11 +92,13 @@ def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, e
         if is_asked and (everything or world.rng.random() < 0.5):
             number = row_of(row.client_orderid)
             words.append((number, Settlement(row.row, _truth(world, number, row), "statement")))
-    if not everything and world.rng.random() < 0.3:
+    if not everything and world.orders is not None and world.rng.random() < 0.6:
+        world.orders.settle(journal, record, words)
+    elif not everything and world.rng.random() < 0.3:
         for word in words:  # one by one: what may not be said of one row keeps nothing back from another
-            _settle(world, journal, record, [word])
+            settle_words(world, journal, record, [word])
     else:
-        _settle(world, journal, record, words)
+        settle_words(world, journal, record, words)
 
 
 def _truth(world: "SimWorld", number: int, row: RowStanding) -> Resolution:
@@ -106,7 +111,7 @@ def _truth(world: "SimWorld", number: int, row: RowStanding) -> Resolution:
     return world.rng.choice((Resolution.REJECTED, Resolution.NOT_RECEIVED, Resolution.NOT_RECEIVED))
 
 
-def _settle(
+def settle_words(
     world: "SimWorld", journal: SqliteJournal, record: BatchRecord, words: Sequence[tuple[int, Settlement]]
 ) -> None:
     """Settle rows as `resolve` does, all or none."""
@@ -117,13 +122,14 @@ def _settle(
         return
     ready = {row.row for row in journal.rows(record.number) if row.state is State.READY}
     for number, settlement in words:
-        _tell(world, number, settlement.resolution, was_ready=settlement.row in ready)
+        tell(world, number, settlement.resolution, was_ready=settlement.row in ready)
     if settlements:
         settle(journal, record, settlements, by="amina", now=world.now)
         world.judge.held -= {number for number, _ in words}
 
 
-def _tell(world: "SimWorld", number: int, resolution: Resolution, *, was_ready: bool) -> None:
+def tell(world: "SimWorld", number: int, resolution: Resolution, *, was_ready: bool) -> None:
+    """Let the judge know what a person says of a row."""
     if resolution is not Resolution.NOT_RECEIVED:
         world.judge.tell(number, resolution.value)
     elif not was_ready:

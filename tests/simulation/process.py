@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.silent_progress import Silent
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import Pace
@@ -124,6 +125,8 @@ class Process:
         self.started_at_s = world.clock.now_s
         self.drained_at_s: float | None = None
         self.exit_code: int | None = None
+        self.amends: Sequence[tuple[str, int, bool]] = ()
+        """Sheet and row of the payments that the batch it opens replaces, and whether they were rejected."""
         self._task = self.loop.create_task(self._main(story))
 
     @property
@@ -141,6 +144,12 @@ class Process:
         if self.engine is not None and self.drained_at_s is None:
             self.drained_at_s = self.world.clock.now_s
             self.engine.drain()
+
+    def look_at_opened_batch(self) -> None:
+        """A batch that it opens is durable, whether it hears of it or not."""
+        for sheet, number, was_rejected in self.amends:
+            self.world.judge.amend(sheet, number, was_rejected=was_rejected)
+        self.amends = ()
 
     def end(self) -> None:
         """Clear away; raise what it ended with, unless it was killed."""
@@ -191,10 +200,17 @@ async def submit(process: Process, sheet: str) -> int:
     away = world.away_of(process)
     plan = await away.journal(
         lambda: plan_submission(
-            validated, journal, operation=world.operation, amend=False, now=world.now, quarantine_h=QUARANTINE_H
+            validated,
+            journal,
+            operation=world.operation,
+            amend=world.amends,
+            now=world.now,
+            quarantine_h=QUARANTINE_H,
         )
     )
     world.look_at_comparison(sheet, journal, plan)
+    rejected = {one.row for one in plan.amendments if world.disk.state_of(one.instruction) is State.REJECTED}
+    process.amends = [(sheet, one.row, one.row in rejected) for one in plan.amendments]
     approved = NOT_ASKED_FOR if world.approvals is None else world.approvals.required(sheet, plan, journal)
     record = await away.journal(
         lambda: open_planned_batch(

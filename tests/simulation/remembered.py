@@ -4,7 +4,7 @@ Only pure functions are here, and what they were given is compared by its whole 
 or the gateway has a part in is remembered: each world does that anew.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import lru_cache
 from types import ModuleType
@@ -12,13 +12,17 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
+from paygw_batch.core.batch import TotalsLine
 from paygw_batch.report import reconcile
 from paygw_batch.run import approval, compare_sheet, submit
+from paygw_batch.run.compare_sheet import with_rows, without_rows
+from paygw_batch.sheet.check.contract import good_rows
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.check.validate import with_defects
 from paygw_batch.sheet.instructions import pages
+from paygw_batch.sheet.instructions.instruction_columns import InstructionColumns
 from paygw_batch.sheet.instructions.pages import from_pages, to_pages
-from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.model import Validated, ValidatedPart
 
 KEPT = 4_096
 """How many results of one function are kept: a long run must not fill the memory."""
@@ -50,6 +54,8 @@ def _content(value: object) -> Hashable:
         return tuple(value)
     if isinstance(value, Validated):
         return value.sheet.operation, value.sheet.sha256, value.batch, *map(_content, (value.defects, value.warnings))
+    if isinstance(value, ValidatedPart):
+        return _content(value.raw), _content(value.rows)
     if isinstance(value, dict):
         return tuple(value.items())
     return tuple(value) if isinstance(value, list) else value
@@ -62,10 +68,28 @@ def _once(function: Callable[..., T]) -> Callable[..., T]:
 
 
 _PAGES = _once(lambda rows: list(to_pages(rows)))
+_CANONICAL = _once(lambda frame, first, replaced: list(InstructionColumns(frame).canonical(first, replaced)))
+_TOTALS = _once(lambda frame, first: InstructionColumns(frame).totals(first))
+_PAYEE_WORDS = _once(lambda frame: list(InstructionColumns(frame).payee_words()))
+_WITHOUT_ROWS = _once(without_rows)
+_PAYABLE = _once(lambda counts: int(counts.filter("valid")["count"].sum()))
 
 
 def _pages(rows: pl.DataFrame) -> Iterator[bytes]:
     return iter(_PAGES(rows))
+
+
+class _ColumnsOnce(InstructionColumns):
+    """Instructions whose text and sums are made once for the same rows."""
+
+    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+        return iter(_CANONICAL(self._frame, first, dict(replaced)))
+
+    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
+        return _TOTALS(self._frame, first)
+
+    def payee_words(self) -> Iterable[str]:
+        return _PAYEE_WORDS(self._frame)
 
 
 class AtOnce:
@@ -90,7 +114,13 @@ class AtOnce:
         return done
 
 
-REMEMBERED: tuple[tuple[ModuleType, str, object], ...] = (
+REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
+    (Validated, "payable", property(lambda validated: _PAYABLE(validated.counts))),
+    (submit, "InstructionColumns", _ColumnsOnce),
+    (submit, "good_rows", _once(good_rows)),
+    (compare_sheet, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
+    (submit, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
+    (submit, "with_rows", _once(with_rows)),
     (submit, "ThreadPoolExecutor", AtOnce),
     (pages, "to_pages", _pages),
     (compare_sheet, "in_one_spelling", _once(in_one_spelling)),

@@ -6,19 +6,25 @@ from functools import partial
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
-from tests.simulation.disk import last_fact
+from paygw_batch.run.orders.kept_orders import check_kept_orders
+from tests.simulation.enquiries import refresh_rows
 from tests.simulation.gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
 from tests.simulation.people import come, come_early, look_in
 from tests.simulation.process import Process, resume, submit
+from tests.simulation.restoring import adopt, ask_the_gateway, copies_with_every_batch
 from tests.simulation.sheets import FEWEST_ROWS_OF_A_REPEAT
 from tests.simulation.world import EVERYTHING, SimWorld
 
 DAY_S = 25 * 3600.0
+CHANCE_OF_A_REPLAY = 0.3
+"""How often the whole journal is replayed at the end."""
+CHANCE_OF_A_LOSS = 0.08
+CHANCE_OF_ENQUIRIES = 0.15
 MOST_STEPS = 30_000
 LONGEST_RUN_S = 6 * 3600.0
 LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0
 ALL = tuple(BEHAVIOURS)
-SETTLED = {State.PAID, State.REJECTED, State.ACCEPTED}
+SETTLED = {State.PAID, State.REJECTED, State.ACCEPTED, State.REPLACED}
 Plant = Callable[[SimWorld], None]
 
 
@@ -31,6 +37,8 @@ def play(seed: int, plant: Plant | None = None) -> SimWorld:
         for _ in range(world.rng.randrange(1, 4)):
             _stormy_day(world)
             _people(world)
+            if world.rng.random() < CHANCE_OF_A_LOSS:
+                _lose_the_journal(world)
         for _ in range(12):
             if _is_settled(world):
                 break
@@ -44,7 +52,9 @@ def play(seed: int, plant: Plant | None = None) -> SimWorld:
 
 def _look_at_the_end(world: SimWorld) -> None:
     reader = world.disk.reader()
-    reader.verify()
+    if world.rng.random() < CHANCE_OF_A_REPLAY:
+        reader.verify()
+        check_kept_orders(reader)
     end = RunEnd(0, None, interrupted=False)
     world.judge.look_at_inbox(len(world.inbox.heard), world.disk.kept_notifications())
     world.judge.look_at_the_end([world.shown(reader, batch, end) for batch in reader.batches()])
@@ -214,7 +224,12 @@ def _look_at_clock(world: SimWorld, process: Process) -> None:
 
 
 def _people(world: SimWorld, *, settle_all: bool = False) -> None:
-    """A day later people come; before, sometimes, somebody who does not wait for the day."""
+    """A day later people come; before, sometimes, somebody who asks the gateway, or does not wait for the day."""
+    if not settle_all and world.rng.random() < CHANCE_OF_ENQUIRIES:
+        asking = Process(world, refresh_rows, is_run=False)
+        if world.rng.random() < 0.3:
+            asking.dies_after_write = 1 + int(world.rng.expovariate(1 / 2))
+        run_all(world, [asking], {})
     if not settle_all and world.rng.random() < 0.6:
         if world.rng.random() < 0.5:
             _set_clock_right(world)
@@ -228,9 +243,10 @@ def _people(world: SimWorld, *, settle_all: bool = False) -> None:
 def _restore_older(world: SimWorld) -> None:
     """Someone restores an older copy, at times on a machine that is new. A run must refuse it; then all is put back."""
     disk = world.disk
-    newest, witness = disk.image, disk.witness
-    disk.image = world.rng.choice(disk.copies)
-    if last_fact(disk.image) < last_fact(disk.last_known):
+    newest, witness = disk.copy(), disk.witness
+    older = world.rng.choice(disk.copies)
+    if older.last_fact < disk.last_known_fact:
+        disk.put(older)
         world.restored_older = True
         if world.rng.random() < 0.5:
             disk.witness = None
@@ -238,5 +254,16 @@ def _restore_older(world: SimWorld) -> None:
         if not world.was_refused_as_older():
             raise world.judge.found("I10", "an older copy of the journal was not refused")
         world.restored_older = False
-    disk.image = disk.durable = newest
-    disk.witness = witness
+        disk.put(newest)
+        disk.witness = witness
+
+
+def _lose_the_journal(world: SimWorld) -> None:
+    """The journal is lost, and a copy takes its place. Before anything is sent the gateway is asked about all."""
+    _set_clock_right(world)
+    copies = copies_with_every_batch(world)
+    if not copies or world.clock_is_unknown:
+        return
+    world.let_pass(world.clock.now_s + DAY_S)
+    adopt(world, world.rng.choice(copies))
+    run_all(world, [Process(world, ask_the_gateway, is_run=False)], {})

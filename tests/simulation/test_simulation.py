@@ -9,7 +9,7 @@ from tests.simulation.planted import BUGS
 from tests.simulation.seeds import first_failure, hunt
 from tests.simulation.story import play
 
-SEEDS = 2_000  # at some 40 ms a world on the shipping journal; 10,000 by command, `python -m tests.simulation`
+SEEDS = 2_000  # more by command, `python -m tests.simulation`
 PIECES = 20
 SEEDS_FOR_A_BUG = 2_000
 
@@ -40,19 +40,21 @@ def test_the_worlds_have_all_that_may_befall_a_run_in_them() -> None:
     worlds = [play(seed) for seed in range(200)]
     assert sum(row.left for world in worlds for row in world.judge.rows.values()) > 500
     kinds, findings, sources, operations = set[str](), set[str](), set[str](), set[str]()
-    two_batches = 0
+    two_batches = adoptions = 0
     for world in worlds:
         with closing(reader_of(world.disk.image)) as reader:
             two_batches += len(reader.batches()) > 1
+            adoptions += len(reader._fetch("SELECT number FROM adoption"))
             operations |= {record.operation for record in reader.batches()}
             kinds |= {word for (word,) in reader._fetch("SELECT kind FROM fact")}
             for finding, source in reader._fetch("SELECT finding, source FROM evidence"):
                 findings.add(finding)
                 sources.add(source)
     assert two_batches
+    assert adoptions
     assert operations == {"payout", "payin"}
-    assert sources == {"notification", "statement", "person", "reply"}
-    assert {"moved", "repeated", "contradicting", "resolved"} <= findings
-    assert {"interrupted", "released", "not_sent", "unknown", "paid", "accepted", "rejected"} <= kinds
+    assert sources == {"notification", "statement", "person", "reply", "enquiry"}
+    assert {"moved", "repeated", "contradicting", "resolved", "order"} <= findings
+    assert {"interrupted", "released", "replaced", "not_sent", "unknown", "paid", "accepted", "rejected"} <= kinds
     assert {"resolved_paid", "resolved_rejected", "resolved_not_received"} <= kinds
     assert any(any(world.judge.approved.values()) for world in worlds)

@@ -3,6 +3,7 @@
 import csv
 import heapq
 import io
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,16 +17,20 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from paygw_batch.clock import timestamp
-from paygw_batch.compose.actions.send import standings
+from paygw_batch.compose.actions.send import standings, summary_after
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
+from paygw_batch.core.shown_states import INVALID, shown_state
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import Pace
 from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.opening import examine
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord
+from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
+from paygw_batch.report.totals import BatchTotals
 from paygw_batch.run import submit
 from paygw_batch.run.submit import Plan
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE
@@ -33,14 +38,15 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write import table
 from tests.simulation.approvals import Approvals
 from tests.simulation.disk import Disk
-from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, SimGateway
+from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, Said, SimGateway
 from tests.simulation.inbox import SimulatedInbox
-from tests.simulation.judge import Judge, Shown
+from tests.simulation.judge import Judge, Request, Shown
 from tests.simulation.loop import Clock
+from tests.simulation.orders import Orders
 from tests.simulation.people import StatementFile
 from tests.simulation.process import Process, SlowAway, prepare
 from tests.simulation.remembered import REMEMBERED
-from tests.simulation.sheets import RULES, GateOnce, validated, wanted
+from tests.simulation.sheets import FIRST_ROW, RULES, GateOnce, order_id_of, validated, wanted
 from tests.simulation.words import WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
@@ -48,8 +54,11 @@ EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-CHANCE_OF_A_FILE = 0.2
-"""How often the reconciliation is written and read as CSV; else its frame is looked at, which is what is written."""
+CHANCE_OF_AMENDING = 0.3
+CHANCE_OF_A_RECONCILIATION = 0.25
+"""How often the reconciliation is made where somebody looks at a batch. It costs as much as all runs of a world."""
+CHANCE_OF_A_FILE = 0.3
+"""How often it is then written and read as CSV; else its frame is looked at, which is what is written."""
 
 
 class SimWorld:
@@ -59,13 +68,14 @@ class SimWorld:
         self.rng = rng = Random(seed)  # noqa: S311 (dice, not secrets)
         self.operation = "payin" if seed % 2 else "payout"
         self.clock = Clock()
-        self.disk = Disk()
+        self.disk = Disk(seed)
         self.undo = ExitStack()
         """What is undone when this world ends."""
         self.undo.callback(self.disk.close)
         self.row_count = rng.randrange(1, 9)
         self._directory: Path | None = None
         self.patch(submit, "ContractGate", GateOnce)
+        self.patch(examine, "check_tables", self.disk.check_tables)
         for owner, name, value in REMEMBERED:
             self.patch(owner, name, value)
         self.pace = Pace(
@@ -78,6 +88,8 @@ class SimWorld:
         self.inbox = SimulatedInbox(self)
         self.approvals = Approvals(self) if seed % 5 == 0 else None
         self.judge.needs_approval = self.approvals is not None
+        self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
+        self._amends = rng.random() < CHANCE_OF_AMENDING
         self.statements: list[StatementFile] = []
         self.sheet_of_batch: dict[str, str] = {}
         self.unhandled: list[str] = []
@@ -126,6 +138,18 @@ class SimWorld:
         """Return a nonce that was never used."""
         return f"{next(self._nonces):032x}"
 
+    @property
+    def amends(self) -> bool:
+        """Whether sheets are submitted with `--amend`: not where a look shows that a rejected row was paid since."""
+        rows, paid = self.judge.rows, self.judge.paid_nonces
+        return self._amends and not any(rows[number].nonce in paid for number in self.judge.called_early)
+
+    def gateway_has(self, requests: Sequence[Request]) -> bool:
+        """Whether the gateway has executed an order of a row, or still works on one."""
+        return any(
+            one.left and (self.judge.executed_orders[one.order_id] or one.said is Said.PENDING) for one in requests
+        )
+
     def away_of(self, process: Process) -> SlowAway:
         """Return the threads of a process."""
         return self._aways.setdefault(process, SlowAway(process))
@@ -163,18 +187,25 @@ class SimWorld:
         changed = {
             order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
         }
-        told = set(plan.validated.defects.filter(code="client_orderid.conflict")["value"])
+        defects = plan.validated.defects.select("code", "value").rows() if plan.validated.defects.height else []
+        told = {value for code, value in defects if code == "client_orderid.conflict"}
+        told |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}
         if told != changed:
             raise self.judge.found("I7", f"{sorted(told)} are told to have changed, and {sorted(changed)} did")
         spellings = {order_id.casefold() for order_id in held}
         spelled = {order_id for order_id in asked if order_id not in held and order_id.casefold() in spellings}
-        told = set(plan.validated.defects.filter(code=LOOK_ALIKE)["value"])
+        told = {value for code, value in defects if code == LOOK_ALIKE}
         if told != spelled:
             raise self.judge.found("I7", f"{sorted(told)} are told to be spelled otherwise, and {sorted(spelled)} are")
         self.sheet_of_batch[plan.validated.batch] = sheet
 
     def shown(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
-        """Return what a person is given of a batch: the reconciliation file, and the summary."""
+        """Return what a person is given of a batch: the reconciliation file, and the summary.
+
+        Where the reconciliation is not made, the states and amounts are those that it would be made of.
+        """
+        if self.rng.random() >= CHANCE_OF_A_RECONCILIATION:
+            return self._shown_by_the_journal(journal, record, end)
         stand = standings(journal, record, RULES[self.operation], end)
         lines = stand.frame.to_dicts()
         if self.rng.random() < CHANCE_OF_A_FILE:
@@ -182,6 +213,24 @@ class SimWorld:
             table._write_csv([stand.frame], file)
             lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
         return Shown(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
+
+    def _shown_by_the_journal(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
+        sheet = self.sheet_of_batch[record.batch]
+        row_at, state_at, minor_at = (LINE_COLUMNS.index(name) for name in ("row", "state", "minor"))
+        known = {int(line[row_at] or 0): line for some in journal.standing_lines(record.number) for line in some}
+        lines, states, sums = [], Counter[str](), defaultdict[str, Decimal](Decimal)
+        for number, (order_id, asked) in enumerate(wanted(sheet, self.row_count).items(), FIRST_ROW):
+            line = known.pop(number, None)
+            state = INVALID if line is None else shown_state(State(str(line[state_at])))
+            amount = asked if line is None else Decimal(line[minor_at] or 0) / 100
+            lines.append({"client_orderid": order_id, "state": state, "amount": str(amount)})
+            states[state] += 1
+            sums[state] += amount
+        if known:
+            raise self.judge.found("I3", f"the journal has rows {sorted(known)} of {sheet}, which has none such")
+        totals = BatchTotals(states, {"KES": {state: str(amount) for state, amount in sums.items()}}, ())
+        summary = summary_after(journal, record, totals, end)
+        return Shown(sheet, self.row_count, lines, summary.as_json())
 
     def directory(self) -> Path:
         """Return a directory of this world's own, on real memory."""

@@ -45,7 +45,7 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
         Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={say("the plan"): document, say("a key"): key}
     )
     policy = required_policy(settings)
-    code = code_in(document)
+    code = code_in(settings, document)
     shared = None if code is None else required_plan(settings, code)
     found = read_document(document, PlanDocument, SettlementOrder, ReleaseOrder) if shared is None else shared.document
     if report is not None and not isinstance(found, PlanDocument):

@@ -8,14 +8,18 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.compose.journal import change_limits, shared_limits
 from paygw_batch.compose.operator import person
 from paygw_batch.engine.shared_pacing import stop_sentence
+from paygw_batch.errors import UsageError
 from paygw_batch.journal import GateState, LimitChange
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 
+SLOWEST_PER_S, FASTEST_PER_S = 0.001, 100_000
+"""The rates that make sense: one row in a quarter of an hour, and more than any gateway takes."""
+
 
 @click.command("limits", short_help="Show or set the limits over all workers.")
-@click.option("--rate", type=click.FloatRange(min=0), metavar="PER_S", help="Rows started in a second; 0: no limit.")
+@click.option("--rate", type=float, metavar="PER_S", help="Rows started in a second; 0: no limit.")
 @click.option("--concurrency", type=click.IntRange(1, 1024), metavar="N", help="Rows in flight at one time.")
 @click.option(
     "--as-configured", is_flag=True, help="Take away what is not named: each worker then goes by its configuration."
@@ -31,6 +35,10 @@ def command(
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
+    if rate is not None and not (rate == 0 or SLOWEST_PER_S <= rate <= FASTEST_PER_S):
+        raise UsageError(
+            say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=SLOWEST_PER_S, fastest=FASTEST_PER_S)
+        )
     if rate is None and concurrency is None and not as_configured:
         state, is_set = shared_limits(settings), False
     else:

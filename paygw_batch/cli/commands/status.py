@@ -119,11 +119,11 @@ def _one(found: BatchStatus, screen: Screen, *, only_doubt: bool) -> Summary:
     record = found.record
     screen.say(
         say(
-            "Batch {batch}: {sheet_name}, {operation}, {rows:,} rows, opened {opened_at}.",
+            "Batch {batch}: {sheet_name}, {operation}, {rows}, opened {opened_at}.",
             batch=record.batch,
             sheet_name=record.sheet_name,
             operation=say(record.operation),
-            rows=record.rows,
+            rows=say_count(record.rows, "{count:,} row", "{count:,} rows"),
             opened_at=record.opened_at,
         )
     )

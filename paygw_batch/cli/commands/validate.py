@@ -118,7 +118,8 @@ def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) ->
 def _message(validated: Validated, bad: int) -> str:
     if not bad:
         return say_count(validated.height, "{count:,} row, no defect.", "{count:,} rows, no defect.")
-    return say_count(bad, "{count:,} of {rows:,} rows have defects.", rows=validated.height)
+    rows = say_count(validated.height, "{count:,} row", "{count:,} rows")
+    return say_count(bad, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
 
 
 def _rejects_written(

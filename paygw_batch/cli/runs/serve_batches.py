@@ -15,6 +15,7 @@ from paygw_batch.compose.actions.send import Task, require_sendable, send_rows, 
 from paygw_batch.compose.gateway import gateway_of
 from paygw_batch.compose.journal import open_to_work
 from paygw_batch.compose.operations import minor_units_of, rules_of
+from paygw_batch.compose.shared.follow_run import Drained
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import JournalError, JournalHeld
 from paygw_batch.journal import BatchRecord, SharedRun, TallyKind
@@ -103,13 +104,13 @@ class BatchServer:
         due_rows = sum(tally.count for tally in due)
         try:
             with progress_on(self._screen.err) as progress:
-                end = send_rows(
-                    task,
-                    due_rows,
-                    progress,
-                    lambda engine: drain_on_signals(engine, progress),
-                    dates,
-                )
+
+                def watch(engine: Drained) -> None:
+                    drain_on_signals(engine, progress)
+                    if self._is_asked_to_end:  # before the engine had its handlers
+                        engine.drain()
+
+                end = send_rows(task, due_rows, progress, watch, dates)
         finally:
             self._heed()
         return end, dates

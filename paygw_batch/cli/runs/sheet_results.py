@@ -136,9 +136,11 @@ def _defects_sentence(plan: Plan, bad: int, *, strict: bool) -> str:
     options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if strict else ''}"
     return say_count(
         bad,
-        "{count:,} of {rows:,} rows have defects: nothing was sent. Mend them (`paygw-batch validate {options}"
+        "{count:,} of {rows} has defects: nothing was sent. Mend it (`paygw-batch validate {options}"
+        "--rejects FILE` writes it out), or {command} with --skip-invalid to {verb} the others.",
+        "{count:,} of {rows} have defects: nothing was sent. Mend them (`paygw-batch validate {options}"
         "--rejects FILE` writes them out), or {command} with --skip-invalid to {verb} the others.",
-        rows=plan.validated.height,
+        rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
         options=options,
         command=operation.command,
         verb=say(operation.verb),

@@ -24,6 +24,7 @@ from paygw_batch.journal import (
     JournalReader,
     LockHolder,
     RowStanding,
+    StateTally,
 )
 from paygw_batch.language import say
 from paygw_batch.report.next_step import NextStep, next_step
@@ -99,12 +100,14 @@ def running_now(settings: Settings) -> LockHolder | None:
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
 
-def followed_batch(settings: Settings, journal: JournalReader, record: BatchRecord) -> FollowedBatch:
-    """Return counts and sums of a batch."""
+def followed_batch(
+    settings: Settings, journal: JournalReader, record: BatchRecord, tallies: Sequence[StateTally] | None = None
+) -> FollowedBatch:
+    """Return counts and sums of a batch; `tallies` are those that were counted before."""
     running, units = running_now(settings), minor_units_by_currency()
     counts: Counter[str] = Counter()
     minor: dict[str, Counter[str]] = {}
-    for tally in journal.tallies(record.number):
+    for tally in journal.tallies(record.number) if tallies is None else tallies:
         state = _shown(tally.state, running)
         counts[state] += tally.count
         minor.setdefault(tally.currency, Counter())[state] += tally.minor

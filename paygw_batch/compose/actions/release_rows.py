@@ -16,7 +16,7 @@ from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.orders.ordered_batch import order_in_force
 from paygw_batch.run.orders.release_order import ReleaseOrder, release_content, unsigned_release
 from paygw_batch.run.quarantine_clock import quarantine_in_force
-from paygw_batch.run.release import check_releasable, quarantined
+from paygw_batch.run.release import check_releasable, is_quarantined, quarantined
 from paygw_batch.run.resolve import open_from
 from paygw_batch.run.signed_document import signed
 from paygw_batch.settings.configuration import Settings
@@ -33,13 +33,12 @@ class RejectedRows:
 
 def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
     """Return up to `limit` rejected rows of a batch, in the sheet's order."""
-    quarantine_h = settings.submission.quarantine_h
     found = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
-    quarantine = quarantine_in_force(journal, quarantine_h, utc_now())
-    numbers = [row.row for row in found]
-    waiting = quarantined(journal, record, numbers, quarantine_h=quarantine_h, now=utc_now) if found else {}
-    opens = {number: open_from(row, quarantine) for number, row in waiting.items()}
-    later = {number: timestamp(at) for number, at in opens.items() if at is not None}
+    now = utc_now()
+    quarantine = quarantine_in_force(journal, settings.submission.quarantine_h, now)
+    until = quarantine.left_until(now)
+    opens = {row.row: open_from(row, quarantine) for row in found[:limit] if is_quarantined(row, until)}
+    later = {row: timestamp(at) for row, at in opens.items() if at is not None}
     return RejectedRows(found[:limit], later, len(found) > limit)
 
 

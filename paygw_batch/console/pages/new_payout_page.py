@@ -97,14 +97,14 @@ def choose_reading(visit: Visit) -> Response:
     """Read the sheet otherwise: another worksheet, another reference, other meanings of its headings."""
     with changing(visit) as found:
         summary, uploaded, mending = checked(visit, found), found.uploaded, mending_of(found)
-        worksheet = visit.form.get("worksheet", "").strip() or None
+        worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
         if worksheet != uploaded.worksheet:  # its rows have other numbers
             mending = replace(mending, edits=(), left_out=())
         meant = _meant(visit, summary)
         if meant != _read_now(summary, meant):
             mending = with_headings(mending, meant, by=visit.member.name, at=timestamp(utc_now()))
         found.mend(mending)
-        reference = visit.form.get("reference", "").strip() or None
+        reference = visit.form.get("reference", uploaded.reference or "").strip() or None
         found.note(replace(found.uploaded, worksheet=worksheet, reference=reference))
         checked_or_reading(visit, found)
     return visit.go_to(f"/sheets/{found.number}")
@@ -182,7 +182,7 @@ def _read_now(summary: Mapping[str, Any], headings: Mapping[str, str]) -> Mappin
 
 def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
     """Return the control totals of a form: rows, and the sum of each currency. Raises `UsageError` for other text."""
-    rows = visit.form.get("stated_rows", "").strip().replace(",", "")
+    rows = _without_separators(visit.form.get("stated_rows", "").strip())
     if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MOST_ROWS_DIGITS)):
         raise UsageError(say("The number of rows is a plain number, such as 1200."), hint=say("Nothing was changed."))
     sums: dict[str, str] = {}
@@ -190,7 +190,7 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
         if not line.strip():
             continue
         found = _STATED_SUM.fullmatch(line.strip().upper())
-        amount = "" if found is None else found[2].replace(",", "") if _GROUPED.fullmatch(found[2]) else found[2]
+        amount = "" if found is None else _without_separators(found[2])
         if found is None or parse_amount(amount, minor_units=_MOST_DECIMALS) is None or found[1] in sums:
             raise UsageError(
                 say("Write each sum on a line of its own, as KES 125000.50; no currency twice."),
@@ -198,3 +198,8 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
             )
         sums[found[1]] = amount
     return int(rows) if rows else None, sums
+
+
+def _without_separators(number: str) -> str:
+    """Return a number without separators where it has them as the pages show them: `1,200.50`."""
+    return number.replace(",", "") if _GROUPED.fullmatch(number) else number

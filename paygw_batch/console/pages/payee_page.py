@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
-from paygw_batch.compose.find_payments import MOST_FOUND, payment_search
+from paygw_batch.compose.find_payments import payment_search
 from paygw_batch.compose.journal import journal_to_plan_with
 from paygw_batch.console.pages.payout_page import account_filter
 from paygw_batch.console.visits import Visit
@@ -18,6 +18,8 @@ from paygw_batch.language import say
 from paygw_batch.report.remittance import remittance_page
 
 _SHORTEST = 2
+SHOWN_PAYMENTS = 100
+"""How many payments a page shows: a person who has more of them to look at writes more of the name."""
 
 
 def find_payee(visit: Visit) -> Response:
@@ -29,8 +31,8 @@ def find_payee(visit: Visit) -> Response:
         "payee.html",
         typed=typed,
         is_asked=len(typed) >= _SHORTEST,
-        has_more=len(found) > MOST_FOUND,
-        found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:MOST_FOUND]],
+        has_more=len(found) > SHOWN_PAYMENTS,
+        found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:SHOWN_PAYMENTS]],
         has_advice=len(people) == 1 and bool(_paid(found)),
         account=account_filter(visit),
     )
@@ -56,7 +58,7 @@ def _found(visit: Visit, typed: str) -> Sequence[FoundPayment]:
         return []
     search = payment_search(typed, [rule.numbers for rule in visit.console.rules.values()])
     with journal_to_plan_with(visit.console.settings) as journal:
-        return journal.find_payments(search, limit=MOST_FOUND + 1)
+        return journal.find_payments(search, limit=SHOWN_PAYMENTS + 1)
 
 
 def _paid(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:

@@ -77,7 +77,7 @@ def payout(visit: Visit) -> Response:
     """Show a payout."""
     with journal_to_plan_with(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
-        followed = followed_batch(visit.console.settings, journal, record)
+        followed = _followed(visit, journal, record, is_poll=False)
         shown = _shown(visit, journal, followed)
         history = [_deed(entry) for entry in journal.history(record.number)[-MOST_DEEDS:]]
     files = [
@@ -93,7 +93,7 @@ def progress(visit: Visit) -> Response:
     """Show the part of a payout that moves; nothing (204) while it has not moved since the browser's last look."""
     with journal_to_plan_with(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
-        followed = followed_batch(visit.console.settings, journal, record)
+        followed = _followed(visit, journal, record, is_poll=True)
         if visit.query("seen") == _seen(visit, followed):
             return Response(status_code=204)
         shown = _shown(visit, journal, followed)
@@ -136,6 +136,11 @@ def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
 def account_filter(visit: Visit) -> Any:
     """Return how an account is shown to this person: whole, or its last digits."""
     return masked if visit.member.is_masked else str
+
+
+def _followed(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> FollowedBatch:
+    tallies = visit.console.counts.tallies(journal, record, is_poll=is_poll)
+    return followed_batch(visit.console.settings, journal, record, tallies)
 
 
 def _seen(visit: Visit, followed: FollowedBatch) -> str:

@@ -171,6 +171,7 @@ _PLAIN_ANSWER = re.compile(
     rf'(?:{_COMMA}"gateway_status":{_TEXT})?(?:{_COMMA}"http_status":(0|-?[1-9][0-9]{{0,17}}))?'
     rf'(?:{_COMMA}"message":{_TEXT})?(?:{_COMMA}"reply_sha256":{_TEXT})?\}}'
 )
+_INTENDED = FactKind.INTENDED.value
 _ANSWERS: Mapping[str, OutcomeKind] = MappingProxyType(
     {kind.value: kind for kind in (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)}
 )
@@ -182,7 +183,7 @@ def _plainly_read(kind: str, details: str) -> Fact | None:
     A payout has two facts, and most are as plain as this: reading JSON and writing it again takes four times as long. A
     property test holds this to `_strictly_read`.
     """
-    if kind == FactKind.INTENDED:
+    if kind == _INTENDED:
         if (found := _PLAIN_INTENT.fullmatch(details)) is None:
             return None
         body_sha256, nonce, order_id, purpose, timestamp_s = found.groups()

@@ -1,8 +1,8 @@
 """Replays the facts of instructions; the `verify` of each store compares the result with its tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import Concluded, IllegalMove, Released, Replaced
@@ -22,13 +22,12 @@ class NamedReply(NamedTuple):
     sha256: str
 
 
-@dataclass(slots=True)
-class Replayed:
+class Replayed(NamedTuple):
     """Holds the results of replaying an instruction: its progress, its order ids, the named replies."""
 
     progress: RowProgress
     order_ids: set[str]
-    replies: list[NamedReply] = field(default_factory=list)
+    replies: Sequence[NamedReply]
 
 
 @dataclass(slots=True)
@@ -58,15 +57,16 @@ class InstructionReplay:
         facts: Iterable[StoredFact],
     ) -> Replayed:
         """Return the result of `facts` in their order. Raises `JournalCorrupt` for one that was never appended so."""
-        found = self._start(client_orderid, replaces, batch, row)
+        progress, order_ids = self._start(client_orderid, replaces, batch, row)
+        replies = []
         for place, (seq, at, kind, attempt, contradicts, details) in enumerate(facts):
             try:
                 fact = decode(kind, details)
             except JournalCorrupt as error:
                 raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
             if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
-                found.replies.append(NamedReply(place, seq, fact.outcome.reply_sha256))
-            after = advance(found.progress, fact, attempt, at)
+                replies.append(NamedReply(place, seq, fact.outcome.reply_sha256))
+            after = advance(progress, fact, attempt, at)
             if isinstance(after, IllegalMove):
                 if contradicts != after.state.value:
                     raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
@@ -77,21 +77,22 @@ class InstructionReplay:
                     f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
                 )
             if isinstance(fact, Released):
-                found.order_ids.add(fact.order_id)
+                order_ids.add(fact.order_id)
             if isinstance(fact, Replaced):
-                moved = {client_orderid, found.progress.order_id}
-                found.order_ids -= moved
-                self._handovers[number] = _Handover(found.progress, moved, fact.batch, fact.row)
-            found.progress = after
-        return found
+                moved = {client_orderid, progress.order_id}
+                order_ids -= moved
+                self._handovers[number] = _Handover(progress, moved, fact.batch, fact.row)
+            progress = after
+        return Replayed(progress, order_ids, replies)
 
-    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> Replayed:
+    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
+        """Return the first progress of an instruction, and the order ids that are its own."""
         if replaces is None:
-            return Replayed(RowProgress(client_orderid), {client_orderid})
+            return RowProgress(client_orderid), {client_orderid}
         handover = self._handovers.pop(replaces, None)
         if handover is None or (handover.batch, handover.row) != (batch, row):
             raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
-        return Replayed(succeed(handover.progress), handover.order_ids)
+        return succeed(handover.progress), handover.order_ids
 
 
 class LinesByInstruction:

@@ -22,7 +22,8 @@ def history_of(
     """Yield the acts of people that one fact records; nothing for the facts of a run."""
     if kind == BATCH_OPENED:
         opened = decode_batch(details)
-        yield HistoryEntry(seq, at, "opened", None, None, opened.by, f"{opened.rows} rows of {opened.sheet_name}")
+        rows = f"{opened.rows} row{'' if opened.rows == 1 else 's'}"
+        yield HistoryEntry(seq, at, "opened", None, None, opened.by, f"{rows} of {opened.sheet_name}")
         for sentence in opened.approvals:
             yield HistoryEntry(seq, at, "approved", None, None, "", sentence)
         return

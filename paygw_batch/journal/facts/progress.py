@@ -28,6 +28,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.values import RowStanding
 
 _FRESH = Standing()
+_NOT_SENT, _UNKNOWN = OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN
 
 
 class RowProgress(NamedTuple):
@@ -103,7 +104,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
 
 def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) -> RowProgress:
-    left = outcome.kind is not OutcomeKind.NOT_SENT
+    left = outcome.kind is not _NOT_SENT
     return RowProgress(
         order_id=before.order_id,
         standing=after,
@@ -124,9 +125,9 @@ def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) 
 def _plain_sentence(outcome: Outcome) -> str | None:
     """Return our sentence about an outcome that has no message of the gateway; None where we have none."""
     cause = f" ({outcome.cause})" if outcome.cause else ""
-    if outcome.kind is OutcomeKind.UNKNOWN:
+    if outcome.kind is _UNKNOWN:
         return f"No one knows what became of the request{cause}: it may have been paid."
-    if outcome.kind is OutcomeKind.NOT_SENT:
+    if outcome.kind is _NOT_SENT:
         return f"Nothing left{cause}."
     return None
 

@@ -16,8 +16,10 @@ from paygw_batch.core.evidence import (
     Ruling,
     SignedOrder,
     Waits,
+    later_attempt_of,
     rule,
 )
+from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import Concluded, FactKind
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
@@ -201,7 +203,14 @@ def _locked_candidates(connection: Connection[Row], order_id: str | None) -> lis
 
 
 def candidates_in(connection: Connection[Row], order_id: str) -> list[Candidate]:
-    """Return the instructions of every operation that go, or went, by an order id."""
+    """Return the instructions of every operation that go, or went, by an order id (see the port)."""
+    found = _known_as(connection, order_id)
+    if not found and (first := first_order_id(order_id)) is not None:
+        return later_attempt_of(first, _known_as(connection, first))
+    return found
+
+
+def _known_as(connection: Connection[Row], order_id: str) -> list[Candidate]:
     if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
         return []  # no order id of ours, and nothing that a database could look up
     found = fetch(

@@ -85,13 +85,13 @@ CREATE FUNCTION retire_host(p_host text, p_by text) RETURNS void LANGUAGE sql AS
     INSERT INTO roll_answer (call, host_id, retired_by) SELECT c.number, p_host, p_by FROM newest_call c
 $$;
 
--- No lease is given while a host is missing. PW006. What retires a host puts its rows in doubt, and says so in its session.
+-- No lease is given while a host is missing. PW008. What retires a host puts its rows in doubt, and says so in its session.
 CREATE FUNCTION refuse_lease() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF coalesce(current_setting('paygw.retires', true), '') <> 'on' AND (
         (SELECT c.life FROM newest_call c) IS DISTINCT FROM database_life() OR EXISTS (SELECT FROM missing_host)
     ) THEN
-        RAISE EXCEPTION 'hosts are missing in the roll-call' USING ERRCODE = 'PW006';
+        RAISE EXCEPTION 'hosts are missing in the roll-call' USING ERRCODE = 'PW008';
     END IF;
     RETURN NEW;
 END $$;

@@ -463,6 +463,7 @@ BEGIN
     SELECT * INTO STRICT g FROM gate FOR UPDATE;
     most := coalesce(g.concurrency, p_concurrency);
     rate := coalesce(g.rate_per_s, p_rate_per_s);
+    rate := CASE WHEN rate > 0 THEN least(greatest(rate, 0.001), 1000000) ELSE 0 END;
     FOR told IN SELECT u.kind, u.reason, u.times FROM unnest(o_kind, o_reason, o_times) WITH ORDINALITY u(kind, reason, times, nth) ORDER BY u.nth LOOP
         IF told.kind = 'unknown' THEN
             g.places := 1;

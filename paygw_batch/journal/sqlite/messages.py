@@ -17,8 +17,10 @@ from paygw_batch.core.evidence import (
     Ruling,
     SignedOrder,
     Waits,
+    later_attempt_of,
     rule,
 )
+from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import Concluded, FactKind, Intended
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt
@@ -214,7 +216,14 @@ def _recorded(ruling: Ruling, record: Callable[[Sequence[Entry]], Sequence[Line]
 
 
 def candidates_of(connection: apsw.Connection, order_id: str) -> list[Candidate]:
-    """Return the instructions of every operation that go, or went, by an order id."""
+    """Return the instructions of every operation that go, or went, by an order id (see the port)."""
+    found = _known_as(connection, order_id)
+    if not found and (first := first_order_id(order_id)) is not None:
+        return later_attempt_of(first, _known_as(connection, first))
+    return found
+
+
+def _known_as(connection: apsw.Connection, order_id: str) -> list[Candidate]:
     if not order_id.isascii() and order_id.encode(errors="replace").decode() != order_id:
         return []  # half a surrogate pair: no order id of ours, and nothing that SQLite could look up
     found = fetch(

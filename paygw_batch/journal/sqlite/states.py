@@ -55,6 +55,10 @@ _PAGE = "SELECT row, instruction FROM covered WHERE batch = ? AND row > ? ORDER 
 _ALL_READY = """SELECT c.row, c.instruction FROM covered c LEFT JOIN standing s ON s.instruction = c.instruction
     WHERE c.batch = ? AND c.row > ? AND coalesce(s.state, 'ready') = 'ready' ORDER BY c.row LIMIT ?"""
 """Held rows are among them. Few lines of `standing` say that a row is ready: no index of theirs helps."""
+_COMMON_ROWS = 20_000
+"""Of so many rows in the wanted states it is cheaper to walk the batch than to sort them."""
+_WALKED_IN = """SELECT c.row, c.instruction FROM covered c CROSS JOIN standing s ON s.instruction = c.instruction
+    WHERE c.batch = ? AND c.row > ? AND s.state IN ({marks}) ORDER BY c.row LIMIT ?"""
 _NUMBERED = """SELECT row, instruction FROM (
         SELECT i.row, i.number AS instruction FROM carray(?2) wanted
             CROSS JOIN instruction i ON i.batch = ?1 AND i.row = wanted.value
@@ -161,6 +165,9 @@ def rows(
             found: Iterable[tuple[int, int]] = islice(_walked(connection, batch, after, limit), limit)
         elif set(states) == {State.READY}:
             found = fetch(connection, _ALL_READY, (batch, after, -1 if limit is None else limit))
+        elif limit is not None and accepted_until is None and _are_common(connection, batch, states):
+            query = _WALKED_IN.format(marks=", ".join("?" * len(states)))
+            found = fetch(connection, query, (batch, after, *(state.value for state in states), limit))
         else:
             found = in_states(connection, batch, states, accepted_until, after, limit)
         yield from _described(connection, found)
@@ -170,6 +177,16 @@ def rows(
         wanted = set(states)
         standings = (one for one in standings if one.state in wanted and _is_old_enough(one, accepted_until))
     yield from islice(standings, limit)
+
+
+def _are_common(connection: apsw.Connection, batch: int, states: Collection[State]) -> bool:
+    """Whether very many of the instructions that a batch covers, or others between them, are in one of `states`."""
+    _, bounds = _total(connection, batch)
+    query = """SELECT count(*) FROM (SELECT 1 FROM standing INDEXED BY standing_by_state
+        WHERE state = ? AND instruction BETWEEN ? AND ? LIMIT ?)"""
+    return bounds is not None and any(
+        fetch(connection, query, (state.value, *bounds, _COMMON_ROWS)) == [(_COMMON_ROWS,)] for state in states
+    )
 
 
 def _is_old_enough(one: RowStanding, accepted_until: str | None) -> bool:

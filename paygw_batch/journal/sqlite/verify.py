@@ -285,14 +285,15 @@ class _Replay:
         )
         replay = InstructionReplay(self.counts)
         query = f"SELECT number, batch, row, client_orderid, replaces, {PROGRESS} FROM progress ORDER BY number"  # noqa: S608 - ours
-        for number, batch, row, client_orderid, replaces, *stored in self.connection.execute(query):
+        for line in self.connection.execute(query):
+            number, batch, row, client_orderid, replaces = line[:5]
             if batch not in batches:
                 raise JournalCorrupt(f"Instruction {number} is of a batch that the journal does not have.")
             batch_id, operation = batches[batch]
             found = replay.replay(number, row, batch_id, client_orderid, replaces, facts.of(number))
             for reply in found.replies:
                 replies.check(self.connection, reply.seq, number, reply.sha256)
-            if progress_columns(found.progress) != tuple(stored):
+            if progress_columns(found.progress) != line[5:]:
                 raise JournalCorrupt(f"Instruction {number} (row {row} of batch {batch_id}) is not as its facts say.")
             owned = {(operation, order_id) for order_id in found.order_ids}
             if set(order_ids.of(number)) != owned:
@@ -300,7 +301,7 @@ class _Replay:
             self.replies += len(found.replies)
             self.counts["instructions"] += 1
             self.counts["order_ids"] += len(owned)
-            self.counts[found.progress.standing.state.value] += 1
+            self.counts[found.progress.standing.state] += 1
             if self.counts["instructions"] % _ROWS_A_STEP == 0:
                 self.progress(self.counts["instructions"], rows)
         facts.end()

@@ -65,14 +65,21 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the hashes of each valid line that `worth_comparing` compares."""
+    """Return the hashes of each valid line that `worth_comparing` compares.
+
+    They are all that is kept of a row. Amounts and names are compared within a payee alone: 32 bits of them are enough.
+    """
     paid = payees_of(lines)
     return paid.select(
         "row",
         hash=paid.select("currency", "payee").hash_rows(),
-        amount=paid["amount"].cast(pl.Float64, strict=False).hash(),  # 5 and 5.00 are one amount
-        name=paid["account_name"].hash().set(paid["account_name"].is_null(), None),
+        amount=_half(paid["amount"].cast(pl.Float64, strict=False).hash()),  # 5 and 5.00 are one amount
+        name=_half(paid["account_name"].hash()).set(paid["account_name"].is_null(), None),
     )
+
+
+def _half(hashes: pl.Series) -> pl.Series:
+    return (hashes & 0xFFFF_FFFF).cast(pl.UInt32)
 
 
 def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:

@@ -17,6 +17,8 @@ MOST_DEPTH = 64
 MOST_TAG_BYTES = 1 << 22
 """How long one tag or comment may be."""
 MOST_WORKSHEETS = 1_000
+MOST_DOUBTS = 200_000
+"""The most cells whose text is doubtful. A workbook with more was never calculated, or is no sheet of payees."""
 _MOST_RATIO = 100
 """The most that the parts may be longer than the file. Saved workbooks are 5 to 30 times as long."""
 _RATIO_FROM_BYTES = 16 * 1024 * 1024
@@ -39,6 +41,7 @@ class Budget:
     _texts: int = 0
     _held: int = 0
     """Memory of the strings and of the doubts, in bytes."""
+    _doubts: int = 0
 
     def check_directory(self, archive: zipfile.ZipFile, packed_bytes: int) -> None:
         """Refuse a workbook by its directory, before anything is unpacked."""
@@ -79,9 +82,20 @@ class Budget:
             self._texts += _width(text)
             self._check(0)
 
-    def hold_doubts(self, count: int) -> None:
-        """Count the doubts that were found."""
-        self._held += count * _DOUBT_BYTES
+    def hold_doubts(self, doubts: int, hidden_rows: int) -> None:
+        """Count the doubts that were found: each becomes a defect, and each hidden row a warning."""
+        self._doubts += doubts
+        if self._doubts > MOST_DOUBTS:
+            raise SheetError(
+                say(
+                    "{file} has more than {most:,} formulas without a value, or numbers of more digits than a "
+                    "spreadsheet keeps.",
+                    file=self.file,
+                    most=MOST_DOUBTS,
+                ),
+                hint=say("Open it in the spreadsheet, which calculates the formulas, and save it again."),
+            )
+        self._held += (doubts + hidden_rows) * _DOUBT_BYTES
 
     def hold_cells(self, rows: int, columns: int) -> None:
         """Check the memory of so many rows and columns; an empty cell takes as much as a full one."""

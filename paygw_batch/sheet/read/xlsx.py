@@ -193,7 +193,7 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
         columns = sorted({column for row in some for column in row.texts})
         seen.update(columns)
         height += len(some)
-        workbook.budget.hold_doubts(sum(len(row.doubts) + row.hidden for row in some))
+        workbook.budget.hold_doubts(sum(len(row.doubts) for row in some), sum(row.hidden for row in some))
         workbook.budget.hold_cells(height, len(seen))
         numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]

@@ -23,7 +23,7 @@ from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
 from paygw_batch.language import mark, say
 
 ROWS_A_PAGE = 25
-MOST_AT_ONCE = 10_000
+MOST_AT_ONCE = 2_000
 """How many rejected rows a page looks at, and one order can name. The others come after these."""
 MOST_REASONS = 50
 """How many reasons a page shows: the most frequent. Rows of the others are found one by one."""

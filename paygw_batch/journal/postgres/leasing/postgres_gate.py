@@ -50,8 +50,10 @@ class PostgresGate:
         """Report outcomes, and return the grant for this worker. Raises `JournalError`."""
         values = (
             *(self._worker, report.wanted, report.in_use, report.starts, report.rate_per_s, report.concurrency),
-            *(report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s, report.stop),
-            *([one[column] for one in report.outcomes] for column in range(3)),
+            *(report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s, _storable(report.stop)),
+            [one.kind.value for one in report.outcomes],
+            [_storable(one.reason) for one in report.outcomes],
+            [one.times for one in report.outcomes],
         )
         (line,) = self._called(lambda connection: fetch(connection, _ASK, values))
         places, is_growing, starts, first_s, every_s, rest_s, *stop = line
@@ -105,6 +107,11 @@ def set_limits(connection: Connection[Row], change: LimitChange) -> None:
     """Set limits over all workers. Who did it, and when, is kept."""
     values = (change.by, change.rate_per_s, change.concurrency, change.is_as_configured)
     fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
+
+
+def _storable(text: str) -> str:
+    """Return a text of the gateway as the database can hold it."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def _stop_of(kind: str | None, count: int, text: str) -> GateStop | None:

@@ -1,0 +1,265 @@
+"""The console over a long journal: how long its pages take, what it holds in memory, and what it costs a run.
+
+The pages are asked for by a person who is signed in, one after the other, over loopback. A tab is a loop that asks for
+a payout's progress, as `static/progress.js` does.
+"""
+
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.commands import ROOT, Office, memory_mib
+from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.console.access.kept_sessions import KeptSessions
+from paygw_batch.console.members import members_of
+from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSessions
+from paygw_batch.countries.load import config_dir
+from paygw_batch.run.approval_keys import PublicKey, public_key_of
+from paygw_batch.settings.configuration import load_settings
+
+MAKER, APPROVER = "Ada", "Ben"
+NAME = "Wanjiru"
+"""A name that many have in the sheets that are made here."""
+TABS = 50
+VISIBLE_S = 2.0
+"""How often a visible tab asks."""
+_PATIENCE_S = 120
+_LOOKED_AT_EVERY_S = 0.2
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class PageTime:
+    """How long one page took, each time that it was asked for, and the processor time of the console for each."""
+
+    name: str
+    took_ms: Sequence[float]
+    cpu_ms: float
+    kib: float
+
+    @property
+    def p95_ms(self) -> float:
+        """The 95th percentile."""
+        ordered = sorted(self.took_ms)
+        return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)]
+
+    def line(self) -> str:
+        """Return it as a line of a table."""
+        middle = statistics.median(self.took_ms)
+        return (
+            f"| {self.name} | {middle:,.0f} ms | {self.p95_ms:,.0f} ms | {self.cpu_ms:,.0f} ms | {self.kib:,.0f} KiB |"
+        )
+
+
+@dataclass
+class ServedPages:
+    """A console that is served as a process, and a person who is signed in at it."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    cookie: str = field(repr=False)
+
+    def ask(self, path: str) -> tuple[int, bytes, HTTPResponse]:
+        """Ask for a page once, over a connection of its own."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_S)
+        try:
+            connection.request("GET", path, headers={"cookie": f"payouts={self.cookie}"})
+            answer = connection.getresponse()
+            return answer.status, answer.read(), answer
+        finally:
+            connection.close()
+
+    def measure(self, name: str, path: str, times: int) -> PageTime:
+        """Ask for a page many times; the first one is not counted. Raises `RuntimeError` where no page comes."""
+        took_ms: list[float] = []
+        size = 0
+        before_s = 0.0
+        for number in range(times + 1):
+            if number == 1:
+                before_s = self.cpu_s()
+            started_s = time.perf_counter()
+            status, body, _ = self.ask(path)
+            took_ms.append(1000 * (time.perf_counter() - started_s))
+            size = len(body)
+            if status not in {200, 204}:
+                raise RuntimeError(f"{path} was answered with {status}")
+        return PageTime(name, took_ms[1:], 1000 * (self.cpu_s() - before_s) / times, size / 1024)
+
+    def cpu_s(self) -> float:
+        """Return the processor time of the console so far, without that of the processes it started."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_S
+
+    def peak_mib(self) -> float:
+        """Return the most memory that the console ever held."""
+        found = memory_mib(self.process.pid)
+        return 0.0 if found is None else found[1]
+
+    def upload(self, sheet: Path) -> float:
+        """Upload a sheet; return how many seconds later its page with the first defects was there."""
+        _, page, _ = self.ask("/new")
+        found = re.search(rb'name="csrf" value="([^"]+)"', page)
+        token = "" if found is None else found[1].decode()
+        mark = "benchmark-of-the-console"
+        body = b"".join(
+            [
+                f'--{mark}\r\ncontent-disposition: form-data; name="csrf"\r\n\r\n{token}\r\n'.encode(),
+                f'--{mark}\r\ncontent-disposition: form-data; name="sheet"; filename="{sheet.name}"\r\n\r\n'.encode(),
+                sheet.read_bytes(),
+                f"\r\n--{mark}--\r\n".encode(),
+            ]
+        )
+        headers = {
+            "cookie": f"payouts={self.cookie}",
+            "origin": f"http://127.0.0.1:{self.port}",
+            "content-type": f"multipart/form-data; boundary={mark}",
+        }
+        started_s = time.perf_counter()
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_S)
+        connection.request("POST", "/new", body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        if answer.status != 303:
+            raise RuntimeError(f"the upload was answered with {answer.status}")
+        while b"data-reload-ms" in self._page(answer.headers["location"]):
+            time.sleep(_LOOKED_AT_EVERY_S)
+        return time.perf_counter() - started_s
+
+    def _page(self, path: str) -> bytes:
+        status, body, _ = self.ask(path)
+        if status != 200:
+            raise RuntimeError(f"{path} was answered with {status}")
+        return body
+
+
+@contextmanager
+def served_pages(place: Office) -> Iterator[ServedPages]:
+    """Serve the pages about an office's journal as a process, with a person signed in."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    config = place.directory / "console.toml"
+    keys = {name: public_key_of(Ed25519PrivateKey.generate().public_key()) for name in (MAKER, APPROVER)}
+    makers, approvers = (f'{name} = "{keys[name].text}"' for name in (MAKER, APPROVER))
+    people = f"[approval.makers]\n{makers}\n[approval.approvers]\n{approvers}\n"
+    config.write_text(f"{(config_dir() / 'sandbox.toml').read_text(encoding='utf-8')}\n{people}", encoding="utf-8")
+    cookie = _signed_in(place, config, keys[MAKER])
+    command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--journal", str(place.journal)]
+    with subprocess.Popen(
+        [*command, "console", "--port", str(port)], cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            _wait_for(port, process)
+            yield ServedPages(process, port, cookie)
+        finally:
+            process.terminate()
+
+
+def _signed_in(place: Office, config: Path, key: PublicKey) -> str:
+    """Begin a session as the console would, before it is started: it finds it there."""
+    environ = place.environment()
+    settings = load_settings(config, environ=environ, flags={("journal", "path"): str(place.journal)})
+    members = members_of(settings)
+    maker = next(member for member in members if member.name == MAKER)
+    sessions = WebSessions(
+        KeptSessions(place.journal),
+        members=members,
+        keys={key: maker},
+        ways=frozenset(SignInWay),
+        idle_s=3600,
+        at_most_s=3600,
+        now_s=time.time,
+    )
+    try:
+        return sessions.sign_in(maker, "", SignInWay.PASSKEY, SignedInKey(key, ""))
+    finally:
+        sessions.close()
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
+    give_up_at_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if process.poll() is not None or time.monotonic() > give_up_at_s:
+                raise RuntimeError("the console did not start") from None
+            time.sleep(0.05)
+        else:
+            return
+
+
+def page_times(place: Office, pages: ServedPages, times: int) -> Iterator[PageTime]:
+    """Yield how long each page takes about the newest batch of an office's journal."""
+    os.environ["XDG_STATE_HOME"] = place.environment()["XDG_STATE_HOME"]
+    settings = load_settings(
+        config_dir() / "sandbox.toml", environ=place.environment(), flags={("journal", "path"): str(place.journal)}
+    )
+    with journal_to_read(settings) as journal:
+        record = journal.batches()[-1]
+        middle = record.rows // 2
+        row = next(iter(journal.rows(record.number, after=middle, limit=1)))
+    payout = f"/payouts/{record.batch}"
+    for shown, path in {
+        "Overview": "/",
+        "A payout": payout,
+        "its rows from the middle on": f"{payout}?after={middle}",
+        "its last rows": f"{payout}?after={record.rows - 10}",
+        "those not sent yet": f"{payout}?state=ready",
+        "those with the gateway, from the middle on": f"{payout}?state=accepted&after={middle}",
+        "those in doubt (none)": f"{payout}?state=in_doubt",
+        "its progress, nothing moved": f"{payout}/progress?seen={_seen(pages, payout)}",
+        "A row": f"{payout}/rows/{row.row}",
+        "Was this person paid? By number": "/payees?text=254712345678",
+        "by order id": f"/payees?text={row.client_orderid}",
+        "by name": f"/payees?text={NAME}",
+        "by a name that nobody has": "/payees?text=Qqqqqq",
+        "New payout": "/new",
+        "People and health": "/people",
+        "Sign in": "/sign-in",
+    }.items():
+        yield pages.measure(shown, path, times)
+
+
+def _seen(pages: ServedPages, payout: str) -> str:
+    """Return what a tab says that it has seen, once it has seen all."""
+    _, _, answer = pages.ask(f"{payout}/progress?seen=")
+    return str(answer.headers.get("x-seen", ""))
+
+
+@contextmanager
+def polling_tabs(pages: ServedPages, count: int) -> Iterator[None]:
+    """Let tabs ask for the newest payout's progress while the block lasts, each every two seconds."""
+    over = threading.Event()
+    _, first, _ = pages.ask("/")
+    path = re.findall(rb'href="(/payouts/\w+)"', first)[0].decode()
+
+    def ask(number: int) -> None:
+        seen = ""
+        over.wait(VISIBLE_S * number / count)
+        while not over.is_set():
+            status, _, answer = pages.ask(f"{path}/progress?seen={seen}")
+            seen = str(answer.headers.get("x-seen", seen)) if status == 200 else seen
+            over.wait(VISIBLE_S)
+
+    tabs = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
+    for tab in tabs:
+        tab.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for tab in tabs:
+            tab.join()

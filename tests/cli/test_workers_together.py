@@ -1,0 +1,96 @@
+"""Two workers as real processes: they share the limits, and each needs the rights of a worker alone."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paygw_batch.sandbox.sandbox_app import SandboxApp
+from tests.cli.clusters import Hosts, hosts_on
+from tests.cli.program import kenyan_rows
+from tests.cli.test_workers import ended
+from tests.journal.postgres_server import PostgresServer
+
+ROWS = 40
+
+
+class AtTheGateway:
+    """How many orders the gateway has in hand at one time, of all workers."""
+
+    now = most = 0
+
+
+@pytest.fixture
+def at_gateway(monkeypatch: pytest.MonkeyPatch) -> AtTheGateway:
+    seen, answer = AtTheGateway(), SandboxApp._answer
+
+    async def counted(app: SandboxApp, *given: Any) -> None:
+        seen.now += 1
+        seen.most = max(seen.most, seen.now)
+        try:
+            await answer(app, *given)
+        finally:
+            seen.now -= 1
+
+    monkeypatch.setattr(SandboxApp, "_answer", counted)
+    return seen
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, postgres_server: PostgresServer, at_gateway: AtTheGateway) -> Iterator[Hosts]:
+    assert at_gateway.most == 0
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name)) as found:
+        yield found
+    postgres_server.drop_database(name)
+
+
+def sent_by_two(hosts: Hosts) -> None:
+    """Send a batch by two workers that are both alive when it begins, and hold the gateway's record to it."""
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    workers = [hosts.host(name).start("work") for name in ("one", "two")]
+    hosts.wait_for_workers(*workers)
+    assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
+    for process in workers:
+        process.terminate()
+        ended(process, 0)
+    assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+
+
+def test_two_workers_have_no_more_orders_at_the_gateway_than_a_person_allows(
+    hosts: Hosts, at_gateway: AtTheGateway
+) -> None:
+    hosts.office.json("limits", "--concurrency", "2", "--rate", "500", "--by", "Amina")
+    sent_by_two(hosts)
+    assert at_gateway.most <= 2
+    limits = hosts.office.json("limits")["limits"]
+    assert (limits["workers"], limits["stop_reason"], limits["in_flight_at_most"]) == ([], None, 2)
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_until_they_are_set_the_configured_limits_are_those_of_all_workers_together(
+    hosts: Hosts, at_gateway: AtTheGateway
+) -> None:
+    sent_by_two(hosts)
+    assert at_gateway.most <= 4, "each is configured with 4"
+
+
+def test_a_worker_needs_the_rights_of_a_worker_alone(hosts: Hosts, postgres_server: PostgresServer) -> None:
+    assert hosts.office.json("journal", "new", "--roles")["exit_code"] == 0
+    name = hosts.database.rpartition("/")[2]
+    postgres_server.execute(f"CREATE ROLE {name}_one LOGIN IN ROLE {name}_worker")
+    one = hosts.host("one")
+    one.config.write_text(one.config.read_text().replace(hosts.database, postgres_server.url(name, f"{name}_one")))
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    assert "worker: may send what is offered" in one.run("doctor").output
+    for decided in (["submit", one.sheet(kenyan_rows(1))], ["limits", "--rate", "1"], ["resume"]):
+        refused = one.run(*decided)
+        assert (refused.exit_code, "may not do this" in refused.stderr) == (7, True), refused.output
+    assert not hosts.record()
+    ended(one.start("work", "--once"), 0)
+    assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    assert hosts.office.json("verify")["exit_code"] == 0

@@ -1,0 +1,72 @@
+"""A journal that is lost for good in a simulated world, and restored from a copy as docs/backup.md says."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import BatchRecord
+from paygw_batch.run import quarantine_clock
+from paygw_batch.run.resolve import Settlement
+from tests.simulation.disk import Copy
+from tests.simulation.gateway import QUARANTINE_H
+from tests.simulation.judge import row_of
+from tests.simulation.people import read_a_statement, settle_words, statement_of
+from tests.simulation.process import Process, hold
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimWorld
+
+OLDER_STATES = {"ready", "in_doubt", "accepted", "rejected"}
+"""A copy shows what was so when it was made. That a row is paid is no older state: it stays."""
+
+
+def copies_with_every_batch(world: "SimWorld") -> Sequence[Copy]:
+    """Return the copies that know all batches: of another one the page says not to submit its sheet again."""
+    last = world.disk.last_batch
+    return [copy for copy in world.disk.copies if last and copy.last_batch == last]
+
+
+def adopt(world: "SimWorld", copy: Copy) -> None:
+    """Put a copy in the place of the journal that is lost, and say that it is the newest one.
+
+    Whatever the copy has ready may leave once more, because nobody remembers that it left: only what the gateway has
+    may not. The people have asked it, after the quarantine.
+    """
+    world.disk.adopt(copy, world.at())
+    judge = world.judge
+    judge.lied |= world.inbox.untrue  # what was untrue of a row that was decided may be believed of an older copy
+    judge.held.clear()  # what was heard since is lost, but for what the gateway says again
+    for number, row in judge.rows.items():
+        row.releases = max(row.releases, row.left)
+        row.final = None
+        row.told |= OLDER_STATES
+        if world.gateway_has(row.requests):
+            judge.held.add(number)
+
+
+async def ask_the_gateway(process: Process) -> int:
+    """Carry out a statement of everything for every batch, and settle the rejected rows that it speaks of."""
+    world = process.world
+    journal = await hold(process)
+    file = statement_of(world, ())
+    for record in journal.batches():
+        read_a_statement(world, journal, record, file)
+    for record in journal.batches():
+        _retry_what_is_contradicted(world, journal, record)
+    return 0
+
+
+def _retry_what_is_contradicted(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> None:
+    """Give rejected rows another attempt although the gateway has them: they are held, and then called paid."""
+    contradicted = {one.row for one in journal.messages(record.number).contradictions}
+    rejected = journal.rows(record.number, states={State.REJECTED}, numbers=contradicted)
+    paid = {one.row: row_of(one.client_orderid) for one in rejected}
+    paid = {row: number for row, number in paid.items() if world.judge.rows[number].payments}
+    if not paid:
+        return
+    until = quarantine_clock.quarantine_in_force(journal, QUARANTINE_H, world.now()).left_until(world.now())
+    suffix = world.rng.random() < 0.5
+    journal.release(record.number, list(paid), suffix=suffix, by="amina", at=world.at(), left_until=until)
+    words = [(number, Settlement(row, Resolution.PAID, "statement")) for row, number in paid.items()]
+    settle_words(world, journal, record, words)
