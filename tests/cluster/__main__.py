@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -53,7 +54,7 @@ def _endure(arguments: argparse.Namespace, stop: Event) -> int:
     with TemporaryDirectory() as place, own_server() as server, Spawner() as spawner:
         home = Path(place)
         with gateway(home / "gateway", SLOWLY) as at:
-            parts = [
+            parts: list[tuple[str, Callable[..., Endured]]] = [
                 *((f"batch-{seed}", partial(endure, server=server, stop=stop)) for seed in range(arguments.batches)),
                 *((f"failover-{seed}", fail_over) for seed in range(arguments.failovers)),
             ]
