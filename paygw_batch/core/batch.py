@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple
 
 from paygw_batch.language import say
 
@@ -14,25 +13,6 @@ REPEAT_DAYS = 5
 """How many days back a sheet that repeats a batch under other order ids is asked about, unless configured otherwise."""
 LOOK_ALIKE_DAYS = 7
 """How many days back the same payee and amount under another order id is a warning, unless configured otherwise."""
-
-
-class TotalsLine(NamedTuple):
-    """Count and sum (in minor units) of rows of one country and currency, as a journal notes them for each batch.
-
-    `first` and `last` are the lowest and the highest number of their instructions.
-    """
-
-    rows: int
-    minor: int
-    first: int
-    last: int
-
-    def added_to(self, before: "TotalsLine | None") -> "TotalsLine":
-        """Return the total of these rows and those `before`."""
-        if before is None:
-            return self
-        first, last = min(before.first, self.first), max(before.last, self.last)
-        return TotalsLine(before.rows + self.rows, before.minor + self.minor, first, last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from paygw_batch.core.batch import TotalsLine
 from paygw_batch.core.instruction import NAMES_A_PAYEE
 from paygw_batch.journal.values import NewInstruction
 
@@ -44,8 +43,8 @@ class NewInstructions(Protocol):
         """
         ...
 
-    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
-        """Return the totals of each country and currency; they are numbered from `first`."""
+    def totals(self) -> Mapping[str, tuple[int, int]]:
+        """Return count and sum in minor units of each currency."""
         ...
 
     def payee_words(self) -> Iterable[str | None]:
@@ -64,14 +63,13 @@ class InstructionRows(tuple[NewInstruction, ...]):
         texts = [f"{_canonical_text(number, new, replaced.get(new.row))}\0" for number, new in numbered]
         yield "".join(texts).encode()
 
-    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
-        """Return the totals of each country and currency (see the protocol)."""
-        found: dict[tuple[str, str], tuple[int, int, int, int]] = {}
-        for number, new in enumerate(self, start=first):
-            key = new.country, new.currency
-            rows, minor, lowest, _ = found.get(key) or (0, 0, number, number)
-            found[key] = rows + 1, minor + new.minor, lowest, number
-        return {key: TotalsLine(*total) for key, total in found.items()}
+    def totals(self) -> Mapping[str, tuple[int, int]]:
+        """Return count and sum in minor units of each currency."""
+        found: dict[str, tuple[int, int]] = {}
+        for new in self:
+            count, total = found.get(new.currency, (0, 0))
+            found[new.currency] = (count + 1, total + new.minor)
+        return found
 
     def payee_words(self) -> Iterable[str | None]:
         """Return the texts that name payees (see the protocol)."""

@@ -70,6 +70,17 @@ class Hosts:
         for process in filter(has_ended, processes):
             raise AssertionError(process.communicate())
 
+    @contextmanager
+    def commits_held(self) -> Iterator[None]:
+        """Let no fact be committed as long as the block lasts: a worker stays where it is."""
+        with psycopg.connect(self.database) as connection:
+            connection.execute("LOCK TABLE paygw.fact IN EXCLUSIVE MODE")
+            yield
+
+    def wait_until_held(self) -> None:
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        self.wait_until(lambda: bool(self.ask(waiting)))
+
     @staticmethod
     def wait_until(holds: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_AT_MOST_S

@@ -408,6 +408,11 @@ def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
     patching.setattr(open_postgres, "Heartbeat", PlayedHeartbeat)
     for path, value in bug.patches:
         patching.setattr(path, value)
+    plant_sql(url, bug)
+
+
+def plant_sql(url: str, bug: ProtocolBug) -> None:
+    """Change the functions of a database as a bug says."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         for function, edits in bug.sql.items():

@@ -10,8 +10,11 @@ import pytest
 from paygw_batch.compose.actions.start_run import started_run
 from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.console.pages.preparing import RUNS
-from paygw_batch.console.pages.settling import statement_folder
+from paygw_batch.console.pages.settling import open_orders, statement_folder
+from paygw_batch.console.pages.settling.order_folder import OrderFolder, order_folder_of
 from paygw_batch.console.pages.settling.statement_folder import StatementFolder, read_statement_of
+from paygw_batch.console.visits import Visit
+from paygw_batch.journal import JournalReader
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.run.orders.kept_orders import check_kept_orders
 from paygw_batch.settings.configuration import Settings
@@ -268,6 +271,26 @@ def test_agreed_while_a_run_is_on_it_is_carried_out_after_it(house: House) -> No
     assert act(house.person(AUDITOR), order, "carry-out") == 403
     assert act(ada, order, "carry-out") == 303
     assert state_of(ada, batch, 2) == "rejected"
+
+
+def test_an_order_that_goes_away_while_somebody_looks_is_no_error(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = paid(house, "9006.00", "9006.10")
+    ada = house.person(MAKER)
+    kept, gone = drafted(ada, batch, 2), drafted(ada, batch, 3)
+    found = order_folder_of(house.console.directory / "orders", gone.rpartition("/")[2])
+    assert found is not None
+    stage_of = open_orders.order_stage
+
+    def stage(visit: Visit, journal: JournalReader, folder: OrderFolder) -> open_orders.OrderStage:
+        if folder.number == found.number:
+            found.remove()
+        return stage_of(visit, journal, folder)
+
+    monkeypatch.setattr(open_orders, "order_stage", stage)
+    page = ada.get("/")
+    assert (page.status_code, kept in page.text, gone in page.text) == (200, True, False)
 
 
 def test_every_act_of_two_people_leaves_a_trace_without_personal_data(house: House) -> None:

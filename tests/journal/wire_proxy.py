@@ -3,8 +3,11 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from enum import Enum
+
+DELAY_S = 0.05
 
 
 class Trouble(Enum):
@@ -15,6 +18,8 @@ class Trouble(Enum):
     """The next request is lost, and the connection with it."""
     SILENCE = "silence"
     """From the next request on this connection says nothing: what the server answers is swallowed."""
+    DELAY = "delay"
+    """From the next request on the answers of this connection come late."""
     POOLER = "pooler"
     """New connections are told another process id than the server's, as a pooler does."""
 
@@ -44,7 +49,11 @@ class WireProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # the server is down
+                    client.close()
+                    continue
                 self._sockets += [client, server]
                 state = {"trouble": Trouble.NONE}
                 threading.Thread(target=self._up, args=(client, server, state), daemon=True).start()
@@ -68,6 +77,8 @@ class WireProxy:
                     break
                 if state["trouble"] is Trouble.SILENCE:
                     continue
+                if state["trouble"] is Trouble.DELAY:
+                    time.sleep(DELAY_S)
                 client.sendall(_as_pooler(data) if self.trouble is Trouble.POOLER else data)
         self._cut(client, server)
 

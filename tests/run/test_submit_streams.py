@@ -204,7 +204,7 @@ def test_columns_have_the_canonical_text_and_totals_of_their_rows(
     columns = InstructionColumns(pl.DataFrame(news, schema=schema, orient="row"))
     in_rows = InstructionRows(news)
     assert b"".join(columns.canonical(first, replaced)) == b"".join(in_rows.canonical(first, replaced))
-    assert columns.totals(first) == in_rows.totals(first)
+    assert columns.totals() == in_rows.totals()
     assert [*map(NewInstruction._make, columns)] == news
 
 

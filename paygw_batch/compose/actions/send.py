@@ -123,8 +123,12 @@ def send(
                 progress.note(say("No worker is alive: the rows wait for one (`paygw-batch work`)."))
             return RunEnd(0, None, interrupted=False)
         if run is not None:
-            progress.started(due_rows)
-            return follow_run(run, task.journal, task.batch, watch, counted or _uncounted)
+
+            def begun(followed: Drained) -> None:
+                watch(followed)
+                progress.started(due_rows)
+
+            return follow_run(run, task.journal, task.batch, begun, counted or _uncounted)
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
     dates.note_in(task.journal)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from paygw_batch.core.batch import TotalsLine
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import VALUES_OF_TEXT, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.codec import BatchOpened
@@ -88,12 +87,7 @@ class OpeningDigests:
         self._pages = PageDigest()
         self._instructions = RowDigest(values=VALUES_OF_TEXT)
         self._known = RowDigest(values=2)
-        self._totals: dict[tuple[str, str], TotalsLine] = {}
-
-    @property
-    def totals(self) -> Mapping[tuple[str, str], TotalsLine]:
-        """Totals of the new rows so far, by country and currency."""
-        return self._totals
+        self._totals: dict[str, tuple[int, int]] = {}
 
     @property
     def pages(self) -> int:
@@ -111,10 +105,10 @@ class OpeningDigests:
 
     def instructions(self, some: NewInstructions, replaced: Mapping[int, int]) -> None:
         """Take in the next new instructions, numbered on from those before."""
-        first = self.next_instruction
-        self._instructions.add_canonical(some.canonical(first, replaced), len(some))
-        for key, total in some.totals(first).items():
-            self._totals[key] = total.added_to(self._totals.get(key))
+        self._instructions.add_canonical(some.canonical(self.next_instruction, replaced), len(some))
+        for currency, (count, minor) in some.totals().items():
+            rows, total = self._totals.get(currency, (0, 0))
+            self._totals[currency] = (rows + count, total + minor)
 
     def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
         """Take in instructions as they are stored: number, replaced instruction, and the values of a `NewInstruction`.
@@ -127,14 +121,6 @@ class OpeningDigests:
                 raise InternalError("the instructions of a batch are not numbered one after another")
             replaced = {line[2]: line[1] for line in some if line[1] is not None}
             self.instructions(InstructionRows(NewInstruction._make(line[2:]) for line in some), replaced)
-
-    def _of_currencies(self) -> dict[str, tuple[int, int]]:
-        """Return count and sum in minor units of each currency."""
-        found: dict[str, tuple[int, int]] = {}
-        for (_, currency), total in self._totals.items():
-            rows, minor = found.get(currency, (0, 0))
-            found[currency] = (rows + total.rows, minor + total.minor)
-        return found
 
     def known(self, known: Known) -> None:
         """Take in the next row that another batch already has."""
@@ -158,7 +144,7 @@ class OpeningDigests:
             known_sha256=self._known.hexdigest(),
             pages=self._pages.count,
             pages_sha256=self._pages.hexdigest(),
-            totals=self._of_currencies(),
+            totals=self._totals,
             by=batch.by,
             approvals=batch.approvals,
             plan_sha256=batch.plan_sha256,

@@ -38,7 +38,7 @@ try:
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, role_of
-    from paygw_batch.journal.postgres.session import Server, Session, plainly
+    from paygw_batch.journal.postgres.session import Server, Session, limited, plainly
     from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "psycopg_pool"}:
@@ -136,7 +136,7 @@ def _opened(journal: type[J], place: PostgresPlace, *, now: str, holder: str, ki
     with ExitStack() as undo:
         session = Session(place.server, write=True)
         undo.callback(session.close)
-        with plainly(place.server):
+        with plainly(place.server), limited(session.connection, place.server.commit_limit_s):
             identity = _identified(session, place)
             roll = _roll_of(place, identity)
             roll.answer(session.connection)

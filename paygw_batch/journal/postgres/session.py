@@ -80,7 +80,8 @@ def connect(server: Server, *, write: bool) -> Connection[Row]:
             f"The database of the journal, {server.place}, cannot be reached: {_sentence(error)}.", hint=_HINT
         ) from None
     try:
-        _prepare(connection, server, write=write)
+        with limited(connection, server.commit_limit_s):
+            _prepare(connection, server, write=write)
     except psycopg.Error as error:
         connection.close()
         raise JournalError(f"The database {server.place} cannot be used: {_sentence(error)}.", hint=_HINT) from None

@@ -12,7 +12,6 @@ from typing import Any
 
 import apsw
 
-from paygw_batch.core.batch import TotalsLine
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.batch_part import BatchPart, NewInstructions
@@ -68,9 +67,6 @@ fields, which have a column too, and are kept once; one that starts with the mar
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
 """Takes the texts that name the payee of an instruction into the index of payees (`search.py`)."""
 BILLION = 1_000_000_000
-_TOTALS_OF_KNOWN = f"""SELECT i.country, i.currency, count(*), sum(i.minor / {BILLION}), sum(i.minor % {BILLION}),
-        min(i.number), max(i.number)
-    FROM known k JOIN instruction i ON i.number = k.instruction WHERE k.batch = ? GROUP BY 1, 2"""  # noqa: S608 - ours
 CONTENT = f"iif(substr(content, 1, 1) = {_MARK}, substr(content, 2) || fields, content)"
 """An instruction's content, in SQL."""
 
@@ -165,7 +161,6 @@ def store_batch(
     twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")
-    _add_totals(connection, number, digests.totals)
 
 
 def _add_instructions(
@@ -206,17 +201,6 @@ def _add_order_ids(connection: apsw.Connection, record: BatchRecord, digests: Op
 
 def _add_words(connection: apsw.Connection, first: int, instructions: NewInstructions) -> None:
     connection.executemany(ADD_WORDS, enumerate(instructions.payee_words(), start=first))
-
-
-def _add_totals(connection: apsw.Connection, batch: int, of_new: Mapping[tuple[str, str], TotalsLine]) -> None:
-    """Write the totals of all rows of a batch: the new ones, which were added up, and the known ones."""
-    totals = dict(of_new)
-    for country, currency, rows, billions, rest, *between in fetch(connection, _TOTALS_OF_KNOWN, (batch,)):
-        of_known = TotalsLine(rows, billions * BILLION + rest, *between)
-        totals[country, currency] = of_known.added_to(totals.get((country, currency)))
-    for (country, currency), (rows, minor, *between) in totals.items():
-        line = (batch, country, currency, rows, *divmod(minor, BILLION), *between)
-        connection.execute("INSERT INTO batch_total VALUES (?, ?, ?, ?, ?, ?, ?, ?)", line)
 
 
 def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:

@@ -106,9 +106,6 @@ CREATE VIRTUAL TABLE payment_words
     USING fts5 (words, content='', columnsize=0, tokenize="unicode61 remove_diacritics 2");
 CREATE VIRTUAL TABLE payment_word USING fts5vocab (payment_words, instance);
 
--- Version 4 of the journal: the writer adds a batch up as its rows go by, and writes `batch_total`.
-DROP TRIGGER batch_is_counted;
-
 -- `lower` folds the case of ASCII, which is all there is to fold in nearly every order id. Not UNIQUE:
 -- earlier versions let ids differ in their spelling alone.
 CREATE INDEX order_id_in_one_case ON order_id (operation, lower(order_id));

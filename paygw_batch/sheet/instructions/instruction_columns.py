@@ -6,7 +6,6 @@ from typing import Any
 
 import polars as pl
 
-from paygw_batch.core.batch import TotalsLine
 from paygw_batch.core.instruction import NAMES_A_PAYEE
 
 _CANONICAL = (
@@ -54,24 +53,11 @@ class InstructionColumns:
             yield written.getvalue()
             first += some.height
 
-    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
-        """Return the totals of each country and currency; they are numbered from `first`."""
-        place = pl.col("place")
-        counted = (
-            self._frame.select("country", "currency", "minor")
-            .with_row_index("place")
-            .group_by("country", "currency")
-            .agg(
-                pl.len(),
-                pl.col("minor").cast(pl.Decimal(38, 0)).sum(),
-                first=place.min().cast(pl.Int64) + first,
-                last=place.max().cast(pl.Int64) + first,
-            )
-        )
-        return {
-            (country, currency): TotalsLine(rows, int(minor), *between)
-            for country, currency, rows, minor, *between in counted.iter_rows()
-        }
+    def totals(self) -> Mapping[str, tuple[int, int]]:
+        """Return count and sum in minor units of each currency."""
+        exact = pl.col("minor").cast(pl.Decimal(38, 0)).sum()
+        counted = self._frame.group_by("currency").agg(pl.len(), exact)
+        return {currency: (count, int(total)) for currency, count, total in counted.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
         """Return for each the texts that name its payee, with anything but letters and digits between them."""

@@ -23,6 +23,7 @@ from paygw_batch.console.pages.settling.order_folder import (
 )
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import PageNotFound, Visit
+from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.run.orders.kept_orders import is_kept
@@ -127,9 +128,16 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[OpenOrder]:
     folders = list(open_order_folders(orders_directory(visit)))
     if not folders:
         return []
+    shown = []
     with journal_to_plan_with(visit.console.settings) as journal:
-        stages = [(one, order_stage(visit, journal, one)) for one in folders]
-    shown = (_shown(visit, found, stage) for found, stage in stages if stage is not OrderStage.DONE)
+        for found in folders:
+            try:
+                stage = order_stage(visit, journal, found)
+                if stage is not OrderStage.DONE:
+                    shown.append(_shown(visit, found, stage))
+            except (FileNotFoundError, ApprovalError):
+                if found.path.exists():  # else it was carried out or taken back while this looked
+                    raise
     return [one for one in shown if not batch or one.batch == batch]
 
 

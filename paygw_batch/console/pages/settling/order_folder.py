@@ -112,9 +112,11 @@ def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
 
 def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
     """Yield the orders that are not put away, the newest first."""
-    with suppress(FileNotFoundError):
-        paths = [path for path in directory.iterdir() if _is_whole(path)]
-        yield from sorted(map(OrderFolder, paths), key=lambda one: one.drafted.at, reverse=True)
+    found: list[tuple[str, OrderFolder]] = []
+    for path in directory.iterdir() if directory.exists() else ():
+        with suppress(FileNotFoundError):  # it is no order, or one that is put away just now
+            found.append((OrderFolder(path).drafted.at, OrderFolder(path)))
+    yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
 
 
 def _is_whole(path: Path) -> bool:

@@ -96,10 +96,10 @@ class LeaseWriter:
         interrupted = 0
         with self._guarded.failing():
             query = "SELECT chain FROM segment WHERE sealed_at IS NULL AND chain > 0 ORDER BY chain"
-            for (chunk,) in fetch(self._guarded.connection, query):
+            for (chunk,) in self._guarded.again(lambda: fetch(self._guarded.connection, query)):
                 if (lease := self._taken(chunk, at)) is not None:
                     interrupted += lease.end.seq
-                    fetch(self._guarded.connection, "SELECT seal_segment(%s)", (lease.segment,))
+                    self.ask(partial(leases.seal, segment=lease.segment))
         return interrupted
 
     def learn(self, numbers: Iterable[int]) -> None:

@@ -19,7 +19,7 @@ from psycopg import Connection
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.lock import LockHolder
-from paygw_batch.journal.postgres.session import Row, Server, connect, fetch
+from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited
 
 DESK = 0
 """The chain of people's deeds and of evidence."""
@@ -197,7 +197,8 @@ class Heartbeat:
                     self._connection = connect(self._server, write=True)
                     self._connection.execute("SET synchronous_commit = off")  # a beat that is lost is only late
                 query = "UPDATE worker SET seen_at = clock_timestamp() WHERE number = %s AND ended_at IS NULL"
-                fetch(self._connection, query, (self._worker,))
+                with limited(self._connection, self._server.commit_limit_s):
+                    fetch(self._connection, query, (self._worker,))
             except (psycopg.Error, JournalError):
                 continue  # the next one may get through; until then `is_good` ends by itself
             if is_good:  # after too long a silence only a commit can prove that the leases are still ours

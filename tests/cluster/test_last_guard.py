@@ -1,0 +1,58 @@
+"""With everything above it taken away, the unique index alone keeps a row from being intended twice."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.values import MoveResult
+from tests.cluster.planted import NO_CLAIM, NO_INDEXES
+from tests.cluster.protocol import plant_sql
+from tests.journal.journal_rows import AT, all_due, intent, open_sheet, send
+from tests.journal.postgres_rows import open_postgres, postgres_place
+from tests.journal.postgres_server import PostgresServer
+
+
+def sent_by_both(url: str, home: Path) -> Sequence[MoveResult]:
+    """A run is frozen before its intent; another one takes over and sends; then the first one goes on."""
+    home.chmod(0o700)
+    at = postgres_place(url, home)
+    frozen = open_postgres(at)
+    open_sheet(frozen, new=1)
+    (due,) = all_due(frozen, 1)
+    frozen.writer.lease_chunks(frozen.writer.chunks_of([due.number]).values())
+    frozen.writer.learn([due.number])
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE paygw.worker SET seen_at = seen_at - interval '1 hour'")
+    with closing(open_postgres(at)) as taker:
+        taker.conclude_dead(AT)
+        assert len(send(taker, 1, OutcomeKind.PAID)) == 1
+    with closing(frozen):
+        return frozen.writer.append([intent(due)])
+
+
+@pytest.fixture
+def unguarded(postgres_server: PostgresServer, postgres_template: str) -> str:
+    """A database whose commits have no fence, and claim rows wherever they are."""
+    url = postgres_server.url(postgres_server.new_database(postgres_template))
+    plant_sql(url, NO_CLAIM)
+    return url
+
+
+def test_the_index_refuses_a_second_intent(unguarded: str, tmp_path: Path) -> None:
+    with psycopg.connect(unguarded, autocommit=True) as connection:
+        connection.execute("DROP INDEX paygw.fact_nth")
+    with pytest.raises(JournalUnwritable, match="fact_one_intent"):
+        sent_by_both(unguarded, tmp_path)
+
+
+def test_without_the_index_the_row_would_be_sent_twice(unguarded: str, tmp_path: Path) -> None:
+    with psycopg.connect(unguarded, autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        for statement in NO_INDEXES:
+            connection.execute(statement.encode())
+    assert sent_by_both(unguarded, tmp_path) == [MoveResult.MOVED]

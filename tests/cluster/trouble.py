@@ -1,0 +1,246 @@
+"""Kills, freezes, lost answers, black holes and crashes of the server, while two hosts pay; then failovers."""
+
+import signal
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from threading import Event
+
+import psycopg
+
+from tests.campaign.judge import Broken
+from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
+from tests.cluster.company import HOSTS, Company
+from tests.cluster.standby import both, caught_up, standby_of
+from tests.journal.postgres_server import PostgresServer, own_server
+from tests.journal.wire_proxy import Trouble
+
+PLANTED = "plants:key_known_to_be_sound"
+ENDS = {0, 4, 5, 6, 7, 130}
+"""How a run may end by itself: in order, or stopped by the journal."""
+MOST_STARTS = 60
+CUTS = (Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.DELAY, Trouble.SILENCE)
+SLOWLY = """
+[default]
+status = "approved"
+delay_s = 0.1
+
+[[rule]]
+order_id = ".*7"
+fault = "drop_after"
+
+[[rule]]
+order_id = ".*3"
+status = "declined"
+commits = false
+"""
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Endured:
+    """What a campaign came to."""
+
+    batches: int = 0
+    orders: int = 0
+    kills: int = 0
+    freezes: int = 0
+    crashes: int = 0
+    cuts: int = 0
+    failovers: int = 0
+    lost_rows: int = 0
+    """Rows that had been sent and that the server which took over did not know."""
+    in_doubt: int = 0
+
+    @property
+    def hurt(self) -> int:
+        """How many processes were hurt so far."""
+        return self.kills + self.freezes + self.crashes + self.cuts
+
+    def add(self, other: "Endured") -> None:
+        """Count another part as well."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def said(company: Company) -> str:
+    """Return what the programs of both hosts wrote last."""
+    written = [machine.home / "err.txt" for machine in company.hosts.values()]
+    return "; ".join(path.read_text()[-500:] for path in written if path.exists())
+
+
+def wait_for(company: Company, run: Run, count: int) -> bool:
+    """Wait until so many orders have arrived; False where the run ended before."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while len(company.orders()) < count:
+        if run.wait(0.002) is not None:
+            return False
+        if time.monotonic() > give_up_s:
+            raise Broken(f"nothing arrives any more: {said(company)}")
+    return run.exit_code is None
+
+
+@dataclass
+class _Ordeal:
+    """One batch, two hosts, and what happens to them."""
+
+    company: Company
+    server: PostgresServer
+    rng: Random
+    rows: int
+    endured: Endured
+    sheets: dict[str, Path]
+    trail: list[str] = field(default_factory=list)
+
+    def start(self, host: str) -> Run:
+        return self.company.hosts[host].start("submit", self.sheets[host], "--wait", planted=PLANTED)
+
+    def soon(self) -> int:
+        """Return a number of orders that has arrived soon."""
+        return min(self.rows, len(self.company.orders()) + self.rng.randrange(1, 12))
+
+    def strike(self, run: Run, host: str) -> bool:
+        """Let one thing happen to a run that is sending; return whether it goes on."""
+        dice = self.rng.random()
+        self.trail.append(f"{host} {run.pid} {len(self.company.orders())} orders, {dice:.2f}")
+        if dice < 0.35:
+            run.send(signal.SIGKILL)
+            self.endured.kills += 1
+            return False
+        if dice < 0.45:
+            self.freeze(run, HOSTS[1 - HOSTS.index(host)])
+            return False
+        if dice < 0.65:
+            self.server.stop("immediate")
+            self.server.start()
+            self.endured.crashes += 1
+            return True
+        self.company.proxies[host][0].trouble = cut = self.rng.choice(CUTS)
+        self.trail.append(cut.value)
+        self.endured.cuts += 1
+        return True
+
+    def freeze(self, run: Run, other: str) -> None:
+        """Freeze a run until another host has taken over and sends, which may be killed then."""
+        run.send(signal.SIGSTOP)
+        taker = self.start(other)
+        if wait_for(self.company, taker, self.soon()) and self.rng.random() < 0.5:
+            taker.send(signal.SIGKILL)
+            self.endured.kills += 1
+        run.send(signal.SIGCONT)
+        self.endured.freezes += 1
+        self.check(taker, other)
+
+    def check(self, run: Run, host: str) -> None:
+        """Raise `Broken` for a run that ends as none may."""
+        if run.done() not in ENDS | {-signal.SIGKILL}:
+            raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
+
+    def finish(self) -> None:
+        """Pay what is left, and verify the journal on both hosts."""
+        for host, machine in self.company.hosts.items():
+            self.company.proxies[host][0].trouble = Trouble.NONE
+            code = self.start(host).done()
+            if code not in {0, 4, 5}:
+                raise Broken(f"the last run on {host} ends with {code}: {machine.said()}")
+            if machine.run("verify") not in {0, 5}:
+                raise Broken(f"the journal is not sound: {machine.said()}")
+
+
+def endure(
+    home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, rows: int, stop: Event
+) -> Endured:
+    """Pay one batch by two hosts through all that can happen, until it is done; judge all the while."""
+    rng, endured = Random(f"cluster/{seed}"), Endured(batches=1)  # noqa: S311 - dice
+    name = server.new_database()
+    company = Company(home, spawner, at, server.url(name), f"C{seed}", [server.port])
+    ordeal = _Ordeal(company, server, rng, rows, endured, company.sheets(rows))
+    with closing(company):
+        for _ in range(MOST_STARTS):
+            run = ordeal.start(host := rng.choice(HOSTS))
+            while not stop.is_set() and wait_for(company, run, ordeal.soon()):
+                if not ordeal.strike(run, host):
+                    break
+            ordeal.check(run, host)
+            if run.exit_code in {0, 4, 5}:
+                break
+        else:
+            raise Broken(f"the batch is never done: {company.hosts[HOSTS[0]].said()}")
+        ordeal.finish()
+        states = company.judge(server.url(name), hurt=endured.hurt)
+        endured.orders, endured.in_doubt = len(company.orders()), states.get("in_doubt", 0)
+        if sum(states.values()) != rows:
+            raise Broken(f"{states} of {rows} rows")
+    server.drop_database(name)
+    return endured
+
+
+def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows: int) -> Endured:
+    """Let a standby take over that lags, or does not, while north sends; then nobody may send what was sent."""
+    rng, endured = Random(f"failover/{seed}"), Endured(failovers=1, batches=1)  # noqa: S311 - dice
+    is_lagging, is_killed = rng.random() < 0.6, rng.random() < 0.5
+    with own_server() as primary, standby_of(primary) as standby:
+        ports = [primary.port, standby.port]
+        company = Company(home, spawner, at, both(primary, standby), f"F{seed}", ports)
+        with closing(company):
+            sheets, (north, south) = company.sheets(rows), (company.hosts[host] for host in HOSTS)
+            if south.run("journal", "roll-call") != 0:
+                raise Broken(f"seed {seed}: {south.said()}")
+            run = north.start("submit", sheets["north"], planted=PLANTED)
+            wait_for(company, run, rng.randrange(1, rows // 2))
+            if is_lagging:
+                caught_up(primary)
+                standby.stop("fast")
+                wait_for(company, run, min(rows, len(company.orders()) + rng.randrange(1, rows // 2)))
+            if is_killed:
+                run.send(signal.SIGKILL)
+            endured.kills += is_killed
+            primary.stop("immediate")
+            if is_lagging:
+                standby.start()
+            standby.control("promote")
+            if run.wait(90.0) is None:
+                raise Broken(f"seed {seed}: the run on north hangs")
+            _after(company, sheets, standby, seed, endured)
+    return endured
+
+
+def _after(company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured) -> None:
+    """Run on both hosts after a failover: either everything is there and they go on, or nobody sends."""
+    north, south = (company.hosts[host] for host in HOSTS)
+    before = {line.client_orderid for line in company.orders()}
+    ready = _ready_rows(standby)
+    endured.lost_rows = len(before & ready)
+    first = south.run("submit", sheets["south"], planted=PLANTED)
+    code = north.run("submit", sheets["north"], planted=PLANTED)
+    if before & ready:
+        if (first, code) != (7, 7) or len(company.orders()) != len(before):
+            raise Broken(f"seed {seed}: {endured.lost_rows} rows are lost, and the runs end with {first} and {code}")
+        if south.run("journal", "retire", _host_id(north), "--yes", "--by", "amina") != 0:
+            raise Broken(f"seed {seed}: north cannot be retired: {south.said()}")
+        code = south.run("submit", sheets["south"], planted=PLANTED)
+        if len(company.orders()) != len(before):
+            raise Broken(f"seed {seed}: something was sent after north was retired")
+    else:
+        code = south.run("submit", sheets["south"], planted=PLANTED)
+    if code not in {0, 4, 5}:
+        raise Broken(f"seed {seed}: the last run ends with {code}: {north.said()} {south.said()}")
+    company.orders()
+    if ready - before and not before & ready and _ready_rows(standby):
+        raise Broken(f"seed {seed}: rows are left")
+    if south.run("verify") not in {0, 5}:
+        raise Broken(f"seed {seed}: the journal is not sound: {south.said()}")
+    endured.orders = len(company.orders())
+
+
+def _ready_rows(server: PostgresServer) -> set[str]:
+    with psycopg.connect(server.url()) as connection:
+        found = connection.execute("SELECT order_id FROM paygw.progress WHERE state = 'ready'").fetchall()
+    return {order_id for (order_id,) in found}
+
+
+def _host_id(machine: Machine) -> str:
+    (path,) = machine.home.rglob("*.pg-host")
+    return path.read_text()
