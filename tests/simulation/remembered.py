@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
-from paygw_batch.core.batch import TotalsLine
 from paygw_batch.report import reconcile
 from paygw_batch.run import approval, compare_sheet, submit
 from paygw_batch.run.compare_sheet import with_rows, without_rows
@@ -69,7 +68,7 @@ def _once(function: Callable[..., T]) -> Callable[..., T]:
 
 _PAGES = _once(lambda rows: list(to_pages(rows)))
 _CANONICAL = _once(lambda frame, first, replaced: list(InstructionColumns(frame).canonical(first, replaced)))
-_TOTALS = _once(lambda frame, first: InstructionColumns(frame).totals(first))
+_TOTALS = _once(lambda frame: InstructionColumns(frame).totals())
 _PAYEE_WORDS = _once(lambda frame: list(InstructionColumns(frame).payee_words()))
 _WITHOUT_ROWS = _once(without_rows)
 _PAYABLE = _once(lambda counts: int(counts.filter("valid")["count"].sum()))
@@ -85,8 +84,8 @@ class _ColumnsOnce(InstructionColumns):
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         return iter(_CANONICAL(self._frame, first, dict(replaced)))
 
-    def totals(self, first: int) -> Mapping[tuple[str, str], TotalsLine]:
-        return _TOTALS(self._frame, first)
+    def totals(self) -> Mapping[str, tuple[int, int]]:
+        return _TOTALS(self._frame)
 
     def payee_words(self) -> Iterable[str]:
         return _PAYEE_WORDS(self._frame)
