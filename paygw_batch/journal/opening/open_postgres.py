@@ -41,7 +41,7 @@ try:
     from paygw_batch.journal.postgres.session import Server, Session, limited, plainly
     from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
-    if error.name not in {"psycopg", "psycopg_pool"}:
+    if error.name != "psycopg":
         raise
     raise ConfigurationError(
         "journal.url is set, and the part of this program that speaks with PostgreSQL is not installed.",
