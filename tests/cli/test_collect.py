@@ -317,7 +317,7 @@ def test_status_tells_payouts_from_collections(program: Program) -> None:
     program.json("submit", submit)
     assert [batch["operation"] for batch in program.json("status")["batches"]] == ["payin", "payout"]
     assert program.json("status", collect)["operation"] == "payin"
-    assert "in.csv, payin, 1 rows" in program.run("status", collect).stdout
+    assert "in.csv, payin, 1 row," in program.run("status", collect).stdout
     assert {"payin", "payout"} <= set(program.run("status").stdout.split())
 
 

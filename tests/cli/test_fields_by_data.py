@@ -51,7 +51,7 @@ OF_EVERY_ROW = {
     FieldKind.OPERATOR_URL: None,
 }
 """Kinds that a form can have again under another name, without a column; the value that is then sent."""
-TYPED_BY_NECESSITY = {"countries/data.py", "countries/rules.py", "journal/postgres/batch_copy.py"}
+TYPED_BY_NECESSITY = {"core/instruction.py", "countries/data.py", "countries/rules.py"}
 """The keys of an operator's terms are the model of a file; a kind of field is called `email`, and so is an ending by
 which a field names a payee."""
 

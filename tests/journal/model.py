@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from paygw_batch.core.evidence import HAS_IT, Candidate, Evidence, Finding, Waits, rule
+from paygw_batch.core.evidence import HAS_IT, Candidate, Evidence, Finding, Waits, later_attempt_of, rule
+from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import (
     Concluded,
     Fact,
@@ -207,7 +208,13 @@ class ModelJournal:
         return Counter(one.progress.standing.state.value for one in self.instructions)
 
     def _candidates(self, order_id: str | None) -> list[Candidate]:
-        one = self.order_ids.get(order_id or "")
+        found = self._known_as(order_id or "")
+        if not found and (first := first_order_id(order_id or "")) is not None:
+            return later_attempt_of(first, self._known_as(first))
+        return found
+
+    def _known_as(self, order_id: str) -> list[Candidate]:
+        one = self.order_ids.get(order_id)
         if one is None:
             return []
         return [candidate_of(one.number, one.new.client_orderid, one.new.amount, one.new.currency, one.progress)]

@@ -498,7 +498,7 @@ def test_a_defect_of_a_whole_row_is_shown_at_its_country(desk: Desk) -> None:
 
 
 def test_very_many_refused_rows_are_a_table_without_marks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 5)
+    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 10)
     source, path = desk.folder / "bad.csv", desk.folder / "r.xlsx"
     source.write_text(BAD_CSV)
     written = write_mendable(validate(read_sheet(source, ReadOptions()), desk.rules), source, ReadOptions(), path)
