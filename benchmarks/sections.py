@@ -21,6 +21,7 @@ from benchmarks.null_gateway import NullGateway
 from benchmarks.payouts import Trial, payouts_per_s
 from benchmarks.pictures import Curve, Gallery, thinned
 from benchmarks.plain_loops import Client, plain_payouts_per_s
+from benchmarks.several_hosts import Shared, paid_by_workers, paid_from_a_file, server_on_disk
 from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
 from benchmarks.signatures import signatures_per_s
 from benchmarks.validation import contenders as validations
@@ -416,6 +417,33 @@ def _polled_run(bench: Bench, tabs: int) -> Sample:
             return place.call("submit", str(sheet)).sample()
 
 
+def several(bench: Bench) -> str:
+    """Measure a sheet that workers pay from one journal in PostgreSQL, beside a journal in a file."""
+    rows = bench.rows(20_000)
+    shared: dict[str, list[Shared]] = defaultdict(list)
+
+    def in_a_file() -> Sample:
+        with office(bench.directory, bench.merchant.key, bench.gateway) as place:
+            return paid_from_a_file(place, rows)
+
+    def in_postgres(name: str, workers: int) -> Sample:
+        with office(bench.directory, bench.merchant.key, bench.gateway) as place:
+            shared[name].append(paid_by_workers(place, server, workers, rows))
+        return shared[name][-1].paid_per_s
+
+    names = {"PostgreSQL, one process": 0, "PostgreSQL, 2 workers": 2, "PostgreSQL, 4 workers": 4}
+    with server_on_disk() as server:
+        by_workers = {name: partial(in_postgres, name, workers) for name, workers in names.items()}
+        found = bench.side_by_side({"a journal in a file": in_a_file, **by_workers}, "/s")
+    costs = [
+        f"{name}: the server takes {statistics.median(one.server_us for one in done):,.0f} us of processor time a row, "
+        f"and {statistics.median(one.bytes_a_row for one in done):,.0f} bytes.\n"
+        for name, done in shared.items()
+    ]
+    note = f"`submit` of {rows:,} rows, from its start to its end; a server, workers and gateway on the same cores."
+    return "\n".join([bench.table("Several hosts", found, [], note), *costs])
+
+
 SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "engine": engine,
     "plain": plain,
@@ -427,4 +455,5 @@ SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "resumed": resumed,
     "start": start,
     "console": console,
+    "several": several,
 }

@@ -1,0 +1,133 @@
+"""One sheet paid by workers that share a journal in PostgreSQL, beside one that is paid from a journal in a file.
+
+The server is the checks' own (`tests/journal/postgres_server.py`), with its data on the disk that is measured. Workers,
+gateway and server have the same cores.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.commands import ROOT, Office, timed
+from benchmarks.figures import Sample
+from paygw_batch.countries.load import config_dir
+from tests.journal.postgres_server import PostgresServer, make_server
+
+_PATIENCE_S = 60.0
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a sheet cost that workers paid together: the sample, of the server too, and bytes of the database."""
+
+    paid_per_s: Sample
+    server_us: float
+    bytes_a_row: float
+
+
+@contextmanager
+def server_on_disk() -> Iterator[PostgresServer]:
+    """Start a PostgreSQL server of its own, whose data is on the disk and not in memory."""
+    home = Path(tempfile.mkdtemp(prefix="paygw-pg-"))
+    try:
+        server = make_server(home)
+        try:
+            yield server
+        finally:
+            server.stop("fast")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def paid_from_a_file(place: Office, rows: int) -> Sample:
+    """Pay a sheet from a journal in a file; return rows a second."""
+    ended = place.call("submit", str(place.make_sheet(rows)))
+    return Sample(rows / ended.seconds, 1e6 * ended.cpu_s / rows)
+
+
+def paid_by_workers(place: Office, server: PostgresServer, workers: int, rows: int) -> Shared:
+    """Pay a sheet by so many workers and the `submit` that hands it over; with none, `submit` sends by itself."""
+    database = server.new_database()
+    config = place.directory / "several.toml"
+    text = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
+    journal = f'[journal]\nurl = "{server.url(database)}"\nreplication = "none"\n\n'
+    config.write_text(re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL), encoding="utf-8")
+    command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--quiet"]
+    timed([*command, "journal", "new"], _of_host(place, "desk"))
+    sheet = place.make_sheet(rows)
+    with ExitStack() as stack:
+        started = [stack.enter_context(_worker(place, command, number)) for number in range(workers)]
+        _wait_for([*command, "--json", "workers"], place, workers)
+        before = [_cpu_s(process.pid) for process in started]
+        server_s, bytes_before = _cpu_s(_postmaster(server)), _bytes_of(server, database)
+        ended = timed([*command, "submit", str(sheet)], _of_host(place, "desk"))
+        worked_s = sum(_cpu_s(process.pid) for process in started) - sum(before)
+        server_us = 1e6 * (_cpu_s(_postmaster(server)) - server_s) / rows
+    sample = Sample(rows / ended.seconds, 1e6 * (ended.cpu_s + worked_s) / rows)
+    return Shared(sample, server_us, (_bytes_of(server, database) - bytes_before) / rows)
+
+
+@contextmanager
+def _worker(place: Office, command: Sequence[str], number: int) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = _of_host(place, f"host-{number}")
+    with subprocess.Popen(
+        [*command, "work"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def _wait_for(command: Sequence[str], place: Office, workers: int) -> None:
+    """Wait until so many workers live. Raises `RuntimeError` where they do not come."""
+    give_up_s = time.monotonic() + _PATIENCE_S
+    while True:
+        done = subprocess.run(
+            command, cwd=ROOT, env=_of_host(place, "desk"), capture_output=True, text=True, check=False
+        )
+        if done.stdout.count('"is_alive": true') >= workers:
+            return
+        if time.monotonic() > give_up_s:
+            raise RuntimeError("the workers did not start")
+        time.sleep(0.2)
+
+
+def _of_host(place: Office, name: str) -> dict[str, str]:
+    """Return the environment of a host, which has a state directory of its own."""
+    return {**place.environment(), "XDG_STATE_HOME": str(place.directory / name)}
+
+
+def _cpu_s(session: int) -> float:
+    """Return the processor time of all processes of a session, and of their children that have ended."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[3]) == session:
+            total += sum(int(ticks) for ticks in fields[11:15])
+    return total / _TICKS_S
+
+
+def _postmaster(server: PostgresServer) -> int:
+    """Return the server's first process; its session is its own."""
+    return int((server.home / "data/postmaster.pid").read_text(encoding="ascii").split("\n")[0])
+
+
+def _bytes_of(server: PostgresServer, database: str) -> int:
+    with closing(psycopg.connect(server.url(database), autocommit=True)) as connection:
+        found = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+    return int(found[0]) if found is not None else 0
