@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -67,3 +68,23 @@ def synchronous(server: PostgresServer, names: str) -> None:
     server.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
     server.execute("SELECT pg_reload_conf()")
     until(server, f"SELECT current_setting('synchronous_standby_names') = '{names}'")
+
+
+def no_standby_answers(server: PostgresServer) -> None:
+    """Let every commit wait for a standby that is not there, and return when they do.
+
+    A commit asks the checkpointer's word and not the setting, and the checkpointer may read the setting later.
+    """
+    synchronous(server, "ghost")
+    give_up_s = time.monotonic() + PATIENCE_S
+    with psycopg.connect(server.url(), autocommit=True) as one, psycopg.connect(server.url(), autocommit=True) as other:
+        cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+        while True:
+            commit = threading.Thread(target=one.execute, args=("SELECT pg_logical_emit_message(true, '', '')",))
+            commit.start()
+            while commit.is_alive():
+                assert time.monotonic() < give_up_s
+                if other.execute(cancel, (one.info.backend_pid,)).fetchall():
+                    commit.join()
+                    return
+                time.sleep(0.01)

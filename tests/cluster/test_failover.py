@@ -17,7 +17,7 @@ from paygw_batch.journal.opening.open_postgres import PostgresPlace, roll_call_o
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult, RowStanding
-from tests.cluster.standby import both, caught_up, standby_of, synchronous, until
+from tests.cluster.standby import both, caught_up, no_standby_answers, standby_of, synchronous, until
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place
 from tests.journal.postgres_server import PostgresServer, own_server
@@ -148,7 +148,7 @@ def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[LeasingPos
         (due,) = all_due(journal, 1)
         journal.writer.lease_chunks(journal.writer.chunks_of([due.number]).values())
         journal.writer.learn([due.number])
-        synchronous(server, "ghost")
+        no_standby_answers(server)
         intended = Answered(lambda: journal.writer.append([intent(due)]))
         until(server, f"SELECT EXISTS ({_WAITING})")
         yield journal, intended

@@ -97,7 +97,7 @@ def test_two_people_bring_a_sheet_with_defects_to_a_reconciliation(browser: Brow
     look(ben)
     ben.get_by_role("button", name="Approve", exact=True).click()
     ben.get_by_role("button", name="Start the payout").dblclick()
-    ben.wait_for_url(re.compile("/payouts/"), timeout=PATIENCE_MS)
+    expect(ben).to_have_url(re.compile("/payouts/[0-9a-f]+$"), timeout=PATIENCE_MS)
     ada.goto(ben.url)
     expect(ada.get_by_text(re.compile("^Finished")).first).to_be_visible(timeout=PATIENCE_MS)  # by its own asking
     look(ada)

@@ -122,7 +122,7 @@ def test_story_11_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_
     code = sign(ada)
     assert company.states(batch) == {"in_doubt": 1, "paid": 1}
     agree(ben, company, code)
-    ben.page.wait_for_url(f"**/payouts/{batch}")
+    expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"))
     expect(ben.page.get_by_text("Paused: 1 row is not sent yet")).to_be_visible()
     look(ben)
     ben.page.goto(f"{company.origin}/payouts/{batch}/rows/2")
@@ -156,7 +156,7 @@ def test_story_12_a_statement_with_one_contrary_line_settles_the_others(company:
     ada.page.get_by_role("button", name="Go on, to sign it").click()
     code = sign(ada)
     agree(ben, company, code)
-    ben.page.wait_for_url(f"**/payouts/{batch}")
+    expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"))
     assert company.states(batch) == {"paid": 2, "rejected": 2}
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
@@ -182,7 +182,7 @@ def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_ti
     start.wait_for()
     look(ben)
     start.dblclick()
-    ben.page.wait_for_url(f"**/payouts/{batch}", timeout=60_000)
+    expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"), timeout=60_000)
     company.require_ties(batch, amounts)  # while the run is on
     expect(ben.page.get_by_text("Finished").first).to_be_visible(timeout=60_000)
     after = company.require_ties(batch, amounts)
