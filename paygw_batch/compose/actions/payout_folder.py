@@ -60,8 +60,8 @@ class UploadedSheet:
         return ControlTotals(self.stated_rows, {name: Decimal(amount) for name, amount in self.stated_sums.items()})
 
 
-class PayoutFolder:
-    """The folder of one payout in preparation. `number` is its random name, in hex."""
+class NamedFolder:
+    """A private folder of the pages, for one thing that people work on. `number` is its random name, in hex."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,6 +70,15 @@ class PayoutFolder:
     def number(self) -> str:
         """The name of the folder."""
         return self.path.name
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it; another click may have begun."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path)
+
+
+class PayoutFolder(NamedFolder):
+    """The folder of one payout in preparation."""
 
     @property
     def uploaded(self) -> UploadedSheet:
@@ -124,8 +133,7 @@ class PayoutFolder:
         self.note(replace(self.uploaded, look_again=left_out))
         for result in (self.path / ROWS, self.path / FOUND, self.mending_file):
             result.unlink(missing_ok=True)
-        os.replace(content, before.with_name(name))  # noqa: PTH105 (as written)
-        before.with_name(name).chmod(0o600)
+        move_in(content, before.with_name(name))
         self.note(replace(self.uploaded, name=name))
         if before.name != name:
             before.unlink()
@@ -167,10 +175,6 @@ class PayoutFolder:
         """The plan that its maker signed, with its approvals; None where there is none."""
         return _plan(self.plan_file)
 
-    def remove(self) -> None:
-        """Remove the folder with everything in it."""
-        shutil.rmtree(self.path)
-
 
 def _plan(path: Path) -> PlanDocument | None:
     return read_plan(path) if path.exists() else None
@@ -179,15 +183,31 @@ def _plan(path: Path) -> PlanDocument | None:
 def new_folder(directory: Path, uploaded: UploadedSheet, content: Path) -> PayoutFolder:
     """Make a folder for an uploaded sheet; the file `content` is moved into it."""
     name = plain_file_name(uploaded.name)
-    make_directory(directory)
-    path = directory / secrets.token_hex(_ID_BYTES)
-    path.mkdir(mode=0o700)
+    path = new_named_folder(directory)
     (path / "sheet").mkdir(mode=0o700)
-    os.replace(content, path / "sheet" / name)  # noqa: PTH105 (as written)
-    (path / "sheet" / name).chmod(0o600)
+    move_in(content, path / "sheet" / name)
     folder = PayoutFolder(path)
     folder.note(replace(uploaded, name=name))
     return folder
+
+
+def new_named_folder(directory: Path) -> Path:
+    """Make an empty folder with a random name."""
+    make_directory(directory)
+    path = directory / secrets.token_hex(_ID_BYTES)
+    path.mkdir(mode=0o700)
+    return path
+
+
+def is_folder_name(number: str) -> bool:
+    """Whether `number` can be the name of such a folder: nothing else is looked up, and no path leads out."""
+    return len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
+
+
+def move_in(content: Path, path: Path) -> None:
+    """Move a received file to `path`, and make it private."""
+    os.replace(content, path)  # noqa: PTH105 (as written)
+    path.chmod(0o600)
 
 
 def plain_file_name(name: str) -> str:
@@ -207,9 +227,8 @@ def plain_file_name(name: str) -> str:
 
 def folder_of(directory: Path, number: str) -> PayoutFolder | None:
     """Return the folder with this name; None where there is none."""
-    is_name = len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
     path = directory / number
-    return PayoutFolder(path) if is_name and (path / "upload.json").exists() else None
+    return PayoutFolder(path) if is_folder_name(number) and (path / "upload.json").exists() else None
 
 
 def all_folders(directory: Path) -> Iterator[PayoutFolder]:

@@ -6,13 +6,12 @@ was carried out.
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from paygw_batch.compose.actions.payout_folder import NamedFolder, is_folder_name, new_named_folder
 from paygw_batch.files import write_whole
 from paygw_batch.journal import make_directory
 from paygw_batch.run.orders.release_order import ReleaseOrder
@@ -21,7 +20,6 @@ from paygw_batch.run.signed_document import read_document, write_document
 
 AnyOrder = SettlementOrder | ReleaseOrder
 _KINDS: tuple[type[AnyOrder], ...] = (SettlementOrder, ReleaseOrder)
-_ID_BYTES = 8
 _DONE = "done"
 
 
@@ -34,16 +32,8 @@ class DraftedOrder:
     sent_back: str = ""
 
 
-class OrderFolder:
-    """The folder of one order. `number` is its random name, in hex."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def number(self) -> str:
-        """The name of the folder."""
-        return self.path.name
+class OrderFolder(NamedFolder):
+    """The folder of one order."""
 
     @property
     def drafted(self) -> DraftedOrder:
@@ -88,16 +78,10 @@ class OrderFolder:
                 os.replace(self.path, done / self.number)  # noqa: PTH105 (as written)
             self.path = done / self.number
 
-    def remove(self) -> None:
-        """Remove the folder with everything in it."""
-        shutil.rmtree(self.path)
-
 
 def new_order_folder(directory: Path, draft: AnyOrder, *, by: str, at: str) -> OrderFolder:
     """Make a folder for an order that was drafted."""
-    make_directory(directory)
-    path = directory / secrets.token_hex(_ID_BYTES)
-    path.mkdir(mode=0o700)
+    path = new_named_folder(directory)
     write_document(draft, path / "draft.json")
     write_whole(path / "drafted.json", _as_json(DraftedOrder(by, at)))
     return OrderFolder(path)
@@ -105,9 +89,8 @@ def new_order_folder(directory: Path, draft: AnyOrder, *, by: str, at: str) -> O
 
 def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
     """Return the folder with this name, of an open order or of one that was carried out; None where there is none."""
-    is_name = len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
     found = (OrderFolder(place / number) for place in (directory, directory / _DONE))
-    return next((one for one in found if is_name and _is_whole(one.path)), None)
+    return next((one for one in found if is_folder_name(number) and _is_whole(one.path)), None)
 
 
 def open_order_folders(directory: Path) -> Iterator[OrderFolder]:

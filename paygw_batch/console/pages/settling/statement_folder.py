@@ -1,24 +1,20 @@
 """Keeps one statement of the gateway's in a folder: the file as received, and its lines as another process read it."""
 
 import json
-import os
-import secrets
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from paygw_batch.compose.actions.payout_folder import NamedFolder, is_folder_name, move_in, new_named_folder
 from paygw_batch.compose.actions.settle_rows import AskedStatement, as_of_time, read_for_later, statement_read
 from paygw_batch.console.sheet_process import limit_this_process, run_within_limits
 from paygw_batch.errors import PaygwError, SheetError
 from paygw_batch.files import write_whole
-from paygw_batch.journal import make_directory
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
-_ID_BYTES = 8
 _PROGRAM = "from paygw_batch.console.pages.settling.statement_folder import main; main()"
 
 
@@ -37,16 +33,8 @@ class UploadedStatement:
     as_of: str
 
 
-class StatementFolder:
-    """The folder of one statement. `number` is its random name, in hex."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def number(self) -> str:
-        """The name of the folder."""
-        return self.path.name
+class StatementFolder(NamedFolder):
+    """The folder of one statement."""
 
     @property
     def uploaded(self) -> UploadedStatement:
@@ -75,28 +63,20 @@ class StatementFolder:
         as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
         return AskedStatement(statement, by, uploaded.words or None, as_of, matching_only=True)
 
-    def remove(self) -> None:
-        """Remove the folder with everything in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
 
 def new_statement_folder(directory: Path, content: Path, uploaded: UploadedStatement) -> StatementFolder:
     """Make a folder for an uploaded statement; the file `content` is moved into it."""
-    make_directory(directory)
-    path = directory / secrets.token_hex(_ID_BYTES)
-    (path / "file").mkdir(mode=0o700, parents=True)
-    path.chmod(0o700)
-    os.replace(content, path / "file" / uploaded.name)  # noqa: PTH105 (as written)
-    (path / "file" / uploaded.name).chmod(0o600)
+    path = new_named_folder(directory)
+    (path / "file").mkdir(mode=0o700)
+    move_in(content, path / "file" / uploaded.name)
     write_whole(path / "uploaded.json", json.dumps(asdict(uploaded), ensure_ascii=False).encode())
     return StatementFolder(path)
 
 
 def statement_folder_of(directory: Path, number: str) -> StatementFolder | None:
     """Return the folder with this name; None where there is none."""
-    is_name = len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
     path = directory / number
-    return StatementFolder(path) if is_name and (path / "uploaded.json").exists() else None
+    return StatementFolder(path) if is_folder_name(number) and (path / "uploaded.json").exists() else None
 
 
 def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
