@@ -48,7 +48,9 @@ def test_two_workers_pay_one_batch_while_its_opener_follows_them(hosts: Hosts) -
     listed = hosts.office.json("workers")["workers"]
     assert [one["is_alive"] for one in listed] == [True, True]
     assert sum(one["rows"] for one in listed) == ROWS
-    assert "2 workers are alive" in hosts.office.run("workers").output
+    shown = hosts.office.run("workers").output
+    assert "2 workers are alive" in shown
+    assert all(str(process.pid) in shown for process in workers)
     for process in workers:
         process.send_signal(signal.SIGTERM)
         assert "The worker has stopped" in ended(process, 0)

@@ -10,7 +10,7 @@ from paygw_batch.compose.operator import person
 from paygw_batch.engine.shared_pacing import stop_sentence
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import GateState, LimitChange
-from paygw_batch.language import say
+from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 
@@ -57,8 +57,8 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
     concurrency = configured.concurrency if state.concurrency is None else state.concurrency
     rows = [
         (say("rate"), _said(shown_rate, is_configured=state.rate_per_s is None)),
-        (say("concurrency"), _said(say("{rows} rows", rows=concurrency), is_configured=state.concurrency is None)),
-        (say("in flight at most now"), say("{rows} rows", rows=min(state.places, concurrency))),
+        (say("concurrency"), _said(_rows(concurrency), is_configured=state.concurrency is None)),
+        (say("in flight at most now"), _rows(min(state.places, concurrency))),
     ]
     if state.set_at:
         rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
@@ -73,6 +73,10 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
     ]
     if workers:
         screen.table("", (say("worker"), say("process"), say("places"), say("in use")), workers)
+
+
+def _rows(count: int) -> str:
+    return say_count(count, "{count:,} row", "{count:,} rows")
 
 
 def _said(limit: str, *, is_configured: bool) -> str:

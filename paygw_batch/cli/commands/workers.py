@@ -17,6 +17,8 @@ from paygw_batch.settings.configuration import Settings
 
 _HEADINGS = mark_all("host", "process", "since", "last sign of life", "batch", "chunk", "rows sent", "alive")
 
+_MINUTES, _SECONDS = 16, 19
+
 
 @click.command("workers", short_help="List the workers.")
 @click.option("--stop", "batch", metavar="BATCH", shell_complete=complete_batches, help="Stop all work on BATCH.")
@@ -31,9 +33,9 @@ def command(invocation: Invocation, *, batch: str | None) -> None:
     lines = [
         (
             one.host,
-            one.pid,
-            one.since,
-            one.seen_at,
+            str(one.pid),  # a name, and no count
+            _short(one.since, _MINUTES),
+            _short(one.seen_at, _SECONDS),
             one.batch or "",
             "" if one.chunk is None else str(one.chunk),
             one.rows,
@@ -46,6 +48,11 @@ def command(invocation: Invocation, *, batch: str | None) -> None:
     living = sum(one.is_alive for one in found)
     message = say_count(living, "{count:,} worker is alive.", "{count:,} workers are alive.")
     screen.finish(Summary(ExitCode.DONE, message, further={"workers": [asdict(one) for one in found]}))
+
+
+def _short(at: str, length: int) -> str:
+    """Return a time without its year, up to a length: a line of the table has 80 columns."""
+    return f"{at[5:length].replace('T', ' ')}Z"
 
 
 def _stopped(settings: Settings, batch: str) -> str:
