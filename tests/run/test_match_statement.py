@@ -305,6 +305,15 @@ def test_a_line_is_no_newer_than_the_first_time_its_file_was_carried_out() -> No
     assert wrong.startswith("ORD-2 at 2026-11-21T08:30:00Z: that is before the latest")
 
 
+def test_a_file_that_was_carried_out_after_the_latest_attempt_still_leaves_open_which_one_it_means() -> None:
+    journal = sent_twice()
+    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(20)))
+    assert told(journal, line(status="declined")).startswith(
+        "ORD-2 was sent more than once, and 2026-11-21T08:20:00.000Z at the latest (the file was carried out then) "
+        "leaves it open which attempt is meant"
+    )
+
+
 def test_only_the_same_file_for_the_same_batch_was_carried_out_before() -> None:
     journal = sent(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=CarriedOut("b1", "day.csv", "f" * 64, "amina", at(7)))
