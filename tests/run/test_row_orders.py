@@ -314,6 +314,7 @@ def test_orders_that_were_carried_out_are_counted_and_found_again() -> None:
     assert is_kept(journal, settling)
     assert is_kept(journal, with_another_approval)
     assert not is_kept(journal, to_settle(doubtful(), 2))
+    assert not is_kept(memory(), settling)
 
 
 def test_an_order_of_a_second_batch_is_checked_with_that_batchs_facts() -> None:
