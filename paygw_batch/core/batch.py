@@ -19,7 +19,7 @@ BILLION = 1_000_000_000
 
 
 class InstructionTotals(NamedTuple):
-    """What some instructions of one country and currency are together.
+    """Totals of some instructions of one country and currency.
 
     `billions` is the sum of all amounts divided by `BILLION` one by one, `rest` that of the remainders. `first` and
     `last` are the lowest and the highest of their numbers (or places).
