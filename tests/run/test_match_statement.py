@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_what_the_gateway_has_accepted_cannot_be_called_not_received() -> None:
         ({"status": ""}, "The status '' is not listed under [outcomes]: nobody has said what it means."),
     ],
 )
-def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, str], sentence: str) -> None:
+def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
     assert told(sent(OutcomeKind.UNKNOWN), line(**said)) == sentence
 
 
@@ -207,7 +208,7 @@ def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, str], s
 )
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.PAID])
 def test_a_line_about_other_money_is_about_another_payment(
-    money: Mapping[str, str], sentence: str | None, kind: OutcomeKind
+    money: Mapping[str, Any], sentence: str | None, kind: OutcomeKind
 ) -> None:
     found = match(sent(kind), line(**money))
     assert [one.sentence for one in found.differences] == ([] if sentence is None else [sentence])
@@ -253,7 +254,7 @@ def test_a_line_that_names_no_order_is_a_difference_each_time() -> None:
 )
 @pytest.mark.parametrize("word", ["approved", "declined"])
 def test_a_line_with_a_time_that_is_not_the_latest_attempts_settles_nothing(
-    when: Mapping[str, str], sentence: str, word: str
+    when: Mapping[str, Any], sentence: str, word: str
 ) -> None:
     assert told(sent(OutcomeKind.UNKNOWN), line(status=word, **when)).startswith(sentence)
 
@@ -272,7 +273,7 @@ def test_a_gateways_clock_may_be_ten_minutes_ahead(time: str) -> None:
     ],
 )
 def test_of_several_attempts_under_one_id_the_latest_is_settled_by_a_line_that_says_so(
-    when: Mapping[str, str], as_of: str
+    when: Mapping[str, Any], as_of: str
 ) -> None:
     assert settled(sent_twice(), line(status="declined", **when), as_of=as_of).resolution is Resolution.REJECTED
 
@@ -287,7 +288,7 @@ def test_of_several_attempts_under_one_id_the_latest_is_settled_by_a_line_that_s
 )
 @pytest.mark.parametrize("word", ["approved", "declined", "processing"])
 def test_of_several_attempts_under_one_id_none_is_settled_by_a_line_that_leaves_it_open(
-    when: Mapping[str, str], as_of: str, said: str, word: str
+    when: Mapping[str, Any], as_of: str, said: str, word: str
 ) -> None:
     sentence = told(sent_twice(), line(status=word, **when), as_of=as_of)
     assert sentence.startswith(f"ORD-2 was sent more than once, and {said} (the latest attempt left at 2026-11-21T08:1")
@@ -387,7 +388,7 @@ PAID_BEFORE = (
     ],
 )
 def test_a_line_about_a_settled_row_agrees_or_contradicts(
-    state: State, said: Mapping[str, str], sentence: str | None
+    state: State, said: Mapping[str, Any], sentence: str | None
 ) -> None:
     found = match(in_state(state), line(**said))
     assert [one.sentence for one in found.differences] == ([] if sentence is None else [sentence])
@@ -422,7 +423,8 @@ def test_an_older_word_about_an_id_that_served_one_attempt_is_read_as_any_other(
 
 def test_an_earlier_attempt_that_was_rejected_agrees_and_is_told_where_it_was_paid() -> None:
     journal = sent_twice(suffix=True)
-    for said in ({"status": "declined"}, {"answer": "not-received"}, {"answer": ""}):
+    noes: Sequence[Mapping[str, Any]] = ({"status": "declined"}, {"answer": "not-received"}, {"answer": ""})
+    for said in noes:
         found = match(journal, line(**said))
         assert (found.agreeing, found.differences) == (1, []), said
     assert told(journal, line()) == (

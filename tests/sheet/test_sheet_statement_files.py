@@ -9,10 +9,10 @@ import openpyxl
 import pytest
 
 from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read.headings import HEADER_ROWS
 from paygw_batch.statement import read
 from paygw_batch.statement.kept_statement import statement_as_json, statement_of_json
 from paygw_batch.statement.read import Statement, StatementLine, read_statement
-from paygw_batch.statement.workbook_lines import HEADER_ROWS
 
 COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
 MEND = "Nothing was sent. Mend the sheet, or name the right one, and run the command again."
@@ -33,7 +33,7 @@ def workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str, str] 
     first = book.worksheets[0]
     first.title = "Orders"
     for row in rows:
-        first.append(row)
+        first.append(list(row))
     for name, state in (further or {}).items():
         more = book.create_sheet(name)
         more.append(("order_id", "amount", "currency", "status"))
