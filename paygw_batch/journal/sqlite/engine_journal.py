@@ -23,8 +23,8 @@ T = TypeVar("T")
 QUICK_S = 0.001
 """A disk is quick where a commit takes less than this, on an average over the last ones."""
 _COMMITS_AVERAGED = 16
-_FIRST_AVERAGE_S = 0.016
-"""Some fifty quick commits bring this below `QUICK_S`: a run begins with commits in the thread."""
+_FIRST_AVERAGE_S = 2 * QUICK_S
+"""A run begins with commits in the thread; some twelve quick ones bring the average below `QUICK_S`."""
 
 
 class CommittingJournal(Protocol):
