@@ -109,10 +109,13 @@ def answer_s(base_url: str, times: int) -> float:
         for _ in range(times):
             started_s = time.perf_counter()
             connection.sendall(head.encode() + body)
-            answer = connection.recv(4096)
+            answer = b""
+            while b"}" not in answer:
+                piece = connection.recv(4096)
+                if not piece:
+                    raise RuntimeError("the null gateway gave no whole answer")
+                answer += piece
             took_s.append(time.perf_counter() - started_s)
-            if b"approved" not in answer:
-                raise RuntimeError("the null gateway gave no whole answer")
     return statistics.median(took_s)
 
 
