@@ -10,6 +10,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
@@ -194,3 +195,11 @@ def test_a_batch_that_the_journal_does_not_have_has_nothing() -> None:
     journal = memory()
     assert (list(journal.rows(1)), list(journal.tallies(1)), list(journal.pages(1))) == ([], [], [])
     assert list(journal.rows(1, states={State.PAID})) == []
+
+
+def test_a_journal_that_was_moved_says_where_and_is_opened_no_more(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        journal.mark_moved("the database of another machine")
+    with pytest.raises(JournalError, match="the database of another machine"):
+        open_at(place)
