@@ -88,10 +88,17 @@ def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> 
 
 
 def divide(connection: Connection[Row], number: int, first: int, after_last: int, chunk_rows: int) -> None:
-    """Divide the new instructions into chunks, and hold the batch against its own rules."""
+    """Divide the new instructions into chunks, count those, and hold the batch against its own rules."""
     query = """INSERT INTO chunk (batch, first, last)
         SELECT %s, first, least(first + %s, %s) - 1 FROM generate_series(%s::bigint, %s - 1, %s) first"""
     fetch(connection, query, (number, chunk_rows, after_last, first, after_last, chunk_rows))
+    query = """INSERT INTO chunk_tally SELECT c.number, c.number, n.country, n.currency, n.state, n.rows, n.minor FROM (
+            SELECT i.number - (i.number - %s) %% %s AS first, i.country, i.currency,
+                coalesce(s.state, 'ready') AS state, count(*) AS rows, sum(i.minor) AS minor
+            FROM instruction i LEFT JOIN standing s ON s.instruction = i.number AND s.instruction >= %s
+            WHERE i.number >= %s AND i.number < %s GROUP BY 1, 2, 3, 4
+        ) n JOIN chunk c USING (first)"""
+    fetch(connection, query, (first, chunk_rows, first, first, after_last))
     twice = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")
