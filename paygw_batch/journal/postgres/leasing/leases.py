@@ -19,6 +19,7 @@ from psycopg import Connection
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.postgres.migrations import newest_version
 from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited
 
 DESK = 0
@@ -67,10 +68,9 @@ def machine() -> str:
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, lease_s: float) -> int:
     """Write down that this process is about to write, and return its number as a worker."""
-    line = (socket.gethostname(), machine(), os.getpid(), command, kind.value, lease_s)
-    query = (
-        "INSERT INTO worker (host, boot, pid, command, kind, lease_s) VALUES (%s, %s, %s, %s, %s, %s) RETURNING number"
-    )
+    line = (socket.gethostname(), machine(), os.getpid(), command, kind.value, lease_s, newest_version())
+    query = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, tables)
+        VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING number"""
     ((number,),) = fetch(connection, query, line)
     return int(number)
 
