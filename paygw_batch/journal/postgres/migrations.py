@@ -13,6 +13,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
+from paygw_batch.language import say
 
 
 @cache
@@ -86,17 +87,19 @@ def check_version(connection: Connection[Row], server: Server) -> None:
     """Raise `JournalMissing` where there is no journal, and `JournalError` for one of another version."""
     version = version_in(connection)
     if version == 0:
-        raise JournalMissing(f"There is no journal in the database {server.place}.")
+        raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
     if version > newest_version():
         raise JournalError(
-            f"The journal in {server.place} was written by a newer version of this program.",
-            hint="Install that version, or a later one.",
+            say("The journal in {place} was written by a newer version of this program.", place=server.place),
+            hint=say("Nothing was sent. Install that version, or a later one."),
         )
     if version < newest_version():
         raise JournalOutdated(
-            f"The tables of the journal in {server.place} are of an older version of this program.",
-            hint="Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] url, "
-            "brings them up. After that every host needs this version.",
+            say("The tables of the journal in {place} are of an older version of this program.", place=server.place),
+            hint=say(
+                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] url, "
+                "brings them up. After that every host needs this version."
+            ),
         )
 
 
@@ -118,11 +121,18 @@ def check_endpoint(connection: Connection[Row], server: Server, endpoint: Endpoi
         return
     if not endpoint.is_same_as(ours):
         raise JournalError(
-            f"The journal in {server.place} belongs to another endpoint.",
-            hint="Nothing was sent. Name a database of its own for each endpoint in [journal] url.",
+            say("The journal in {place} belongs to another endpoint.", place=server.place),
+            hint=say("Nothing was sent. Name a database of its own for each endpoint in [journal] url."),
         )
     raise JournalError(
-        f"The journal in {server.place} is that of the same endpoint and consumer key under another name: it knows "
-        f"{ours.host}, and the configuration says {endpoint.host}.",
-        hint="Nothing was sent. Correct gateway.base_url: a journal in PostgreSQL keeps the name it was made with.",
+        say(
+            "The journal in {place} is that of the same endpoint and consumer key under another name: it knows "
+            "{known}, and the configuration says {configured}.",
+            place=server.place,
+            known=ours.host,
+            configured=endpoint.host,
+        ),
+        hint=say(
+            "Nothing was sent. Correct gateway.base_url: a journal in PostgreSQL keeps the name it was made with."
+        ),
     )

@@ -21,6 +21,7 @@ from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.postgres.migrations import newest_version
 from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited
+from paygw_batch.language import say
 
 DESK = 0
 """The chain of people's deeds and of evidence."""
@@ -133,8 +134,15 @@ def held_by(connection: Connection[Row], chain: int) -> JournalHeld:
     holder = holder_of(connection, chain)
     if holder is None:
         return JournalHeld()
-    told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
-    refusal = JournalHeld(f"Another run holds this journal: {told}.")
+    refusal = JournalHeld(
+        say(
+            "Another run holds this journal: process {pid} on {host}, since {since}: {command}.",
+            pid=holder.pid,
+            host=holder.host,
+            since=holder.since,
+            command=holder.command,
+        )
+    )
     refusal.holder = holder.kind
     return refusal
 
