@@ -1,7 +1,6 @@
 """Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,9 +180,8 @@ def open_planned_batch(
         approvals=tuple(approvals),
         plan_sha256=plan_sha256,
     )
-    with ThreadPoolExecutor(1) as beside:
-        parts = _one_ahead(_parts(plan, ContractGate(rules, operation)), beside)
-        return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
+    parts = _parts(plan, ContractGate(rules, operation))
+    return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
 
 
 def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
@@ -201,14 +199,6 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
         del part  # while the next one is made, there is room for its instructions alone
         yield BatchPart(pages, new)
     yield BatchPart(pager.last())
-
-
-def _one_ahead(parts: Iterator[BatchPart], beside: Executor) -> Iterator[BatchPart]:
-    """Yield the parts; the next one is made while the journal stores one."""
-    coming = beside.submit(next, parts, None)
-    while (part := coming.result()) is not None:
-        coming = beside.submit(next, parts, None)
-        yield part
 
 
 def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | None:

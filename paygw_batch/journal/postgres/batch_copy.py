@@ -8,7 +8,7 @@ from psycopg import Connection
 from paygw_batch.core.reference import reference_of
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.batch_part import BatchPart, payee_texts
+from paygw_batch.journal.batch_part import BatchPart, one_ahead, payee_texts
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import words_of
@@ -31,15 +31,16 @@ def copy_batch(
     """Write a batch with all that belongs to it; return the reference that its order ids were derived from, or none."""
     number = record.number
     first = digests.first_instruction
-    for part in parts:
-        for page in part.pages:
-            fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
-            digests.page(page)
-        start = digests.next_instruction
-        digests.instructions(part.instructions, replaced)
-        with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-            for place, new in enumerate(part.instructions, start=start):
-                copy.write_row(_line_of(place, number, new, replaced.get(new[0])))
+    with one_ahead(parts) as coming:
+        for part in coming:
+            for page in part.pages:
+                fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
+                digests.page(page)
+            start = digests.next_instruction
+            digests.instructions(part.instructions, replaced)
+            with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
+                for place, new in enumerate(part.instructions, start=start):
+                    copy.write_row(_line_of(place, number, new, replaced.get(new[0])))
     last = first
     reference = ""
     query = (
