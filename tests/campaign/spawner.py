@@ -1,9 +1,10 @@
 """Starts the program as processes of their own, quickly: everything is imported once, and every start is a fork.
 
-Run as a script. It reads one JSON object a line on standard input and answers with one a line. `{"start": {...}}` forks
-a process that becomes the program, with the arguments, environment, directory and files it is told; `{"reap": PID}`
-waits for one and tells how it ended. Where standard input ends, whatever was not waited for is killed, also what was
-stopped. This process itself never calls into the program and starts no thread.
+Run as a script, whose arguments are modules to import as well. It reads one JSON object a line on standard input and
+answers with one a line. `{"start": {...}}` forks a process that becomes the program, with the arguments, environment,
+directory and files it is told; `{"reap": PID}` waits for one and tells how it ended. Where standard input ends,
+whatever was not waited for is killed, also what was stopped. This process itself never calls into the program and
+starts no thread.
 """
 
 import gc
@@ -28,7 +29,7 @@ MODULES = (
 
 def serve() -> None:
     """Obey until standard input ends."""
-    for name in MODULES:
+    for name in (*MODULES, *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what was imported is left alone by the children's collectors, and its pages stay shared

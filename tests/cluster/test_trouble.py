@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from tests.campaign.machine import GatewayProcess, Spawner, gateway
-from tests.cluster.trouble import SLOWLY, endure, fail_over
+from tests.cluster.trouble import SLOWLY, Size, endure, fail_over
 from tests.journal.postgres_server import own_server
 
 ROWS = 60
@@ -33,7 +33,7 @@ def test_two_hosts_pay_a_batch_once_through_all_that_can_happen(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
 ) -> None:
     with own_server() as server:
-        endured = endure(tmp_path, spawner, slow_gateway, server, seed=EVERYTHING, rows=ROWS, stop=Event())
+        endured = endure(tmp_path, spawner, slow_gateway, server, seed=EVERYTHING, size=Size(ROWS), stop=Event())
     assert endured.hurt > 0
 
 
