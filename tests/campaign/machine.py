@@ -108,13 +108,13 @@ class Run:
             os.close(self._watch)
         return self.exit_code
 
-    def done(self) -> int:
-        """Return the exit code of a process that must end."""
-        code = self.wait()
+    def done(self, seconds: float = PATIENCE_S) -> int:
+        """Return the exit code of a process that must end within `seconds`."""
+        code = self.wait(seconds)
         if code is None:
             self.send(signal.SIGKILL)
             self.wait()
-            raise AssertionError(f"the program hung for {PATIENCE_S:.0f} s")
+            raise AssertionError(f"the program hung for {seconds:.0f} s")
         return code
 
     def send(self, number: signal.Signals) -> None:

@@ -113,7 +113,7 @@ class _Shift(Ordeal):
             now_s, count = time.monotonic(), len(self.company.orders())
             if count > arrived:
                 arrived, arrived_s = count, now_s
-            if count >= struck and count < self.size.rows and not self.stop.is_set():
+            if count >= struck and not self.stop.is_set():
                 self.strike()
                 struck = self.soon()
             if now_s > looked_s + LOOK_EVERY_S:

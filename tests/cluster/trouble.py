@@ -41,6 +41,8 @@ status = "declined"
 commits = false
 """
 PATIENCE_S = 120.0
+RUN_LIMIT_S = 600.0
+"""How long a run of any size may last."""
 
 
 @dataclass
@@ -116,11 +118,16 @@ class Ordeal:
     sheets: dict[str, Path]
     stop: Event
     trail: list[str] = field(default_factory=list)
+    next_strike: int = 0
 
     def soon(self) -> int:
-        """Return a number of orders that has arrived soon."""
-        gap = max(12, 2 * self.size.rows // self.size.strikes)
-        return min(self.size.rows, len(self.company.orders()) + self.rng.randrange(1, gap))
+        """Return the number of orders after which the next thing happens: one more at the least.
+
+        It counts on from the last such number: where orders came meanwhile, it is sooner. Where all have arrived,
+        nothing more happens.
+        """
+        self.next_strike += self.rng.randrange(1, max(12, 2 * self.size.rows // self.size.strikes))
+        return max(len(self.company.orders()) + 1, self.next_strike)
 
     def crash(self) -> None:
         """Let the server crash, and start it again."""
@@ -142,7 +149,7 @@ class Ordeal:
 
     def check(self, run: Run, host: str) -> None:
         """Raise `Broken` for a run that ends as none may."""
-        if run.done() not in ENDS | {-signal.SIGKILL}:
+        if run.done(RUN_LIMIT_S) not in ENDS | {-signal.SIGKILL}:
             raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
 
     def judged(self, url: str) -> None:
@@ -167,43 +174,48 @@ class _TwoHosts(Ordeal):
         words = ("resume",) if continues else ("submit", self.sheets[host])
         return self.company.hosts[host].start(*words, "--wait", planted=PLANTED)
 
-    def strike(self, run: Run, host: str) -> bool:
-        """Let one thing happen to a run that is sending; return whether it goes on."""
+    def strike(self, run: Run, host: str) -> tuple[Run, str] | None:
+        """Let one thing happen to a run that is sending; return the run that goes on, and its host."""
         dice, size = self.noted(run, host), self.size
         if dice < size.kills:
             run.send(signal.SIGKILL)
             self.endured.kills += 1
-            return False
+            self.check(run, host)
+            return None
         if dice < size.kills + size.freezes:
-            self.freeze(run, HOSTS[1 - HOSTS.index(host)])
-            return False
+            return self.freeze(run, host)
         if dice < size.kills + size.freezes + size.crashes:
             self.crash()
         else:
             self.cut(host)
-        return True
+        return run, host
 
-    def freeze(self, run: Run, other: str) -> None:
-        """Freeze a run until another host has taken over and sends, which may be killed then."""
+    def freeze(self, run: Run, host: str) -> tuple[Run, str]:
+        """Freeze a run until the other host has taken over and sends; return the run that took over."""
         run.send(signal.SIGSTOP)
+        other = HOSTS[1 - HOSTS.index(host)]
         taker = self.start(other, has_batch=True)
         if wait_for(self.company, taker, self.soon()) and self.rng.random() < KILLED_TAKERS:
             taker.send(signal.SIGKILL)
             self.endured.kills += 1
         run.send(signal.SIGCONT)
         self.endured.freezes += 1
-        self.check(taker, other)
+        self.check(run, host)
+        return taker, other
 
     def send(self) -> None:
         """Send the batch by one host after the other, until it is done."""
         for _ in range(MOST_STARTS):
-            run = self.start(host := self.rng.choice(HOSTS), has_batch=bool(self.company.orders()))
-            while not self.stop.is_set() and wait_for(self.company, run, self.soon()):
-                if not self.strike(run, host):
+            host = self.rng.choice(HOSTS)
+            sending: tuple[Run, str] | None = (self.start(host, has_batch=bool(self.company.orders())), host)
+            while sending is not None:
+                run, host = sending
+                if self.stop.is_set() or not wait_for(self.company, run, self.soon()):
+                    self.check(run, host)
+                    if run.exit_code in {0, 4, 5}:
+                        return
                     break
-            self.check(run, host)
-            if run.exit_code in {0, 4, 5}:
-                return
+                sending = self.strike(run, host)
         raise Broken(f"the batch is never done: {self.company.said()}")
 
     def finish(self) -> None:
