@@ -109,6 +109,12 @@ def signed_in_processes() -> None:
     _put(signers, "LONG_RUN_PAYOUTS", 1)
 
 
+def signed_in_threads() -> None:
+    """No bug: a run of any size signs as small ones do: no processes are started with it, which costs half a second."""
+    key_known_to_be_sound()
+    _put(signers, "LONG_RUN_PAYOUTS", sys.maxsize)
+
+
 def parts_by_a_known_name() -> None:
     """No bug: files that are not whole yet have one name, by which strace can tell writes to them from all others."""
 

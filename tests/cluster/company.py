@@ -17,8 +17,12 @@ from tests.journal.wire_proxy import WireProxy
 HOSTS = ("north", "south")
 WINDOW = 4
 LEASE_S = 5
-PRELOADED = ("psycopg", "paygw_batch.cli.commands.work", "paygw_batch.cli.runs.serve_batches")
-PRELOADED += ("paygw_batch.journal.opening.open_postgres",)
+PRELOADED: tuple[str, ...] = (
+    "psycopg",
+    "paygw_batch.cli.commands.work",
+    "paygw_batch.cli.runs.serve_batches",
+    "paygw_batch.journal.opening.open_postgres",
+)
 """What a process imports when its journal is in PostgreSQL."""
 _INTENDED = "SELECT details FROM fact WHERE kind = 'intended' AND contradicts IS NULL"
 _ROWS = """SELECT p.order_id, p.state, g.worker FROM progress p

@@ -167,6 +167,7 @@ def play_lane(wanted: Wanted, lane: int, stop: Event) -> int:
                     code = 1
                     break
                 shutil.rmtree(part)
+                _reap()
                 wall_s = time.monotonic() - began_s
                 say(json.dumps({"part": f"{kind}-{seed}", "wall_s": wall_s, **asdict(endured)}))
     say(json.dumps({"cpu_s": _processor_s()}))
@@ -194,10 +195,15 @@ def _gateway(wanted: Wanted, lane: int, home: Path) -> Iterator[GatewayProcess]:
         yield at
 
 
-def _processor_s() -> float:
-    """Return the processor time of all that ran here and ended, the servers too."""
+def _reap() -> None:
+    """Wait for the servers and the processes of killed runs that have ended: so their processor time is counted."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
+
+
+def _processor_s() -> float:
+    """Return the processor time of all that ran here and ended."""
+    _reap()
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system

@@ -13,12 +13,13 @@ import psycopg
 from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Run, Spawner
 from tests.cluster.company import LEASE_S, Company
-from tests.cluster.trouble import PLANTED, Endured, Ordeal, Size
+from tests.cluster.trouble import Endured, Ordeal, Size, signed
 from tests.journal.postgres_server import PostgresServer
 from tests.journal.wire_proxy import Trouble
 
 DESK = "desk"
 FROZEN_S = LEASE_S * 1.3
+TURN_S = 0.02
 LOOK_EVERY_S = 0.2
 PATIENCE_S = 180.0
 """How long nothing may arrive. A worker waits a minute for a server, and then starts again."""
@@ -40,7 +41,7 @@ class _Shift(Ordeal):
         """Open the batch and hand it over, by a command that is killed now and then."""
         desk = self.company.hosts[DESK]
         while True:
-            run = desk.start("submit", self.sheets[DESK], "--detach", "--wait", planted=PLANTED)
+            run = desk.start("submit", self.sheets[DESK], "--detach", "--wait", planted=self.planted)
             is_killed = self.rng.random() < KILLED_OPENINGS and not self.stop.is_set()
             if is_killed and run.wait(self.rng.uniform(0.0, 1.0)) is None:
                 run.send(signal.SIGKILL)
@@ -61,7 +62,7 @@ class _Shift(Ordeal):
                 continue
             if run is not None:
                 self.check(run, host)
-            self.workers[host] = self.company.hosts[host].start("work", planted=PLANTED)
+            self.workers[host] = self.company.hosts[host].start("work", planted=self.planted)
 
     def thaw(self, host: str) -> None:
         """Let a frozen worker go on: what it had was taken over meanwhile."""
@@ -125,7 +126,7 @@ class _Shift(Ordeal):
                     self.hand_over()
             if now_s > arrived_s + PATIENCE_S:
                 raise Broken(f"nothing arrives any more, {self.left(url)}: {self.company.said()}")
-            time.sleep(0.005)
+            time.sleep(TURN_S)
 
     def left(self, url: str) -> tuple[bool, int]:
         """Return whether a run is on, and how many rows are to be sent, or on their way."""
@@ -144,7 +145,7 @@ class _Shift(Ordeal):
         for host, run in self.workers.items():
             self.check(run, host)
         desk = self.company.hosts[DESK]
-        code = desk.run("submit", self.sheets[DESK], planted=PLANTED)
+        code = desk.run("submit", self.sheets[DESK], planted=self.planted)
         if code not in HANDED_OVER:
             raise Broken(f"the last `submit` ends with {code}: {desk.said()}")
         sheet = self.sheets[DESK]
@@ -164,7 +165,7 @@ def work_through(
         window=size.window,
         chunk_rows=size.chunk_rows,
     )
-    shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop)
+    shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, signed(seed))
     with closing(company):
         try:
             shift.send(server.url(name))
