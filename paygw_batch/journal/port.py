@@ -51,7 +51,7 @@ def unwatched(done: int, rows: int) -> None:
 
 
 class EngineJournal(Protocol):
-    """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made in turn."""
+    """The journal as an engine uses it to send batches. No call holds up the event loop; calls are made in turn."""
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
         """Return the next READY instructions of a batch, `limit` at the most, in the sheet's order; none at its end.
@@ -253,7 +253,8 @@ class Journal(JournalReader, Protocol):
 
         `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
         is from the gateway's. So is the signed `order` that asks for it.
-        Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
+        Raises `RowsMoved` when one would not move its row, or settles a row that is ready and not held: another process
+        moved it since it was read.
         """
         ...
 
