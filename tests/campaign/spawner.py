@@ -26,6 +26,9 @@ MODULES = (
     "uvloop",
 )
 
+_ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED = 130
+
 
 def serve() -> None:
     """Obey until standard input ends."""
@@ -50,8 +53,10 @@ def serve() -> None:
 
 
 def _start(start: dict[str, Any]) -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_TO_END)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_TO_END)
         return pid
     code = 1
     try:
@@ -70,7 +75,10 @@ def _start(start: dict[str, Any]) -> int:
 
 
 def _become(start: dict[str, Any]) -> None:
-    """Turn this fork into a fresh start of the program."""
+    """Turn this fork into a fresh start of the program. Asked to end before it begins, it ends as one that begins."""
+    for each in _ASKED_TO_END:
+        signal.signal(each, lambda *_: os._exit(_INTERRUPTED))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_TO_END)
     os.setsid()
     os.environ.clear()
     os.environ.update(start["environ"])

@@ -61,6 +61,8 @@ class Endured:
     cuts: int = 0
     drains: int = 0
     """Workers that were asked to end, and ended in order. They are not hurt."""
+    unheard: int = 0
+    """Of them, those that died of the signal: it came as a run had ended, and its event loop let go of signals."""
     failovers: int = 0
     lost_rows: int = 0
     """Rows that had been sent and that the server which took over did not know."""
@@ -157,7 +159,9 @@ class Ordeal:
 
     def check(self, run: Run, host: str) -> None:
         """Raise `Broken` for a run that ends as none may."""
-        if run.done(RUN_LIMIT_S) not in ENDS | {-signal.SIGKILL}:
+        if run.done(RUN_LIMIT_S) == -signal.SIGTERM:
+            self.endured.unheard += 1
+        elif run.exit_code not in ENDS | {-signal.SIGKILL}:
             raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
 
     def judged(self, url: str) -> None:
