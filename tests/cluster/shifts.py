@@ -154,7 +154,14 @@ class _Shift(Ordeal):
 
 
 def work_through(
-    home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, size: Size, stop: Event
+    home: Path,
+    spawner: Spawner,
+    at: GatewayProcess,
+    server: PostgresServer,
+    seed: int,
+    size: Size,
+    stop: Event,
+    planted: str | None = None,
 ) -> Endured:
     """Let several workers send one batch through all that can happen, until it is done; judge all the while."""
     rng, endured = Random(f"shift/{seed}"), Endured(batches=1, shared=1)  # noqa: S311 - dice
@@ -165,7 +172,7 @@ def work_through(
         window=size.window,
         chunk_rows=size.chunk_rows,
     )
-    shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, signed(seed))
+    shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, planted or signed(seed))
     with closing(company):
         try:
             shift.send(server.url(name))

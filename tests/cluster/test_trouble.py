@@ -6,6 +6,7 @@ from threading import Event
 
 import pytest
 
+from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Spawner, gateway
 from tests.cluster.company import PRELOADED
 from tests.cluster.shifts import work_through
@@ -15,6 +16,7 @@ from tests.journal.postgres_server import own_server
 ROWS = 60
 ONE_AFTER_THE_OTHER, SEVERAL_AT_ONCE = 3, 1
 """Seeds that kill, freeze and cut; the second one lets the server crash too."""
+PUT_BACK = "plants:rows_in_flight_are_put_back"
 LAGGING, WHOLE = 2, 1
 """Seeds in which the standby lags, and in which it has everything."""
 
@@ -44,6 +46,15 @@ def test_a_batch_is_paid_once_through_all_that_can_happen(
         size = Size(ROWS, workers=2)
         endured = part(tmp_path, spawner, slow_gateway, server, seed=seed, size=size, stop=Event())
     assert endured.hurt > 0
+
+
+def test_a_worker_that_puts_rows_in_flight_back_is_found(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
+) -> None:
+    """A planted bug: the gateway's record has a row twice."""
+    size = Size(ROWS, kills=1.0, workers=2)
+    with own_server() as server, pytest.raises(Broken, match="sent twice"):
+        work_through(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, stop=Event(), planted=PUT_BACK)
 
 
 @pytest.mark.parametrize(("seed", "is_lagging"), [(LAGGING, True), (WHOLE, False)])
