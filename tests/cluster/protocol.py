@@ -182,6 +182,8 @@ class World:
                 done = list(self._sent(actor, zip(due, results[len(done) :], strict=True)))
         finally:
             journal.close()
+            if writer.has_lost and not actor.was_hurt:
+                raise Broken(f"a lease of {actor.name} was taken over while it lived")
 
     def _sent(self, actor: Actor, moved: Any) -> Iterator[Entry]:
         for due, result in moved:
@@ -266,6 +268,8 @@ class World:
             if not is_told:
                 raise actor.error
             self.trail.append(f"{actor.name} ended: {actor.error}")
+            if "taken over" in str(actor.error) and not actor.was_hurt:
+                raise Broken(f"the desk of {actor.name} was taken over while it lived")
             if "deadlock" in str(actor.error):
                 raise Broken(f"{actor.name}: {actor.error}")
 
