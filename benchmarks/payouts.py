@@ -106,6 +106,7 @@ class _Noted(Silent):
         """Return the rate without the slow start and the end, over as many outcomes as fill all places some times.
 
         All places are full long before as many outcomes are there as places, and until the last row is launched.
+        0 where there were too few rows for that.
         """
         first, last = 2 * places, len(self.at_s) - places
         last -= (last - first) % places
@@ -131,4 +132,5 @@ async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -
             elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
     if end.sent != trial.rows or end.stop_reason is not None or end.failure is not None:
         raise InternalError(f"the run ended early: {end}")
-    return Sample(trial.rows / elapsed_s, 1e6 * cpu_s / trial.rows, noted.steady_per_s(trial.concurrency))
+    per_s = trial.rows / elapsed_s
+    return Sample(per_s, 1e6 * cpu_s / trial.rows, noted.steady_per_s(trial.concurrency) or per_s)

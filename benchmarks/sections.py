@@ -201,11 +201,14 @@ def latency(bench: Bench) -> str:
         contenders[name] = run_of(replace(slow, concurrency=n, rows=bench.rows(rows)))
         allowed[name] = n / (alone_s[latency_s] + flush_s)
     found = bench.side_by_side(contenders, "/s")
-    cores = found[full].samples
-    ratios = []
+    cores, ratios = found[full], []
     for name, bound in allowed.items():
-        for part, rates in (("the whole run", found[name].samples), ("without start and end", found[name].steady)):
-            shares = tuple(one / min(bound, most) for one, most in zip(rates, cores, strict=True))
+        achieved = found[name]
+        for part, rates, most in (
+            ("the whole run", achieved.samples, cores.samples),
+            ("without start and end", achieved.steady, cores.steady),
+        ):
+            shares = tuple(one / min(bound, limit) for one, limit in zip(rates, most, strict=True))
             ratios.append(Ratio(f"achieved : allowed (at most {bound:,.0f}/s), {name}, {part}", shares, 0.95))
             bench.goals.append(Goal(f"achieved : allowed, {name}, {part}", "", shares, 0.95, 0.98))
     answers = " and ".join(f"{1000 * one:.2f} ms" for one in alone_s.values())

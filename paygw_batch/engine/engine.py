@@ -200,6 +200,7 @@ class Engine:
             row.in_flight = True
             tally.in_flight += 1
             if not self._is_stale(row):
+                # Now, and not when its task first runs: it shares the commit of the outcome whose place it takes.
                 self._intend(row)
             sender = loop.create_task(self._deliver(row))
             self._senders.add(sender)
@@ -236,6 +237,7 @@ class Engine:
     async def _try(self, row: _Row) -> None:
         for number in range(1, TRIES + 1):
             if row.tries < number:
+                # Another try, or a signature that waited too long: there is no intent yet.
                 (row.request,) = await self._prepare([self._next_attempt(row.due)])
                 self._intend(row)
             verdict = await self._attempt(row)
