@@ -435,7 +435,7 @@ def several(bench: Bench) -> str:
     """Measure a sheet that workers pay from one journal in PostgreSQL, beside a journal in a file; and their rate."""
     parts = []
     with server_on_disk() as server:
-        for rows in dict.fromkeys((bench.rows(20_000), *(rows for rows in SIZES[-2:] if rows <= bench.most_rows))):
+        for rows in (bench.rows(20_000), *(size for size in SIZES if MOST_SENT_ROWS <= size <= bench.most_rows)):
             repetitions = bench.repetitions if rows < MOST_SENT_ROWS else 1
             parts.append(_several(replace(bench, repetitions=repetitions), server, rows))
         parts.append(_shared_rate(bench, server))
