@@ -22,7 +22,7 @@ from paygw_batch.sheet.instructions.wire import (
     wire_columns,
 )
 from paygw_batch.sheet.model import LINE_COLUMNS, defects_of, no_defects
-from paygw_batch.sheet.read.frame import rows_of
+from paygw_batch.sheet.read.frame import copied, rows_of
 
 _WIRE_SCHEMA = {
     "row": pl.UInt32(),
@@ -71,7 +71,7 @@ def explained(failed: Iterable[Failed]) -> pl.DataFrame:
 
 def _defects(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[pl.DataFrame]:
     first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
-    places = rows.with_columns(first.alias("reason"))["reason"]
+    places = rows.select(first).to_series()
     if places.null_count():
         raise InternalError(f"{places.null_count()} rows are wrong in {check.column}, and no reason for it applies")
     for at in places.unique().sort():
@@ -253,6 +253,9 @@ class _CountryJudge:
         ):
             right = passes if among is None else passes | ~among
             if not right.all():
-                failed.append(Failed(self.code, check, part.select(check.needs)[(~right).arg_true()]))
+                wrong = ~right
+                failed.append(
+                    Failed(self.code, check, copied(pl.DataFrame([part[name].filter(wrong) for name in check.needs])))
+                )
                 every &= right
         return every, failed

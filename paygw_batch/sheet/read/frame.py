@@ -96,6 +96,14 @@ def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
     return frame.filter(mask).rechunk()
 
 
+def copied(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with their texts copied: all else are texts, beside `row`.
+
+    A few rows of a piece share its memory, and would keep all texts of it for as long as they are kept themselves.
+    """
+    return rows.select("row", pl.exclude("row") + "")
+
+
 def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
     text = frame[name]
     empty = text == ""

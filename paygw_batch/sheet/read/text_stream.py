@@ -122,7 +122,7 @@ class TextStream:
     def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
         table = self._table(text, lines, lines_before)
         frame = rows_said(table).rechunk()
-        if not frame.height or has_other_digits(frame):
+        if not frame.height or has_other_digits(frame, text):
             raise NotPlain
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])
