@@ -130,6 +130,12 @@ class ListenerHeld(JournalHeld):
     default_hint = "One listener is enough: it takes as much as the rate limit allows."
 
 
+class RowsMoved(JournalError):
+    """A row was moved by another process at the same moment; nothing was written."""
+
+    default_hint = "Run the same command again."
+
+
 class JournalMissing(JournalError):
     """There is no journal, and none is made by the way."""
 

@@ -6,11 +6,16 @@ test.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+from paygw_batch.core.batch import BILLION, InstructionTotals
 from paygw_batch.core.instruction import NAMES_A_PAYEE
 from paygw_batch.journal.values import NewInstruction
+
+_Part = TypeVar("_Part")
 
 VALUES_OF_TEXT = 12
 """How many values the canonical text of an instruction has."""
@@ -43,12 +48,23 @@ class NewInstructions(Protocol):
         """
         ...
 
-    def totals(self) -> Mapping[str, tuple[int, int]]:
-        """Return count and sum in minor units of each currency."""
+    def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
+        """Return the totals of each country and currency, with places among these instructions."""
         ...
 
     def payee_words(self) -> Iterable[str | None]:
         """Return for each the texts that name its payee, with anything but letters and digits between them."""
+        ...
+
+    def have_ascii_ids(self) -> bool:
+        """Whether no order id holds anything but ASCII."""
+        ...
+
+    def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
+        """Return the values of each, with a content that ends with the fields cut before them, and `mark` before it.
+
+        In place of a content that begins with the mark there is None.
+        """
         ...
 
 
@@ -63,17 +79,29 @@ class InstructionRows(tuple[NewInstruction, ...]):
         texts = [f"{_canonical_text(number, new, replaced.get(new.row))}\0" for number, new in numbered]
         yield "".join(texts).encode()
 
-    def totals(self) -> Mapping[str, tuple[int, int]]:
-        """Return count and sum in minor units of each currency."""
-        found: dict[str, tuple[int, int]] = {}
-        for new in self:
-            count, total = found.get(new.currency, (0, 0))
-            found[new.currency] = (count + 1, total + new.minor)
-        return found
+    def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
+        """Return the totals of each country and currency (see the protocol)."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for place, new in enumerate(self):
+            billions, rest = divmod(new.minor, BILLION)
+            total = found.setdefault((new.country, new.currency), [0, 0, 0, place, place])
+            total[0] += 1
+            total[1] += billions
+            total[2] += rest
+            total[4] = place
+        return {kind: InstructionTotals(*total) for kind, total in found.items()}
 
     def payee_words(self) -> Iterable[str | None]:
         """Return the texts that name payees (see the protocol)."""
         return (" ".join(payee_texts(new.fields)) or None for new in self)
+
+    def have_ascii_ids(self) -> bool:
+        """Whether no order id holds anything but ASCII."""
+        return all(new.client_orderid.isascii() for new in self)
+
+    def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
+        """Return their values, with shortened contents (see the protocol)."""
+        return ((*new[:-1], _shortened(new, mark)) for new in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +110,26 @@ class BatchPart:
 
     pages: Sequence[bytes] = ()
     instructions: NewInstructions = field(default_factory=InstructionRows)
+
+
+@contextmanager
+def one_ahead(parts: Iterable[_Part]) -> Iterator[Iterator[_Part]]:
+    """Give the parts; while one is stored, the next one is made in another thread."""
+    with ThreadPoolExecutor(1) as beside:
+        yield _one_ahead(iter(parts), beside)
+
+
+def _one_ahead(parts: Iterator[_Part], beside: Executor) -> Iterator[_Part]:
+    coming = beside.submit(next, parts, None)
+    while (part := coming.result()) is not None:
+        coming = beside.submit(next, parts, None)
+        yield part
+
+
+def _shortened(new: NewInstruction, mark: str) -> str | None:
+    if new.content.startswith(mark):
+        return None
+    return f"{mark}{new.content.removesuffix(new.fields)}" if new.content.endswith(new.fields) else new.content
 
 
 def _canonical_text(number: int, new: NewInstruction, replaces: int | None) -> str:

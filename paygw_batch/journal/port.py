@@ -253,7 +253,8 @@ class Journal(JournalReader, Protocol):
 
         `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
         is from the gateway's. So is the signed `order` that asks for it.
-        Raises `InternalError` when one would not move its row, or settles a row that is ready and not held.
+        Raises `RowsMoved` when one would not move its row, or settles a row that is ready and not held: another process
+        moved it since it was read.
         """
         ...
 

@@ -65,6 +65,14 @@ def quarantine_in_force(journal: JournalReader, quarantine_h: float, now: dateti
     return Quarantine(quarantine_h, min(timedelta(seconds=behind_s), LONGER_AT_MOST))
 
 
+def days_ago(journal: JournalReader, days: int, now: datetime) -> str:
+    """Return the time of `days` ago; an earlier one where the journal noted its times too early since.
+
+    What was opened later than that, by the gateway's clock, has no earlier time in the journal (decision 0141).
+    """
+    return quarantine_in_force(journal, 24.0 * days, now).left_until(now)
+
+
 def latest_start(clock: ClockSeen | None, intended_at: str) -> str:
     """Return the latest time, by the gateway's clock, at which an attempt noted at `intended_at` can have left."""
     if clock is None or intended_at < clock.behind_from:

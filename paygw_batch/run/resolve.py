@@ -8,7 +8,7 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
 from paygw_batch.core.shown_states import shown_state, state_words
-from paygw_batch.errors import InternalError, JournalError, UsageError
+from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
 from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
@@ -136,4 +136,28 @@ def settle(
         fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
         entries.append(Entry(standing.instruction, standing.attempt, fact, at))
     note = None if carried_out is None else replace(carried_out, at=at)
-    journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))
+    try:
+        journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))
+    except RowsMoved as error:
+        raise _moved_meanwhile(error, standings, standings_of(journal, batch, standings)) from None
+
+
+def _moved_meanwhile(
+    error: RowsMoved, before: Mapping[int, RowStanding], now: Mapping[int, RowStanding]
+) -> JournalError:
+    """Return the error that names the rows which the gateway's answer moved since they were read."""
+    moved = [row for row, one in now.items() if (one.state, one.attempt) != (before[row].state, before[row].attempt)]
+    if not moved:
+        return error
+    sentences = [
+        say(
+            "Row {row} is {state} now: the gateway's answer came at the same moment.",
+            row=row,
+            state=state_words(shown_state(now[row].state)),
+        )
+        for row in moved
+    ]
+    return RowsMoved(
+        f"{' '.join(sentences)} {say('Nothing was settled.')}",
+        hint=say("`paygw-batch status BATCH --row {row}` shows it. Then settle what is still open.", row=moved[0]),
+    )

@@ -1,9 +1,7 @@
 """Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -28,7 +26,7 @@ from paygw_batch.journal import (
 )
 from paygw_batch.language import say
 from paygw_batch.run.compare_sheet import SheetComparison, compare_sheet, with_rows, without_rows
-from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
+from paygw_batch.run.quarantine_clock import Quarantine, days_ago, quarantine_in_force, require_sound_clock
 from paygw_batch.run.repeated_sheet import SheetRepeat, at_least_two, not_summed_up, once_a_batch, repeated_by
 from paygw_batch.sheet.check.contract import ContractGate, good_rows
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE
@@ -113,7 +111,7 @@ def plan_submission(
         journal,
         operation,
         lambda clash: amend and clash.amendable and _is_over(clash, until),
-        _days_ago(now, max(look_alike_days, repeat_days)),
+        days_ago(journal, max(look_alike_days, repeat_days), now()),
     )
     if found.amended:
         require_sound_clock(journal, now())
@@ -124,14 +122,15 @@ def plan_submission(
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = found.paid_before
-    lately = [one for one in paid_before if one.opened_at > _days_ago(now, look_alike_days)]
+    lately = [one for one in paid_before if one.opened_at > days_ago(journal, look_alike_days, now())]
     if strict and lately:
         validated = with_defects(validated, _look_alike_warnings(lately, found.own_ids))
         if existing := _batch(journal, operation, validated.batch):
             return Plan(validated, existing, (), ())
         left_out = {one.row for one in lately}
         paid_before, lately = [one for one in paid_before if one.row not in left_out], []
-    repeat = _repeat(validated, paid_before, journal, since=_days_ago(now, repeat_days)) if repeat_days else None
+    since = days_ago(journal, repeat_days, now())
+    repeat = _repeat(validated, paid_before, journal, since=since) if repeat_days else None
     left = not_summed_up(lately, repeat)
     together = at_least_two(left)
     if single := [one for one in left if one not in together]:
@@ -181,9 +180,8 @@ def open_planned_batch(
         approvals=tuple(approvals),
         plan_sha256=plan_sha256,
     )
-    with ThreadPoolExecutor(1) as beside:
-        parts = _one_ahead(_parts(plan, ContractGate(rules, operation)), beside)
-        return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
+    parts = _parts(plan, ContractGate(rules, operation))
+    return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
 
 
 def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
@@ -203,21 +201,9 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     yield BatchPart(pager.last())
 
 
-def _one_ahead(parts: Iterator[BatchPart], beside: Executor) -> Iterator[BatchPart]:
-    """Yield the parts; the next one is made while the journal stores one."""
-    coming = beside.submit(next, parts, None)
-    while (part := coming.result()) is not None:
-        coming = beside.submit(next, parts, None)
-        yield part
-
-
 def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | None:
     same = (record for record in journal.batches() if (record.operation, record.batch) == (operation, batch))
     return next(same, None)
-
-
-def _days_ago(now: Now, days: int) -> str:
-    return timestamp(now() - timedelta(days=days))
 
 
 def _refuse_respelled_reference(validated: Validated, journal: JournalReader, operation: str) -> None:

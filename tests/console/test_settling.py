@@ -14,7 +14,8 @@ from paygw_batch.console.pages.settling import open_orders, statement_folder
 from paygw_batch.console.pages.settling.order_folder import OrderFolder, order_folder_of
 from paygw_batch.console.pages.settling.statement_folder import StatementFolder, read_statement_of
 from paygw_batch.console.visits import Visit
-from paygw_batch.journal import JournalReader
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal import Entry, JournalReader, SqliteJournal
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.run.orders.kept_orders import check_kept_orders
 from paygw_batch.settings.configuration import Settings
@@ -25,6 +26,7 @@ from tests.cli.test_postgres_commands import ClusterProgram
 from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
 from tests.console.test_console_audit import trail_of
 from tests.console.test_console_language import choose, sentences, texts
+from tests.journal.journal_rows import outcome_of
 from tests.journal.postgres_server import PostgresServer
 
 SMALL = '[approval.from_amount]\nKES = "100000000"\n'
@@ -152,6 +154,25 @@ def test_a_row_that_a_run_is_sending_is_not_settled(house: House) -> None:
     finally:
         lock.close()
     assert state_of(ada, batch, 2) == "in_doubt"
+
+
+def test_a_row_that_the_gateway_answers_at_the_same_moment_is_left_as_it_is(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = paid(house, "9006.00")
+    written = SqliteJournal.settle
+
+    def overtaken(journal: SqliteJournal, entries: Sequence[Entry], **named: object) -> None:
+        journal.append([outcome_of(one.instruction, one.attempt, OutcomeKind.PAID, one.at) for one in entries])
+        written(journal, entries, **named)  # type: ignore[arg-type]  # as they were given
+
+    ben = house.person(APPROVER)
+    monkeypatch.setattr(SqliteJournal, "settle", overtaken)
+    status, page = settle(ben, batch, 2, "paid")
+    assert status == "409"
+    assert "Row 2 is paid now: the gateway&#39;s answer came at the same moment. Nothing was settled." in page
+    assert state_of(ben, batch, 2) == "paid"
+    assert "Settled as paid" not in ben.get(f"/payouts/{batch}/rows/2").text
 
 
 # Two people

@@ -10,7 +10,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.errors import JournalCorrupt, RowsMoved
 from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.journal.sqlite import schema
@@ -204,7 +204,7 @@ def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journa
     released(journal)
     journal.take_in([says(1)], WORDS, at=at(5))
     both = list(journal.rows(1, numbers=[2, 3]))
-    with pytest.raises(InternalError):
+    with pytest.raises(RowsMoved):
         journal.settle([resolved(one.instruction, one.attempt, Resolution.PAID) for one in both])
     assert states(journal) == [State.READY] * 3
     assert list(journal.messages(1).holds) == [2]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError
+from paygw_batch.errors import RowsMoved
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.sqlite import states as sqlite_states
 from paygw_batch.journal.values import LINE_COLUMNS, Amendment, Entry, MoveResult, NewBatch, TallyKind
@@ -75,7 +75,7 @@ class Pair:
         if one.progress.standing.state is not State.READY:
             return self.append([entry])
         if not one.is_contested:
-            with pytest.raises(InternalError):
+            with pytest.raises(RowsMoved):
                 self.disk.settle([entry])
             return None
         entry = replace(entry, attempt=one.progress.standing.attempt)

@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.facts.evidence_chain import clock_evidence
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
 from tests.journal.journal_rows import (
@@ -92,7 +92,7 @@ DONE = CarriedOut("b1", "answers.csv", "a" * 64, "amina", at(4))
 def test_a_statement_is_carried_out_with_its_settlements_or_not_at_all(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    with pytest.raises(InternalError):
+    with pytest.raises(RowsMoved):
         journal.settle([says_rejected(1, 7, Basis.PERSON)], note=DONE)
 
 
@@ -113,7 +113,7 @@ def test_a_crash_loses_settlements_and_their_statement_together(place: Path) -> 
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     facts = journal.head()
-    with pytest.raises(InternalError):
+    with pytest.raises(RowsMoved):
         journal.settle([says_rejected(1, 1, Basis.PERSON), says_rejected(2, 9, Basis.PERSON)], note=DONE)
     journal.close()
     again = open_at(place)

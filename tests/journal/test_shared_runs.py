@@ -12,7 +12,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalHeld
+from paygw_batch.errors import JournalHeld, RowsMoved
 from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.opening.open_postgres import PostgresPlace, open_worker_journal
 from paygw_batch.journal.port import EngineJournal
@@ -178,7 +178,7 @@ def test_what_a_worker_had_in_flight_is_put_in_doubt_by_the_one_that_takes_its_c
             assert len(other.runs()) == 1, "somebody is still at it"
             with closing(open_postgres(at_database)) as desk:
                 assert desk.conclude_dead(AT) == 0
-                with pytest.raises(InternalError, match="moved between"):
+                with pytest.raises(RowsMoved):
                     desk.settle([resolved(1, 1, Resolution.PAID)])
             assert states(at_database)[:3] == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
             by_hand(at_database, "UPDATE worker SET ended_at = now() WHERE number = (SELECT min(number) FROM worker w "

@@ -19,7 +19,7 @@ from paygw_batch.journal.opening.create import new_journal
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import SqliteJournal, open_journal
 from paygw_batch.journal.port import JournalReader
-from paygw_batch.journal.values import BatchRecord
+from paygw_batch.journal.values import BatchRecord, ClockSeen
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check.validate import validate
@@ -282,6 +282,13 @@ def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
         with pytest.raises(SheetRepeatsBatch, match=before.batch):
             submit(planned, journal)
         assert len(journal.batches()) == 1
+
+
+def test_days_are_counted_by_the_gateways_clock_where_ours_was_behind(journal: SqliteJournal, tmp_path: Path) -> None:
+    submit(plan(sheet(tmp_path, *rows("A", 3)), journal), journal)
+    journal.settle([], note=ClockSeen(timestamp(NOW), timestamp(NOW + timedelta(days=1)), ahead_s=-86_400))
+    assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=5).repeat is not None
+    assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).repeat is None
 
 
 def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: SqliteJournal, tmp_path: Path) -> None:

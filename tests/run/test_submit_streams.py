@@ -1,7 +1,7 @@
 """A large sheet is opened part by part: the same batch as in one piece, from the very file that was validated."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -89,19 +89,24 @@ def kept(journal: SqliteJournal) -> tuple[object, ...]:
         for (details,) in journal._connection.execute("SELECT details FROM fact WHERE kind = 'batch_opened'")
     ]
     told = [replace(opening, pages_sha256="") for opening in openings]  # the same rows have pages of other bytes
-    tables = ("batch", "instruction", "known", "order_id", "batch_total")
+    tables = ("batch", "instruction", "known", "order_id", "order_id_spelling", "batch_total")
     lines = [journal._connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608
     return pages, told, lines
 
 
 @pytest.mark.usefixtures("small")
-def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.csv", ids(120))
+@pytest.mark.parametrize("order", [list, sorted, reversed])
+@pytest.mark.parametrize("names", [["id"], ["id", "Zoë"]])
+def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(
+    tmp_path: Path, order: Callable[[list[str]], Iterable[str]], names: list[str]
+) -> None:
+    path = write(tmp_path / "p.csv", [*order([f"{names[n % len(names)]}-{one}" for n, one in enumerate(ids(120))])])
     in_parts, whole = in_memory_journal(), in_memory_journal()
     opened(planned(streamed(path), in_parts), in_parts)
     opened(planned(validate(read_sheet(path, OPTIONS), RULES), whole), whole)
     assert kept(in_parts) == kept(whole)
     assert len(list(in_parts.pages(1))) == 5
+    assert in_parts.verify()["order_ids"] == 120
 
 
 @pytest.mark.usefixtures("small")
@@ -181,9 +186,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\x1f"), max_s
     rows=st.lists(st.tuples(TEXTS, TEXTS, TEXTS, st.integers(0, 2**62), st.booleans()), max_size=30),
     first=st.integers(1, 10**12),
 )
-def test_columns_have_the_canonical_text_and_totals_of_their_rows(
-    rows: list[tuple[str, str, str, int, bool]], first: int
-) -> None:
+def test_columns_are_stored_as_their_rows_are(rows: list[tuple[str, str, str, int, bool]], first: int) -> None:
     news = [
         NewInstruction(
             n,
@@ -195,9 +198,10 @@ def test_columns_have_the_canonical_text_and_totals_of_their_rows(
             "account",
             fields,
             payee,
-            name,
+            content,
         )
         for n, (name, fields, payee, minor, _) in enumerate(rows, start=2)
+        for content in [(name, f"{name}{fields}", f"{fields}{name}", f"\x1f{name}{fields}")[minor % 4]]
     ]
     replaced = {new.row: new.row * 7 for new, (*_, is_replacing) in zip(news, rows, strict=True) if is_replacing}
     schema = dict.fromkeys(INSTRUCTION_COLUMNS, pl.String) | {"row": pl.UInt32, "minor": pl.Int64}
@@ -205,6 +209,8 @@ def test_columns_have_the_canonical_text_and_totals_of_their_rows(
     in_rows = InstructionRows(news)
     assert b"".join(columns.canonical(first, replaced)) == b"".join(in_rows.canonical(first, replaced))
     assert columns.totals() == in_rows.totals()
+    assert columns.have_ascii_ids() == in_rows.have_ascii_ids()
+    assert [*columns.shortened("\x1f")] == [*in_rows.shortened("\x1f")]
     assert [*map(NewInstruction._make, columns)] == news
 
 

@@ -12,6 +12,8 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
+from paygw_batch.core.batch import InstructionTotals
+from paygw_batch.journal import batch_part
 from paygw_batch.report import reconcile
 from paygw_batch.run import approval, compare_sheet, submit
 from paygw_batch.run.compare_sheet import with_rows, without_rows
@@ -84,7 +86,7 @@ class _ColumnsOnce(InstructionColumns):
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         return iter(_CANONICAL(self._frame, first, dict(replaced)))
 
-    def totals(self) -> Mapping[str, tuple[int, int]]:
+    def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
         return _TOTALS(self._frame)
 
     def payee_words(self) -> Iterable[str]:
@@ -120,7 +122,7 @@ REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
     (compare_sheet, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
     (submit, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
     (submit, "with_rows", _once(with_rows)),
-    (submit, "ThreadPoolExecutor", AtOnce),
+    (batch_part, "ThreadPoolExecutor", AtOnce),
     (pages, "to_pages", _pages),
     (compare_sheet, "in_one_spelling", _once(in_one_spelling)),
     (submit, "with_defects", _once(with_defects)),

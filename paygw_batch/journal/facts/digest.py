@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import VALUES_OF_TEXT, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.codec import BatchOpened
@@ -87,7 +88,8 @@ class OpeningDigests:
         self._pages = PageDigest()
         self._instructions = RowDigest(values=VALUES_OF_TEXT)
         self._known = RowDigest(values=2)
-        self._totals: dict[str, tuple[int, int]] = {}
+        self.counted: dict[tuple[str, str], InstructionTotals] = {}
+        """The totals of new instructions, by country and currency."""
 
     @property
     def pages(self) -> int:
@@ -105,10 +107,11 @@ class OpeningDigests:
 
     def instructions(self, some: NewInstructions, replaced: Mapping[int, int]) -> None:
         """Take in the next new instructions, numbered on from those before."""
-        self._instructions.add_canonical(some.canonical(self.next_instruction, replaced), len(some))
-        for currency, (count, minor) in some.totals().items():
-            rows, total = self._totals.get(currency, (0, 0))
-            self._totals[currency] = (rows + count, total + minor)
+        first = self.next_instruction
+        self._instructions.add_canonical(some.canonical(first, replaced), len(some))
+        for kind, total in some.totals().items():
+            later, before = total.numbered_from(first), self.counted.get(kind)
+            self.counted[kind] = later if before is None else before.and_later(later)
 
     def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
         """Take in instructions as they are stored: number, replaced instruction, and the values of a `NewInstruction`.
@@ -129,6 +132,10 @@ class OpeningDigests:
     def opened(self) -> BatchOpened:
         """Return the opening of the batch, with the digests and totals of all that was added."""
         batch = self._batch
+        totals: dict[str, tuple[int, int]] = {}
+        for (_, currency), total in self.counted.items():
+            rows, minor = totals.get(currency, (0, 0))
+            totals[currency] = (rows + total.rows, minor + total.minor)
         return BatchOpened(
             batch=batch.batch,
             operation=batch.operation,
@@ -144,7 +151,7 @@ class OpeningDigests:
             known_sha256=self._known.hexdigest(),
             pages=self._pages.count,
             pages_sha256=self._pages.hexdigest(),
-            totals=self._totals,
+            totals=totals,
             by=batch.by,
             approvals=batch.approvals,
             plan_sha256=batch.plan_sha256,

@@ -8,7 +8,7 @@ from psycopg import Connection
 from paygw_batch.core.reference import reference_of
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.batch_part import BatchPart, payee_texts
+from paygw_batch.journal.batch_part import BatchPart, one_ahead, payee_texts
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import words_of
@@ -31,15 +31,16 @@ def copy_batch(
     """Write a batch with all that belongs to it; return the reference that its order ids were derived from, or none."""
     number = record.number
     first = digests.first_instruction
-    for part in parts:
-        for page in part.pages:
-            fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
-            digests.page(page)
-        start = digests.next_instruction
-        digests.instructions(part.instructions, replaced)
-        with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-            for place, new in enumerate(part.instructions, start=start):
-                copy.write_row(_line_of(place, number, new, replaced.get(new[0])))
+    with one_ahead(parts) as coming:
+        for part in coming:
+            for page in part.pages:
+                fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
+                digests.page(page)
+            start = digests.next_instruction
+            digests.instructions(part.instructions, replaced)
+            with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
+                for place, new in enumerate(part.instructions, start=start):
+                    copy.write_row(_line_of(place, number, new, replaced.get(new[0])))
     last = first
     reference = ""
     query = (
@@ -87,10 +88,17 @@ def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> 
 
 
 def divide(connection: Connection[Row], number: int, first: int, after_last: int, chunk_rows: int) -> None:
-    """Divide the new instructions into chunks, and hold the batch against its own rules."""
+    """Divide the new instructions into chunks, count those, and hold the batch against its own rules."""
     query = """INSERT INTO chunk (batch, first, last)
         SELECT %s, first, least(first + %s, %s) - 1 FROM generate_series(%s::bigint, %s - 1, %s) first"""
     fetch(connection, query, (number, chunk_rows, after_last, first, after_last, chunk_rows))
+    query = """INSERT INTO chunk_tally SELECT c.number, c.number, n.country, n.currency, n.state, n.rows, n.minor FROM (
+            SELECT i.number - (i.number - %s) %% %s AS first, i.country, i.currency,
+                coalesce(s.state, 'ready') AS state, count(*) AS rows, sum(i.minor) AS minor
+            FROM instruction i LEFT JOIN standing s ON s.instruction = i.number AND s.instruction >= %s
+            WHERE i.number >= %s AND i.number < %s GROUP BY 1, 2, 3, 4
+        ) n JOIN chunk c USING (first)"""
+    fetch(connection, query, (first, chunk_rows, first, first, after_last))
     twice = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")

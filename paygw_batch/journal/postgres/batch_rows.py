@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from psycopg import Connection
@@ -16,9 +18,18 @@ from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, PROGRESS, 
 from paygw_batch.journal.values import Due, RowStanding, StateTally
 
 _AT_ONCE = 10_000
-_TALLIES = """SELECT i.country, i.currency, coalesce(s.state, 'ready') AS state, count(*), sum(i.minor)
-    FROM {rows} JOIN instruction i ON i.number = c.instruction LEFT JOIN standing s ON s.instruction = c.instruction
-    WHERE c.batch = %s {condition} GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+_CHUNKS_AT_ONCE = 32
+_OF_BATCH = """SELECT t.country, t.currency, t.state, t.rows, t.minor
+    FROM chunk c JOIN chunk_tally t ON t.chunk = c.number WHERE c.batch = %s"""
+_KNOWN = """SELECT p.country, p.currency, p.state, 1 AS rows, p.minor
+    FROM known k JOIN progress p ON p.number = k.instruction WHERE k.batch = %s"""
+_HELD = """SELECT p.country, p.currency, 'ready', -1, -p.minor
+    FROM (SELECT DISTINCT instruction FROM unanswered) e JOIN progress p ON p.number = e.instruction
+    WHERE p.state = 'ready' AND (p.batch = %s
+        OR EXISTS (SELECT FROM known k WHERE k.batch = %s AND k.instruction = p.number))"""
+"""The ready instructions of a batch that evidence holds, taken off again."""
+_SUMMED = """SELECT country, currency, state, sum(rows), sum(minor) FROM ({rows}) n GROUP BY 1, 2, 3
+    HAVING sum(rows) > 0 ORDER BY 1, 2, 3"""
 _PAGE = """page AS MATERIALIZED (
         (SELECT row, number AS instruction FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT %s)
         UNION ALL
@@ -29,8 +40,23 @@ _PAGE = """page AS MATERIALIZED (
 _SHOWN = f"c.row, p.number, p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}"
 _WALKED = f"""WITH {_PAGE} SELECT {_SHOWN}
     FROM page c JOIN progress p ON p.number = c.instruction ORDER BY c.row"""  # noqa: S608 - constants of ours
-_CHOSEN = f"""SELECT {_SHOWN} FROM covered c JOIN progress p ON p.number = c.instruction
-    WHERE c.batch = %s AND c.row > %s {{condition}} ORDER BY c.row LIMIT %s"""  # noqa: S608 - constants of ours
+_NUMBERED = f"""SELECT {_SHOWN} FROM covered c JOIN progress p ON p.number = c.instruction
+    WHERE c.batch = %s AND c.row > %s AND c.row = ANY (%s)"""  # noqa: S608 - constants of ours
+_CHUNKS_WITH = """SELECT c.first, c.last FROM chunk c JOIN chunk_tally t ON t.chunk = c.number
+    WHERE c.batch = %s AND t.state = ANY (%s)
+        AND c.last >= (SELECT number FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT 1)
+    GROUP BY c.number HAVING sum(t.rows) > 0 ORDER BY c.first"""
+"""The chunks of a batch that have rows in some states, after a row of the sheet."""
+_IN_CHUNKS = f"""SELECT p.row, p.number, p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
+    FROM unnest(%s::bigint[], %s::bigint[]) r(first, last) CROSS JOIN LATERAL ({{rows}} OFFSET 0) x
+        JOIN progress p ON p.number = x.number
+    WHERE p.row > %s {{condition}} ORDER BY p.number"""  # noqa: S608 - constants of ours
+"""OFFSET 0: the rows of a chunk are looked up by their numbers, and never all rows of the journal by their states."""
+_TOUCHED = """SELECT instruction AS number FROM standing
+    WHERE instruction BETWEEN r.first AND r.last AND state = ANY (%s)"""
+_READY = "SELECT number FROM instruction WHERE number BETWEEN r.first AND r.last"
+_KNOWN_IN = f"""SELECT {_SHOWN} FROM known c JOIN progress p ON p.number = c.instruction
+    WHERE c.batch = %s AND c.row > %s"""  # noqa: S608 - constants of ours
 _LINES = f"""WITH {_PAGE} SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0),
         s.sent_orderid, s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
         CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
@@ -65,29 +91,39 @@ def lines_of_batch(connection: Connection[Row], batch: int) -> Iterator[Sequence
         yield lines
 
 
-def count_states(
-    connection: Connection[Row], batch: int, *, accepted_until: str | None = None, is_known: bool = False
-) -> list[StateTally]:
-    """Return counts and sums of a batch, or of its known rows, by country, currency and state (see the port)."""
-    condition = ""
-    values: list[Any] = [batch]
-    if accepted_until is not None:
-        condition = "AND (coalesce(s.state, 'ready') <> 'accepted' OR s.intended_at <= %s)"
-        values.append(accepted_until)
-    query = _TALLIES.format(rows="known c" if is_known else "covered c", condition=condition)
-    return _tallies(fetch(connection, query, values))
+def count_states(connection: Connection[Row], batch: int, *, accepted_until: str | None = None) -> list[StateTally]:
+    """Return counts and sums of a batch, by country, currency and state (see the port).
+
+    The rows that it brought are counted by chunk and need not be read; those of earlier batches are.
+    """
+    query = _SUMMED.format(rows=f"{_OF_BATCH} UNION ALL {_KNOWN}")
+    tallies = _tallies(fetch(connection, query, (batch, batch)))
+    if accepted_until is None or all(one.state is not State.ACCEPTED for one in tallies):
+        return tallies
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in find_rows(connection, batch, states={State.ACCEPTED}, accepted_until=accepted_until):
+        count, minor = sums.get((row.country, row.currency), (0, 0))
+        sums[row.country, row.currency] = count + 1, minor + row.minor
+    counted = [one for one in tallies if one.state is not State.ACCEPTED]
+    counted += [StateTally(*key, State.ACCEPTED, *found) for key, found in sums.items()]
+    return sorted(counted, key=lambda one: (one.country, one.currency, one.state))
+
+
+def count_known(connection: Connection[Row], batch: int) -> list[StateTally]:
+    """Return counts and sums of those rows of a batch that an earlier batch brought."""
+    return _tallies(fetch(connection, _SUMMED.format(rows=_KNOWN), (batch,)))
 
 
 def count_due(connection: Connection[Row], batch: int) -> list[StateTally]:
     """Return counts and sums of the rows that may be sent: those that are ready and not held by evidence."""
-    condition = """AND coalesce(s.state, 'ready') = 'ready'
-        AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = c.instruction)"""
-    return _tallies(fetch(connection, _TALLIES.format(rows="covered c", condition=condition), (batch,)))
+    query = _SUMMED.format(rows=f"{_OF_BATCH} UNION ALL {_KNOWN} UNION ALL {_HELD}")
+    tallies = _tallies(fetch(connection, query, (batch,) * 4))
+    return [one for one in tallies if one.state is State.READY]
 
 
 def _tallies(found: Iterable[Row]) -> list[StateTally]:
     return [
-        StateTally(country, currency, STATE_OF[state], count, int(minor))
+        StateTally(country, currency, STATE_OF[state], int(count), int(minor))
         for country, currency, state, count, minor in found
     ]
 
@@ -108,31 +144,51 @@ def find_rows(
     """
     if states is not None and numbers is None and State.READY in states and len(set(states)) > 1:
         raise InternalError("rows that are ready are asked for alone")
-    found: Iterator[Row]
     if states is None and numbers is None:
-        found = islice(_walked(connection, batch, after, limit), limit)
+        found: Iterator[Row] = islice(_walked(connection, batch, after, limit), limit)
     else:
-        condition, values = _condition(states, numbers, accepted_until)
-        found = iter(fetch(connection, _CHOSEN.format(condition=condition), (batch, after, *values, limit)))
+        condition, values = _condition(states, accepted_until)
+        if numbers is not None:
+            query = f"{_NUMBERED} {condition} ORDER BY c.row LIMIT %s"
+            wanted = (batch, after, sorted(set(numbers)), *values, limit)
+            found = iter(fetch(connection, query, wanted))
+        else:
+            found = iter(_in_states(connection, batch, states or (), condition, values, after, limit))
     for row, number, client_orderid, country, currency, minor, *columns in found:
         yield row_standing(row, number, client_orderid, country, currency, minor, progress_from(columns))
 
 
-def _condition(
-    states: Collection[State] | None, numbers: Collection[int] | None, accepted_until: str | None
-) -> tuple[str, list[Any]]:
-    conditions: list[str] = []
-    values: list[Any] = []
-    if numbers is not None:
-        conditions.append("AND c.row = ANY (%s)")
-        values.append(sorted(set(numbers)))
-    if states is not None:
-        conditions.append("AND p.state = ANY (%s)")
-        values.append([state.value for state in states])
-        if accepted_until is not None:
-            conditions.append("AND (p.state <> 'accepted' OR p.intended_at <= %s)")
-            values.append(accepted_until)
-    return " ".join(conditions), values
+def _condition(states: Collection[State] | None, accepted_until: str | None) -> tuple[str, list[Any]]:
+    if states is None:
+        return "", []
+    words = [state.value for state in states]
+    if accepted_until is None:
+        return "AND p.state = ANY (%s)", [words]
+    return "AND p.state = ANY (%s) AND (p.state <> 'accepted' OR p.intended_at <= %s)", [words, accepted_until]
+
+
+def _in_states(
+    connection: Connection[Row],
+    batch: int,
+    states: Collection[State],
+    condition: str,
+    values: Sequence[Any],
+    after: int,
+    limit: int | None,
+) -> list[Row]:
+    """Return the rows of a batch in some states, in the sheet's order: only chunks that have such rows are read."""
+    words = [state.value for state in states]
+    rows, chosen = (_READY, []) if State.READY in states else (_TOUCHED, [words])
+    query = _IN_CHUNKS.format(rows=rows, condition=condition)
+    brought: list[Row] = []
+    chunks = fetch(connection, _CHUNKS_WITH, (batch, words, batch, after))
+    at_once = _CHUNKS_AT_ONCE if limit is None else 1
+    while chunks and (limit is None or len(brought) < limit):
+        ranges = [list(ends) for ends in zip(*chunks[:at_once], strict=True)]
+        brought += fetch(connection, query, (*ranges, *chosen, after, *values))
+        chunks, at_once = chunks[at_once:], min(2 * at_once, _CHUNKS_AT_ONCE)
+    known = fetch(connection, f"{_KNOWN_IN} {condition} ORDER BY c.row LIMIT %s", (batch, after, *values, limit))
+    return list(islice(merge(brought, known, key=itemgetter(0)), limit))
 
 
 def _walked(connection: Connection[Row], batch: int, after: int, limit: int | None) -> Iterator[Row]:

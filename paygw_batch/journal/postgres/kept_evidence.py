@@ -22,7 +22,7 @@ from paygw_batch.core.evidence import (
 from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import Concluded, FactKind
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.evidence_chain import (
     EvidenceLine,
@@ -81,17 +81,17 @@ def take_in_evidence(
 def settle_rows(connection: Connection[Row], identity: Identity, entries: Sequence[Entry], record: Record) -> None:
     """Record people's words, inside the open transaction; on a row that is held, the word is kept as evidence too.
 
-    Raises `InternalError` when one does not move its row, or settles a row that is ready and not held.
+    Raises `RowsMoved` when one does not move its row, or settles a row that is ready and not held.
     """
     query = """SELECT p.number, EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
         FROM progress p WHERE p.number = ANY (%s) AND p.state = 'ready'"""
     ready: dict[int, bool] = dict(fetch(connection, query, ([entry.instruction for entry in entries],)))
     if not all(ready.values()):
-        raise InternalError("a row that is ready, and that nothing holds, was to be settled")
+        raise RowsMoved
     number, end = _end_of(connection, identity)
     for entry, (fact, at, has_moved) in zip(entries, record(entries), strict=True):
         if not has_moved:
-            raise InternalError("a row moved between its check and its settlement, while this run held the journal")
+            raise RowsMoved
         if entry.instruction in ready:
             line = evidence_line(number + 1, end, *word_of(entry), fact=fact, at=at)
             fetch(connection, _INSERT, line)

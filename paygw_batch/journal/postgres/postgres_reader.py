@@ -17,7 +17,14 @@ from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
 from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.postgres import kept_evidence
-from paygw_batch.journal.postgres.batch_rows import count_due, count_states, due_rows, find_rows, lines_of_batch
+from paygw_batch.journal.postgres.batch_rows import (
+    count_due,
+    count_known,
+    count_states,
+    due_rows,
+    find_rows,
+    lines_of_batch,
+)
 from paygw_batch.journal.postgres.leasing.offered_chunks import workers_in
 from paygw_batch.journal.postgres.replay import verify_journal
 from paygw_batch.journal.postgres.session import Row, Session, fetch, plainly
@@ -210,7 +217,7 @@ class PostgresReader:
         with plainly(self._session.server):
             match kind:
                 case TallyKind.KNOWN:
-                    return count_states(self._session.connection, batch, is_known=True)
+                    return count_known(self._session.connection, batch)
                 case TallyKind.DUE:
                     return count_due(self._session.connection, batch)
                 case TallyKind.ALL:

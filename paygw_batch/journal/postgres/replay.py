@@ -21,7 +21,7 @@ from paygw_batch.journal.postgres.batch_copy import payee_words_of
 from paygw_batch.journal.postgres.kept_evidence import check_evidence
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
-from paygw_batch.journal.postgres.standing_lines import PROGRESS, columns_of, progress_from
+from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, PROGRESS, columns_of, progress_from
 from paygw_batch.journal.values import Known, NewBatch, reply_sha256
 
 _SHOWN_EVERY = 10_000
@@ -29,7 +29,7 @@ _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
     *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker", "run"),
-    *("host", "roll_call", "roll_answer"),
+    *("chunk_tally", "host", "roll_call", "roll_answer"),
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
@@ -69,6 +69,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     counts["pages"] = sum(opened.pages for opened in batches.values())
     rows = sum(opened.instructions for opened in batches.values())
     _InstructionCheck(connection, batches, counts).run(progress, rows)
+    _check_tallies(connection)
     counts["evidence"] = check_evidence(connection, identity)
     ((counts["facts"],),) = fetch(connection, "SELECT count(*) FROM fact")
     return dict(counts)
@@ -161,6 +162,19 @@ def _check_chunks(connection: Connection[Row]) -> None:
     query = "SELECT FROM (SELECT first, lag(last) OVER (ORDER BY first) AS before FROM chunk) c WHERE first <= before"
     if fetch(connection, query):
         raise JournalCorrupt("Two chunks overlap.")
+
+
+def _check_tallies(connection: Connection[Row]) -> None:
+    """Raise `JournalCorrupt` unless the tallies of each chunk are those of its rows."""
+    query = f"""WITH counted AS (
+            SELECT c.number, p.country, p.currency, p.state, count(*), sum(p.minor) FROM progress p {CHUNK_OF_ROW}
+            GROUP BY 1, 2, 3, 4
+        ), kept AS (
+            SELECT chunk, country, currency, state, sum(rows), sum(minor) FROM chunk_tally GROUP BY 1, 2, 3, 4
+            HAVING sum(rows) <> 0 OR sum(minor) <> 0
+        ) (TABLE counted EXCEPT ALL TABLE kept) UNION ALL (TABLE kept EXCEPT ALL TABLE counted) LIMIT 1"""  # noqa: S608
+    if found := fetch(connection, query):
+        raise JournalCorrupt(f"Chunk {found[0][0]} is not counted as its rows are.")
 
 
 def _check_limits(connection: Connection[Row]) -> None:

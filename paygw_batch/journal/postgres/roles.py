@@ -35,7 +35,8 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.WORKER: (*_WORKERS, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),
     JournalRole.DESK: (
         *_WORKERS,
-        "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk, evidence, run TO {role}",
+        "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk, chunk_tally TO {role}",
+        "GRANT INSERT ON evidence, run TO {role}",
         "GRANT INSERT ON plan_document TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT UPDATE (sealed_at) ON segment TO {role}",

@@ -119,6 +119,19 @@ CREATE TABLE chunk (
 ) WITH (fillfactor = 50);
 CREATE INDEX chunk_of_batch ON chunk (batch);
 
+-- How many rows of a chunk are in each state, and what they come to: the sum over `chain`, which says whose facts moved them. Each
+-- chain has lines of its own, so that no commit waits for another one. The rows of a new batch are counted as ready.
+CREATE TABLE chunk_tally (
+    chunk    bigint NOT NULL,
+    chain    bigint NOT NULL,
+    country  text COLLATE "C" NOT NULL,
+    currency text COLLATE "C" NOT NULL,
+    state    text COLLATE "C" NOT NULL,
+    rows     bigint NOT NULL,
+    minor    numeric NOT NULL,
+    PRIMARY KEY (chunk, chain, country, currency, state)
+) WITH (fillfactor = 50);
+
 -- A run: all workers together send what is due in a batch, until nothing is left or somebody stops it. A batch has one at a time.
 CREATE TABLE run (
     number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -330,12 +343,12 @@ BEGIN
         'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
-    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'segment', 'worker', 'run'] LOOP
+    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'chunk_tally', 'segment', 'worker', 'run'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'segment',
-        'worker', 'run'] LOOP
+        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'chunk_tally',
+        'segment', 'worker', 'run'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
@@ -555,7 +568,8 @@ CREATE FUNCTION commit_facts(
     t_duplicate bigint[], t_inherited bigint[], t_order_id text[], t_sent_orderid text[], t_purpose text[],
     t_gateway_status text[], t_gateway_reference text[], t_http_status bigint[], t_error_code text[], t_message text[],
     t_intended_at text[], t_first_sent_at text[], t_updated_at text[],
-    r_instruction bigint[], r_nth integer[], r_head bytea[], r_body bytea[]
+    r_instruction bigint[], r_nth integer[], r_head bytea[], r_body bytea[],
+    m_chunk bigint[], m_chain bigint[], m_country text[], m_currency text[], m_state text[], m_rows bigint[], m_minor numeric[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE held bigint[]; moved bigint; more bigint; is_sending boolean := 'intended' = ANY (f_kind);
 BEGIN
@@ -627,6 +641,8 @@ BEGIN
     INSERT INTO fact (segment, seq, at, kind, batch, instruction, nth, attempt, contradicts, details, hash)
         SELECT u.* FROM unnest(f_segment, f_seq, f_at, f_kind, f_batch, f_instruction, f_nth, f_attempt, f_contradicts, f_details, f_hash) u;
     INSERT INTO reply SELECT u.* FROM unnest(r_instruction, r_nth, r_head, r_body) u;
+    INSERT INTO chunk_tally AS t SELECT u.* FROM unnest(m_chunk, m_chain, m_country, m_currency, m_state, m_rows, m_minor) u
+        ON CONFLICT (chunk, chain, country, currency, state) DO UPDATE SET rows = t.rows + excluded.rows, minor = t.minor + excluded.minor;
 END $$;
 
 -- Who may call a function may do what it does, and nothing else: the functions have the rights of the owner.

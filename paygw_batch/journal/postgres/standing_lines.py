@@ -86,21 +86,26 @@ class Loaded:
     client_orderid: str
     batch: int
     chunk: int
+    country: str
+    currency: str
+    minor: int
     facts: int
     is_new: bool
     """Whether it has no line in `standing` yet."""
     progress: RowProgress
 
 
-LOADED = f"p.number, p.client_orderid, p.batch, c.number, p.facts, p.is_new, {PROGRESS}"
+LOADED = f"p.number, p.client_orderid, p.batch, c.number, p.country, p.currency, p.minor, p.facts, p.is_new, {PROGRESS}"
 CHUNK_OF_ROW = "JOIN chunk c ON c.first = (SELECT max(first) FROM chunk WHERE first <= p.number)"
 """The one chunk of an instruction `p`: the ranges leave no gap and do not overlap."""
 
 
 def loaded_from(columns: Sequence[Any]) -> Loaded:
     """Return the instruction that the columns `LOADED` hold."""
-    number, client_orderid, batch, chunk, facts, is_new, *progress = columns
-    return Loaded(number, client_orderid, batch, chunk, facts, is_new, progress_from(progress))
+    number, client_orderid, batch, chunk, country, currency, minor, facts, is_new, *progress = columns
+    return Loaded(
+        number, client_orderid, batch, chunk, country, currency, minor, facts, is_new, progress_from(progress)
+    )
 
 
 def load_instructions(connection: Connection[Row], numbers: Iterable[int]) -> dict[int, Loaded]:

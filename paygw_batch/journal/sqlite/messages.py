@@ -23,7 +23,7 @@ from paygw_batch.core.evidence import (
 from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import Concluded, FactKind, Intended
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.facts.evidence_chain import (
     EvidenceLine,
@@ -96,18 +96,18 @@ def settle(
 ) -> None:
     """Record people's words, inside the open transaction; on a row that is held, the word is kept as evidence too.
 
-    Raises `InternalError` when one does not move its row, or settles a row that is ready and not held.
+    Raises `RowsMoved` when one does not move its row, or settles a row that is ready and not held.
     """
     numbers = array("q", {entry.instruction for entry in entries})
     query = f"""SELECT p.number, {IS_CONTESTED} FROM carray(?) wanted JOIN progress p ON p.number = wanted.value
         WHERE p.state = 'ready'"""  # noqa: S608 - a constant of ours
     ready = dict(fetch(connection, query, (apsw.carray(numbers),))) if numbers else {}
     if not all(ready.values()):
-        raise InternalError("a row that is ready, and that nothing holds, was to be settled")
+        raise RowsMoved
     number, end = _end_of(connection)
     for entry, fact in zip(entries, record(entries), strict=True):
         if fact.contradicts is not None:
-            raise InternalError("a row moved between its check and its settlement, while this run held the journal")
+            raise RowsMoved
         if entry.instruction in ready:
             line = evidence_line(number + 1, end, *word_of(entry), fact=fact.seq, at=fact.at)
             _insert(connection, line)

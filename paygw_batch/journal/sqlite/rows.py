@@ -14,7 +14,8 @@ import apsw
 
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.batch_part import BatchPart, NewInstructions
+from paygw_batch.journal.batch_part import BatchPart, one_ahead
+from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.sqlite.connect import fetch
@@ -51,23 +52,18 @@ SAVE_PROGRESS = """
 """Compare-and-set: a line is written where there is none, or where state and attempt are still those that were read."""
 
 
-_BY_PAYEE = "instruction_by_payee"
+_BY_PAYEE, _COUNTING = "instruction_by_payee", "batch_is_counted"
 _FEWEST_SORTED, _MOST_SORTED = 10_000, 1_000_000
 """How many rows SQLite sorts at a time: it does so in memory, because payees' data must not reach a temporary file."""
+_IDS_LOOKED_AT = 16
 _WITH_FIELDS = "\x1f"
 """A control character, which no content has: it marks one that is stored without the fields that it ends with."""
-_MARK = f"char({ord(_WITH_FIELDS)})"
-_ADD_INSTRUCTION = f"""INSERT INTO instruction VALUES (
-    NULL, {{batch}}, ?1, ?2, ?3, ?4, ?6, {{replaces}}, ?5, ?7, ?8, ?9,
-    CASE WHEN substr(?10, 1, 1) = {_MARK} THEN NULL
-        WHEN substr(?10, -length(?8)) = ?8 THEN {_MARK} || substr(?10, 1, length(?10) - length(?8))
-        ELSE ?10 END)"""  # noqa: S608 - constants of ours
+_ADD_INSTRUCTION = "INSERT INTO instruction VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10)"
 """The values of a `NewInstruction` as they are stored; numbers go on from the highest. Most contents end with the
 fields, which have a column too, and are kept once; one that starts with the mark of that is refused, as no text."""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
 """Takes the texts that name the payee of an instruction into the index of payees (`search.py`)."""
-BILLION = 1_000_000_000
-CONTENT = f"iif(substr(content, 1, 1) = {_MARK}, substr(content, 2) || fields, content)"
+CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
 """An instruction's content, in SQL."""
 
 
@@ -140,31 +136,70 @@ def store_batch(
     parts: Iterable[BatchPart],
     known: Iterable[Known],
     replaced: Mapping[int, int],
-) -> None:
-    """Write a batch with its pages, instructions, known rows and order ids, inside the open transaction."""
-    number = record.number
+) -> bool:
+    """Write a batch with its pages, instructions, known rows and order ids, inside the open transaction.
+
+    Returns whether all order ids are ASCII.
+    """
+    number, are_ascii = record.number, True
+    without_ids = digests.first_instruction
+    """The first instruction whose order id is not written yet."""
     connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
-    with _payees_sorted(connection, before=digests.first_instruction - 1, rows=record.rows):
-        for part in parts:
-            for page in part.pages:
-                connection.execute("INSERT INTO page VALUES (?, ?, ?)", (number, digests.pages, page))
-                digests.page(page)
-            first = digests.next_instruction
-            digests.instructions(part.instructions, replaced)
+    with (
+        _payees_sorted(connection, before=digests.first_instruction - 1, rows=record.rows),
+        one_ahead(_stored_parts(parts, digests, replaced)) as stored,
+    ):
+        for part in stored:
+            pages = enumerate(part.pages, start=part.first_page)
+            connection.executemany("INSERT INTO page VALUES (?, ?, ?)", ((number, *page) for page in pages))
             _add_instructions(connection, number, part.instructions, replaced)
-            _add_words(connection, first, part.instructions)
+            _add_words(connection, part)
+            if _seem_sorted(connection, without_ids, part.after):
+                _add_order_ids(connection, record.operation, without_ids, part.after)
+                without_ids = part.after
+            are_ascii = are_ascii and part.are_ascii
     ((highest,),) = fetch(connection, "SELECT max(number) FROM instruction")
     if (highest or 0) != digests.next_instruction - 1:
         raise InternalError("the instructions of a batch have other numbers than they were digested with")
     connection.executemany("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, digests))
-    _add_order_ids(connection, record, digests)
+    _add_order_ids(connection, record.operation, without_ids, digests.next_instruction)
     twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")
+    return are_ascii
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPart:
+    """A part of a batch as it is stored.
+
+    With the numbers of its first page, of its first instruction and of the one `after` the last.
+    """
+
+    first_page: int
+    pages: Sequence[bytes]
+    first: int
+    after: int
+    are_ascii: bool
+    instructions: Iterable[tuple[Any, ...]]
+    payee_words: Iterable[str | None]
+
+
+def _stored_parts(
+    parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
+) -> Iterator[_StoredPart]:
+    """Count the parts in `digests`, and make the columns that are stored of them: all that needs no connection."""
+    for part in parts:
+        first_page, first, new = digests.pages, digests.next_instruction, part.instructions
+        for page in part.pages:
+            digests.page(page)
+        digests.instructions(new, replaced)
+        columns = (new.have_ascii_ids(), new.shortened(_WITH_FIELDS), new.payee_words())
+        yield _StoredPart(first_page, part.pages, first, digests.next_instruction, *columns)
 
 
 def _add_instructions(
-    connection: apsw.Connection, batch: int, instructions: NewInstructions, replaced: Mapping[int, int]
+    connection: apsw.Connection, batch: int, instructions: Iterable[tuple[Any, ...]], replaced: Mapping[int, int]
 ) -> None:
     if not replaced:
         connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="NULL"), instructions)
@@ -189,18 +224,51 @@ def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> It
     connection.execute(statement)
 
 
-def _add_order_ids(connection: apsw.Connection, record: BatchRecord, digests: OpeningDigests) -> None:
-    """Write the order ids of a batch, sorted for the same reason."""
-    for start in range(digests.first_instruction, digests.next_instruction, _MOST_SORTED):
+def _seem_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
+    """Whether some order ids of new instructions are in their order: very likely all of them are.
+
+    Such ids are written part by part, while the next part is made. The others wait for one sort of all.
+    """
+    if first == after:
+        return False
+    looked_at = array("q", range(first, after, max(1, (after - first) // _IDS_LOOKED_AT)))
+    query = "SELECT client_orderid FROM instruction WHERE number IN carray(?) ORDER BY number"
+    found = fetch(connection, query, (apsw.carray(looked_at),))
+    return found == sorted(found)
+
+
+@contextmanager
+def totals_written(
+    connection: apsw.Connection, batch: int, opened: BatchOpened, digests: OpeningDigests
+) -> Iterator[None]:
+    """Write the totals of a large batch as they were counted part by part; the block adds the fact that opens it.
+
+    A trigger would read all rows of the batch again. It is dropped and made again, all within the open transaction.
+    Totals with known rows, which earlier batches brought, are left to it.
+    """
+    trigger = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (_COUNTING,))
+    if opened.known or opened.rows < _FEWEST_SORTED or not trigger:
+        yield
+        return
+    connection.execute(f"DROP TRIGGER {_COUNTING}")
+    yield
+    connection.execute(trigger[0][0])
+    lines = ((batch, *kind, *totals) for kind, totals in digests.counted.items())
+    connection.executemany("INSERT INTO batch_total VALUES (?, ?, ?, ?, ?, ?, ?, ?)", lines)
+
+
+def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
+    """Write the order ids of new instructions, sorted: each page of the table is then touched once."""
+    for start in range(first, after, _MOST_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
             WHERE number >= ? AND number < ? AND replaces IS NULL ORDER BY client_orderid""",
-            (record.operation, start, min(start + _MOST_SORTED, digests.next_instruction)),
+            (operation, start, min(start + _MOST_SORTED, after)),
         )
 
 
-def _add_words(connection: apsw.Connection, first: int, instructions: NewInstructions) -> None:
-    connection.executemany(ADD_WORDS, enumerate(instructions.payee_words(), start=first))
+def _add_words(connection: apsw.Connection, part: _StoredPart) -> None:
+    connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
 
 
 def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:

@@ -52,10 +52,13 @@ def fill(connection: apsw.Connection) -> None:
     connection.executemany("INSERT INTO batch_reference VALUES (?, ?)", list(_references(connection)))
 
 
-def add_batch(connection: apsw.Connection, operation: str, batch: int, first: int) -> None:
-    """Write down the spellings and the reference of a batch whose instructions, from `first`, were just written."""
+def add_batch(connection: apsw.Connection, operation: str, batch: int, first: int, are_ascii: bool) -> None:
+    """Write down the spellings and the reference of a batch whose instructions, from `first`, were just written.
+
+    With `are_ascii`, no order id of them has a spelling to be written.
+    """
     query = "SELECT client_orderid FROM instruction WHERE number >= ? AND replaces IS NULL AND client_orderid GLOB ?"
-    for (order_id,) in fetch(connection, query, (first, _NOT_ASCII)):
+    for (order_id,) in [] if are_ascii else fetch(connection, query, (first, _NOT_ASCII)):
         add_order_id(connection, operation, order_id)
     for _, reference in _references(connection, batch):
         connection.execute("INSERT INTO batch_reference VALUES (?, ?)", (batch, reference))

@@ -12,12 +12,13 @@ from itertools import islice
 
 import apsw
 
+from paygw_batch.core.batch import BILLION
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.progress import row_standing
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.messages import UNANSWERED
-from paygw_batch.journal.sqlite.rows import BILLION, PROGRESS, STATES, progress_of
+from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
 from paygw_batch.journal.values import RowStanding, StateTally
 
 _AT_ONCE = 10_000

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import apsw
 
+from paygw_batch.core.batch import BILLION
 from paygw_batch.core.lifecycle import TRANSITIONS, State
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.chain import Line, Link, follow, followed
@@ -30,7 +31,7 @@ from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.sqlite import messages, replies, search, spellings
 from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import connect, fetch
-from paygw_batch.journal.sqlite.rows import BILLION, CONTENT, PROGRESS, progress_columns
+from paygw_batch.journal.sqlite.rows import CONTENT, PROGRESS, progress_columns
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
 from paygw_batch.journal.values import Known, NewBatch
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command

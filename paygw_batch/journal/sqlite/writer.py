@@ -41,6 +41,7 @@ from paygw_batch.journal.sqlite.rows import (
     progress_of,
     record_of,
     store_batch,
+    totals_written,
     write_lines,
 )
 from paygw_batch.journal.sqlite.states import in_states, numbered
@@ -118,10 +119,12 @@ class SqliteJournal(SqliteReader):
             digests = OpeningDigests(batch, self._next_number("instruction"))
             record = record_of(batch, number, at)
             with conflicting(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
-                store_batch(self._connection, record, digests, parts, known, replaced)
-                spellings.add_batch(self._connection, record.operation, number, digests.first_instruction)
+                are_ascii = store_batch(self._connection, record, digests, parts, known, replaced)
+                first = digests.first_instruction
+                spellings.add_batch(self._connection, record.operation, number, first, are_ascii)
             opened = digests.opened()
-            self._add([opening_line(self._end, at, number, opened)])
+            with totals_written(self._connection, number, opened, digests):
+                self._add([opening_line(self._end, at, number, opened)])
             self._amend(record, amended, at)
         return record
 

@@ -6,7 +6,7 @@ be paid. A property test holds the two to the same rows (docs/decisions/0124-one
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import pandera.polars as pa
@@ -45,18 +45,29 @@ def checks_in(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
     return tuple(check.statistics["check"] for column in schema.columns.values() for check in column.checks)
 
 
-def fused(schema: pa.DataFrameSchema) -> pa.DataFrameSchema:
-    """Return a schema with the same columns that asks all their checks in one: a row passes where all of them do.
+def fused(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
+    """Return one schema with the columns of all countries: it asks all their checks in one, of the rows with `code`.
 
-    pandera's machinery costs the same for each check, and more than the check. Which one failed, only `schema` says.
+    pandera's machinery costs the same for each check and each call, and more than the check. Which row and which check
+    failed, only the schema of the country says.
     """
-    columns = {name: pa.Column(pl.String, nullable=True, coerce=False) for name in schema.columns}
-    passes = [check.passes for check in checks_in(schema)]
+    names = sorted({name for schema in schemas.values() for name in schema.columns})
+    columns = {name: pa.Column(pl.String, nullable=True, coerce=False) for name in names}
+    passes = {country: [check.passes for check in checks_in(schema)] for country, schema in schemas.items()}
     return pa.DataFrameSchema(columns, checks=pa.Check(_all_pass, ignore_na=False, passes=passes))
 
 
-def _all_pass(data: PolarsData, *, passes: Sequence[pl.Expr]) -> pl.LazyFrame:
-    return data.lazyframe.select(pl.col("row").is_not_null() & pl.all_horizontal(passes).fill_null(value=False))
+def _all_pass(data: PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
+    """Return whether each row is one of a country, and passes all checks of it."""
+    right = pl.collect_all(
+        data.lazyframe.filter(pl.col("code") == country).select(_rows_passing(checks).sum())
+        for country, checks in passes.items()
+    )
+    return bool(sum(counted.item() for counted in right) == data.lazyframe.select(pl.len()).collect().item())
+
+
+def _rows_passing(checks: Sequence[pl.Expr]) -> pl.Expr:
+    return pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)
 
 
 def _passes(data: PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
@@ -74,25 +85,26 @@ class ContractGate:
     def __init__(self, rules: Rules, operation: str) -> None:
         self._rules = rules
         self._columns = columns_of_operation(operation)
-        self._schemas: dict[str, pa.DataFrameSchema] = {}
+        self._contracts: dict[str, pa.DataFrameSchema] = {}
 
     def hold(self, good: pl.DataFrame) -> None:
         """Raise `InternalError` unless all rows pass: rows of a sheet's frame, with the order ids that are used."""
-        with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-            for country, part in _by_country(prepared(good, self._columns), self._rules):
-                try:
-                    self._schema(country).validate(part)
-                except (SchemaError, SchemaErrors):  # it holds payees' data, and is not passed on
-                    refused = True
-                else:
-                    refused = False
-                if refused:
-                    self._refuse(good)
+        rows = _with_code(prepared(good, self._columns), self._rules)
+        try:
+            with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+                fused(self._contracts_of(rows["code"].unique())).validate(rows)
+        except (SchemaError, SchemaErrors):  # it holds payees' data, and is not passed on
+            refused = True
+        else:
+            refused = False
+        if refused:
+            self._refuse(good)
 
-    def _schema(self, country: str) -> pa.DataFrameSchema:
-        if country not in self._schemas:
-            self._schemas[country] = fused(contract(country, self._rules))
-        return self._schemas[country]
+    def _contracts_of(self, countries: Iterable[str]) -> Mapping[str, pa.DataFrameSchema]:
+        for country in countries:
+            if country not in self._contracts:
+                self._contracts[country] = contract(country, self._rules)
+        return self._contracts
 
     def _refuse(self, good: pl.DataFrame) -> NoReturn:
         for row, column in breaches(good, self._rules, self._columns).iter_rows():
@@ -120,6 +132,12 @@ def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = 
 
 
 def _by_country(rows: pl.DataFrame, rules: Rules) -> Iterator[tuple[str, pl.DataFrame]]:
-    code = pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
-    parts = rows.with_columns(code=code).partition_by("code", as_dict=True, include_key=False)
+    parts = _with_code(rows, rules).partition_by("code", as_dict=True, include_key=False)
     return ((str(country), part) for (country,), part in parts.items())
+
+
+def _with_code(rows: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Return the rows with the country whose schema they are held to, as `code`."""
+    return rows.with_columns(
+        code=pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
+    )

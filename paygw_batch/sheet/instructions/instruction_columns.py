@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from paygw_batch.core.batch import BILLION, InstructionTotals
 from paygw_batch.core.instruction import NAMES_A_PAYEE
 
 _CANONICAL = (
@@ -53,12 +54,35 @@ class InstructionColumns:
             yield written.getvalue()
             first += some.height
 
-    def totals(self) -> Mapping[str, tuple[int, int]]:
-        """Return count and sum in minor units of each currency."""
-        exact = pl.col("minor").cast(pl.Decimal(38, 0)).sum()
-        counted = self._frame.group_by("currency").agg(pl.len(), exact)
-        return {currency: (count, int(total)) for currency, count, total in counted.iter_rows()}
+    def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
+        """Return the totals of each country and currency, with places among these instructions."""
+        place, minor = pl.col("place"), pl.col("minor")
+        placed = self._frame.select("country", "currency", "minor").with_row_index("place")
+        counted = placed.group_by("country", "currency").agg(
+            rows=pl.len(),
+            billions=(minor // BILLION).sum(),
+            rest=(minor % BILLION).sum(),
+            first=place.min(),
+            last=place.max(),
+        )
+        return {(country, currency): InstructionTotals(*total) for country, currency, *total in counted.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
         """Return for each the texts that name its payee, with anything but letters and digits between them."""
         return self._frame["fields"].str.replace_all(_TO_A_PAYEE, " ").str.replace_all(_OTHER_FIELD, "")
+
+    def have_ascii_ids(self) -> bool:
+        """Whether no order id holds anything but ASCII."""
+        ids = self._frame["client_orderid"]
+        return bool((ids.str.len_bytes() == ids.str.len_chars()).all())
+
+    def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
+        """Return the values of each; a content that ends with the fields is cut before them, and `mark` put before it.
+
+        In place of a content that begins with the mark there is None.
+        """
+        content, fields = pl.col("content"), pl.col("fields")
+        # A content that ends with no fields at all loses nothing: it gets the mark as well.
+        cut = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
+        stored = pl.when(content.str.ends_with(fields)).then(cut).otherwise(content)
+        return self._frame.with_columns(content=pl.when(~content.str.starts_with(mark)).then(stored)).iter_rows()

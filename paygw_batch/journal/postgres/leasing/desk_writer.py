@@ -7,7 +7,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
-from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.errors import InternalError, JournalError, RowsMoved
 from paygw_batch.journal.facts.chain import Line, Link
 from paygw_batch.journal.postgres.leasing import leases
 from paygw_batch.journal.postgres.leasing.fact_commit import CALL, DEADLOCK, FENCED, MOVED, opening_values, stage_facts
@@ -124,10 +124,7 @@ class DeskWriter:
 
     def _failed(self, error: psycopg.Error) -> JournalError | InternalError:
         if error.sqlstate in {MOVED, DEADLOCK}:
-            return JournalError(
-                "A row was moved by another process at the same moment; nothing was written.",
-                hint="Run the same command again.",
-            )
+            return RowsMoved()
         if error.sqlstate == FENCED:
             return _taken_over()
         return self._guarded.give_up(reason_of_failure(error))

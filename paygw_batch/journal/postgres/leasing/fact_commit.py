@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from paygw_batch.core.lifecycle import State
 from paygw_batch.journal.facts.chain import Line, Link, fold
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.postgres.leasing.leases import Lease
@@ -15,8 +16,9 @@ _ENDS = "bigint bigint bytea bigint bytea text"
 _FACTS = "bigint bigint text text bigint bigint integer bigint text text bytea"
 _ROWS = f"bigint boolean integer integer text {'bigint ' * 4}{'text ' * 5}bigint {'text ' * 5}".rstrip()
 _REPLIES = "bigint integer bytea bytea"
-_WIDTHS = tuple(len(types.split()) for types in (_ENDS, _FACTS, _ROWS, _REPLIES))
-_TYPES = f"{_ENDS} {_FACTS} {_ROWS} {_REPLIES}".split()
+_TALLIES = "bigint bigint text text text bigint numeric"
+_WIDTHS = tuple(len(types.split()) for types in (_ENDS, _FACTS, _ROWS, _REPLIES, _TALLIES))
+_TYPES = f"{_ENDS} {_FACTS} {_ROWS} {_REPLIES} {_TALLIES}".split()
 CALL = f"SELECT commit_facts(%s, {', '.join(f'%s::{one}[]' for one in _TYPES)})"
 
 FENCED, MOVED, HELD, RUN_OVER, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
@@ -77,7 +79,10 @@ def stage_facts(
         (segment, before[segment].seq, before[segment].hash, end.seq, end.hash, end.at)
         for segment, end in sorted(ends.items())
     ]
-    groups_of_lines: tuple[list[Any], ...] = (end_lines, fact_lines, rows, kept)
+    desk = next(iter(groups.values()))[0].chain
+    chains = dict.fromkeys(extra, desk) | {entry.instruction: lease_of(entry).chain for entry in entries}
+    tallied = _tallied(loaded, progress, chains)
+    groups_of_lines: tuple[list[Any], ...] = (end_lines, fact_lines, rows, kept, tallied)
     values = [array for lines, width in zip(groups_of_lines, _WIDTHS, strict=True) for array in arrays(lines, width)]
     after = {
         number: Loaded(
@@ -85,6 +90,9 @@ def stage_facts(
             one.client_orderid,
             one.batch,
             one.chunk,
+            one.country,
+            one.currency,
+            one.minor,
             facts[number],
             one.is_new and number not in touched,
             progress[number],
@@ -92,6 +100,23 @@ def stage_facts(
         for number, one in loaded.items()
     }
     return StagedFacts(values, [placed[at][1] for at in range(len(entries))], nths, ends, before, after)
+
+
+def _tallied(
+    loaded: Mapping[int, Loaded], progress: Mapping[int, RowProgress], chains: Mapping[int, int]
+) -> list[tuple[Any, ...]]:
+    """Return what the facts of each chain change in the tallies: rows leave one state, and come into another."""
+    changes: dict[tuple[int, int, str, str, str], tuple[int, int]] = {}
+    for number, chain in chains.items():
+        one, after = loaded[number], progress[number].standing.state
+        before = State.READY if one.is_new else one.progress.standing.state
+        if before is after:
+            continue
+        for state, sign in ((before, -1), (after, 1)):
+            key = (one.chunk, chain, one.country, one.currency, state.value)
+            rows, minor = changes.get(key, (0, 0))
+            changes[key] = rows + sign, minor + sign * one.minor
+    return [(*key, *change) for key, change in sorted(changes.items()) if change != (0, 0)]
 
 
 def _counted(
@@ -130,7 +155,7 @@ def opening_values(segment: int, before: Link, line: Line) -> Sequence[Any]:
     fact = [
         (segment, line.seq, line.at, line.kind, line.batch, None, None, None, None, text_of(line.details), line.hash)
     ]
-    opening: tuple[list[Any], ...] = (end, fact, [], [])
+    opening: tuple[list[Any], ...] = (end, fact, [], [], [])
     return [array for lines, width in zip(opening, _WIDTHS, strict=True) for array in arrays(lines, width)]
 
 

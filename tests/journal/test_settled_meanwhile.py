@@ -1,0 +1,63 @@
+"""Both stores: an answer of the gateway that arrives while a person settles its row."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pytest
+
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import RowsMoved
+from paygw_batch.journal.values import CarriedOut, Entry
+from paygw_batch.run.resolve import Settlement, settle
+from tests.journal.journal_rows import at, open_sheet, outcome_of, send
+from tests.journal.tested_journal import Journal
+
+NOTE = CarriedOut("b1", "answers.csv", "a" * 64, "amina", at(4))
+
+
+def settling(journal: Journal, monkeypatch: pytest.MonkeyPatch, late: Sequence[Entry], *rows: int) -> RowsMoved:
+    """Settle rows as paid while late answers arrive, after they were read; return the refusal."""
+    written = journal.settle
+
+    def overtaken(*given: object, **named: object) -> None:
+        journal.append(late)
+        written(*given, **named)  # type: ignore[arg-type]  # as they were given
+
+    monkeypatch.setattr(journal, "settle", overtaken)
+    settlements = [Settlement(row, Resolution.PAID, "statement of 21 November") for row in rows]
+    with pytest.raises(RowsMoved) as refused:
+        settle(
+            journal,
+            journal.batches()[0],
+            settlements,
+            by="amina",
+            now=lambda: datetime.fromisoformat(at(5)),
+            carried_out=NOTE,
+        )
+    return refused.value
+
+
+def test_the_refusal_names_the_row_and_nothing_is_written(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_sheet(journal)
+    first, *_ = send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    refusal = settling(journal, monkeypatch, [outcome_of(first.number, 1, OutcomeKind.PAID, at(3))], 2, 3)
+    assert refusal.exit_code == 7
+    assert refusal.message == "Row 2 is paid now: the gateway's answer came at the same moment. Nothing was settled."
+    assert "status BATCH --row 2" in refusal.hint
+    assert [row.state for row in journal.rows(1)] == [State.PAID, State.IN_DOUBT, State.IN_DOUBT]
+    assert journal.messages(1).carried_out == []
+    assert journal.verify()["facts"] == 8
+
+
+def test_the_same_settlement_holds_for_the_other_rows_afterwards(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_sheet(journal)
+    first, *_ = send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    with monkeypatch.context() as meanwhile:
+        settling(journal, meanwhile, [outcome_of(first.number, 1, OutcomeKind.PAID, at(3))], 2, 3)
+    rest = [Settlement(3, Resolution.PAID, "statement of 21 November")]
+    settle(journal, journal.batches()[0], rest, by="amina", now=lambda: datetime.fromisoformat(at(6)), carried_out=NOTE)
+    assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.IN_DOUBT]
+    assert len(journal.messages(1).carried_out) == 1
