@@ -14,12 +14,12 @@ _EVERY_DIGIT = r"\p{Nd}"
 _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 
 
-def has_other_digits(frame: pl.DataFrame, text: bytes) -> bool:
+def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
     """Return whether an amount or a number of rows of a sheet has digits of another script, that can be read or not.
 
-    `text` is what the rows were read from, in UTF-8: most sheets have no such byte anywhere.
+    `text` is what the rows were read from, in UTF-8, where they are from a text: most have no such byte anywhere.
     """
-    if not any(first in text for first in _FIRST_BYTES):
+    if text is not None and not any(first in text for first in _FIRST_BYTES):
         return False
     return any(_is_written_in(frame[name]).any() for name in _numbers_in(frame))
 
