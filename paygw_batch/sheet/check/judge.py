@@ -210,10 +210,8 @@ class _CountryJudge:
             raise InternalError("a row without a country or a form was taken for valid")
         texts = self._as_sent(part, valid)
         if not valid.all():
-            at = (~valid).arg_true()
-            as_written = [*self._as_written, pl.col("purpose")]
-            for text in part.select(_roots(as_written))[at].select(as_written):
-                texts[text.name] = texts[text.name].scatter(at, text)
+            for text in part.select(*self._as_written, "purpose"):
+                texts[text.name] = texts[text.name].zip_with(valid, text)
         return _CountryPart(pl.DataFrame([*texts.values(), valid]), failed, self._asked(part, self.warnings, valid)[1])
 
     @property
