@@ -1,8 +1,8 @@
 """Measure everything and print it as Markdown: `python -m benchmarks`.
 
 What is compared is measured side by side, one repetition after another. A default run takes some minutes; with
-`--most-rows 1000000` whole commands pay a million rows, which takes some more. The last table says what was to be
-reached, and whether it was.
+`--most-rows 1000000` whole commands pay a million rows, which takes some more. The last tables say how fast this
+machine is beside the one on which the goals were set, what was to be reached, and whether it was.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.commands import ROOT
 from benchmarks.figures import goals_table
 from benchmarks.machine import machine
+from benchmarks.machine_speed import contenders, section, times_slower
 from benchmarks.merchant import Merchant
 from benchmarks.null_gateway import null_gateway
 from benchmarks.pictures import Gallery, can_draw
@@ -60,7 +61,8 @@ def main() -> None:
         parts = [machine(bench.directory, bench.gateway.server)]
         parts += [SECTIONS[name](bench) for name in told.only or SECTIONS]
         if bench.goals:
-            parts.append(goals_table(bench.goals))
+            speed = bench.side_by_side(contenders(bench.directory, bench.merchant.key, bench.scale), "/s")
+            parts += [section(speed), goals_table(bench.goals, times_slower(speed))]
     text = "\n".join(parts)
     print(text)
     if told.write is not None:

@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_TIMES = frozenset({"us", "ms", "s"})
 
 
 def apart(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -25,10 +26,14 @@ def apart(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one measurement came to, and the processor time of its process for each thing done (0: not measured)."""
+    """What one measurement came to, and the processor time of its process for each thing done (0: not measured).
+
+    `steady` is the same value without the slow start and the end (0: not measured).
+    """
 
     value: float
     cpu_us: float = 0.0
+    steady: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,12 @@ class Figure:
     unit: str
     samples: tuple[float, ...]
     cpu_us: tuple[float, ...] = ()
+    steady: tuple[float, ...] = ()
+
+    @property
+    def median(self) -> float:
+        """The median of the repetitions."""
+        return statistics.median(self.samples)
 
     def line(self) -> str:
         """Return the figure as a line of a table: median, smallest and largest, processor time."""
@@ -88,8 +99,11 @@ class Goal:
         """Return the goal of a ratio of two figures that were measured side by side."""
         return cls(measure, "", Ratio.of(measure, figure, to, goal).samples, reach, goal)
 
-    def line(self) -> str:
-        """Return the goal as a line of a table: median, spread, both marks, and which of them is reached."""
+    def line(self, times_slower: float) -> str:
+        """Return the goal as a line of a table: median, spread, both marks, and which of them is reached.
+
+        A time is said once more as it would be on the machine on which the goals were set. No verdict follows it.
+        """
         median = statistics.median(self.samples)
         unit = f" {self.unit}" if self.unit else ""
         spread = f"{readable(min(self.samples))} to {readable(max(self.samples))}"
@@ -100,16 +114,28 @@ class Goal:
         else:
             verdict = f"no, by {abs(median - self.reach) / self.reach:.0%}"
         marks = f"{readable(self.reach)} | {readable(self.goal)}"
-        return f"| {self.measure} | {readable(median)}{unit} | {spread} | {marks} | {verdict} |"
+        there = f"{readable(median / times_slower)}{unit}" if self.unit in _TIMES else ""
+        return f"| {self.measure} | {readable(median)}{unit} | {spread} | {marks} | {verdict} | {there} |"
 
     def _holds(self, median: float, mark: float) -> bool:
         return median <= mark if self.at_most else median >= mark
 
 
-def goals_table(goals: Sequence[Goal]) -> str:
-    """Return all goals that were measured, in Markdown."""
-    head = ["### What was to be reached", "", "| measure | median | spread | reach | goal | reached |"]
-    return "\n".join([*head, "| --- | ---: | ---: | ---: | ---: | --- |", *(goal.line() for goal in goals), ""])
+def goals_table(goals: Sequence[Goal], times_slower: float) -> str:
+    """Return all goals that were measured on a machine that takes so many times as long, in Markdown."""
+    note = (
+        f"The machine on which the goals were set runs a plain Python loop {readable(times_slower)} times as fast. The "
+        "last column divides a time by that. What is reached is decided by the time as measured."
+    )
+    head = [
+        "### What was to be reached",
+        "",
+        note,
+        "",
+        "| measure | median | spread | reach | goal | reached | median at that machine's speed |",
+        "| --- | ---: | ---: | ---: | ---: | --- | ---: |",
+    ]
+    return "\n".join([*head, *(goal.line(times_slower) for goal in goals), ""])
 
 
 def side_by_side(
@@ -125,7 +151,13 @@ def side_by_side(
                 f"{repetition}/{repetitions}  {name}: {readable(sample.value)} {unit}  (load {os.getloadavg()[0]:.1f})"
             )
     return {
-        name: Figure(name, unit, tuple(each.value for each in found), tuple(each.cpu_us for each in found))
+        name: Figure(
+            name,
+            unit,
+            tuple(each.value for each in found),
+            tuple(each.cpu_us for each in found),
+            tuple(each.steady for each in found),
+        )
         for name, found in samples.items()
     }
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -96,6 +97,26 @@ def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(START_TIMEOUT_S)
+
+
+def answer_s(base_url: str, times: int) -> float:
+    """Return how long the gateway takes for the answer to a request that is alone: median over a bare socket."""
+    host, port = base_url.removeprefix("http://").split(":")
+    body = b'{"client_orderid": "ALONE"}'
+    head = f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    took_s = []
+    with socket.create_connection((host, int(port))) as connection:
+        for _ in range(times):
+            started_s = time.perf_counter()
+            connection.sendall(head.encode() + body)
+            answer = b""
+            while b"}" not in answer:
+                piece = connection.recv(4096)
+                if not piece:
+                    raise RuntimeError("the null gateway gave no whole answer")
+                answer += piece
+            took_s.append(time.perf_counter() - started_s)
+    return statistics.median(took_s)
 
 
 def _nginx_command(program: str, directory: Path, port: int, tls_port: int, latency_s: float) -> list[str]:

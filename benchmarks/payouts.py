@@ -20,6 +20,7 @@ from benchmarks.silent_progress import Silent
 from benchmarks.slow_disk import slow_flushes
 from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.outcome import Outcome
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.pacing import Pace
@@ -35,6 +36,7 @@ from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.open import open_journal
 from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Due
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,30 @@ def journal_on_disk(directory: Path) -> Iterator[SqliteJournal]:
             journal.close()
 
 
+class _Noted(Silent):
+    """Notes when each outcome was durable."""
+
+    def __init__(self) -> None:
+        self.at_s: list[float] = []
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (the port's)
+        """Note the time."""
+        self.at_s.append(time.perf_counter())
+
+    def steady_per_s(self, places: int) -> float:
+        """Return the rate without the slow start and the end, over as many outcomes as fill all places some times.
+
+        All places are full long before as many outcomes are there as places, and until the last row is launched.
+        0 where there were too few rows for that.
+        """
+        first, last = 2 * places, len(self.at_s) - places
+        last -= (last - first) % places
+        return (last - first) / (self.at_s[last] - self.at_s[first]) if last > first else 0.0
+
+
 async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
-    signer = merchant.signer(trial.base_url)
+    signer, noted = merchant.signer(trial.base_url), _Noted()
     with gc_paused(), journal.for_engine() as given:
         async with signers_for(signer.key, trial.rows) as signers, PayoutTransport(reached) as transport:
             engine = Engine(
@@ -102,11 +125,12 @@ async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -
                 judge=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
                 pace=Pace(trial.concurrency),
                 world=World(lambda: datetime.now(UTC), partial(secrets.token_hex, 16), random.random),
-                progress=Silent(),
+                progress=noted,
             )
             started_s, cpu_s = time.perf_counter(), time.process_time()
             end = await engine.run(batch)
             elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
     if end.sent != trial.rows or end.stop_reason is not None or end.failure is not None:
         raise InternalError(f"the run ended early: {end}")
-    return Sample(trial.rows / elapsed_s, 1e6 * cpu_s / trial.rows)
+    per_s = trial.rows / elapsed_s
+    return Sample(per_s, 1e6 * cpu_s / trial.rows, noted.steady_per_s(trial.concurrency) or per_s)

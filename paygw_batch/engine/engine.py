@@ -60,6 +60,11 @@ class _Row:
     due: Due
     request: PreparedRequest
     in_flight: bool = False
+    tries: int = 0
+    intended: asyncio.Future[MoveResult] = field(init=False)
+    """Done once the intent of the latest try is durable."""
+    intended_s: float = 0.0
+    """When that intent was handed in, by the loop's clock."""
 
 
 @dataclass(slots=True)
@@ -194,6 +199,9 @@ class Engine:
             row = self._signed.popleft()
             row.in_flight = True
             tally.in_flight += 1
+            if not self._is_stale(row):
+                # Now, and not when its task first runs: it shares the commit of the outcome whose place it takes.
+                self._intend(row)
             sender = loop.create_task(self._deliver(row))
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
@@ -227,11 +235,12 @@ class Engine:
             self._land(row)
 
     async def _try(self, row: _Row) -> None:
-        due = row.due
         for number in range(1, TRIES + 1):
-            if number > 1 or self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S:
-                (row.request,) = await self._prepare([self._next_attempt(due)])
-            verdict = await self._attempt(row, due.standing.attempt + number)
+            if row.tries < number:
+                # Another try, or a signature that waited too long: there is no intent yet.
+                (row.request,) = await self._prepare([self._next_attempt(row.due)])
+                self._intend(row)
+            verdict = await self._attempt(row)
             if not isinstance(verdict.advice, TryAgain):
                 return
             if number == TRIES:
@@ -239,12 +248,20 @@ class Engine:
             elif await self._halted_within(wait_before_try(number + 1, self._world.chance())):
                 return
 
-    async def _attempt(self, row: _Row, attempt: int) -> Verdict:
-        due, request = row.due, row.request
-        intent = Intended(due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
-        loop = asyncio.get_running_loop()
-        noted_s = loop.time()
-        recorded = await self._record(due, attempt, intent)
+    def _is_stale(self, row: _Row) -> bool:
+        return self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S
+
+    def _intend(self, row: _Row) -> None:
+        """Hand in the intent of the row's next try."""
+        request = row.request
+        intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
+        row.tries += 1
+        row.intended_s = asyncio.get_running_loop().time()
+        row.intended = self._record(row, intent)
+
+    async def _attempt(self, row: _Row) -> Verdict:
+        due, loop = row.due, asyncio.get_running_loop()
+        recorded = await row.intended
         if recorded is MoveResult.HELD:
             # Evidence came in after the row was read as due: nothing of it leaves, and it waits for a person.
             return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
@@ -254,16 +271,17 @@ class Engine:
             kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
             asked_s = loop.time()
-            came_back = await self._gateway.deliver(request)
-            self._group_limit.learn(asked_s - noted_s, loop.time() - asked_s)
-            kept, verdict = kept_reply(came_back, self._judge(came_back, request.expected))
+            came_back = await self._gateway.deliver(row.request)
+            self._group_limit.learn(asked_s - row.intended_s, loop.time() - asked_s)
+            kept, verdict = kept_reply(came_back, self._judge(came_back, row.request.expected))
         self._heed(verdict)
+        concluded = self._record(row, Concluded(verdict.outcome), kept)
         if not isinstance(verdict.advice, TryAgain):
-            # The row that is launched in its place runs, and hands in its intent, only once this one has handed in its
-            # outcome and waits: they share a commit, and no commit shows more rows in flight than there are places.
+            # The outcome is handed in before the intent of the row that takes its place: they share a commit, and no
+            # commit shows more rows in flight than there are places.
             self._land(row)
         try:
-            await self._record(due, attempt, Concluded(verdict.outcome), kept)
+            await concluded
         except Exception:
             self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
@@ -287,9 +305,10 @@ class Engine:
             case GoOn() | TryAgain():
                 pass
 
-    def _record(self, due: Due, attempt: int, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
-        """Hand a fact to the next commit; the future is done when it is durable."""
-        return self._committer.submit(Entry(due.number, attempt, fact, timestamp(self._world.now()), reply))
+    def _record(self, row: _Row, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
+        """Hand a fact about the row's latest try to the next commit; the future is done when it is durable."""
+        due, now = row.due, timestamp(self._world.now())
+        return self._committer.submit(Entry(due.number, due.standing.attempt + row.tries, fact, now, reply))
 
     # Stopping.
 

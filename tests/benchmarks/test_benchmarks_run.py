@@ -78,7 +78,14 @@ def test_a_picture_follows_its_table() -> None:
 )
 def test_a_goal_says_which_mark_is_reached(samples: tuple[float, ...], at_most: bool, verdict: str) -> None:
     goal = Goal("ratio", "us", samples, 5, 4, at_most=at_most)
-    assert goals_table([goal]).rstrip().endswith(f"| 5 | 4 | {verdict} |")
+    assert f"| 5 | 4 | {verdict} |" in goals_table([goal], 1.0)
+
+
+def test_a_time_is_said_at_the_speed_of_the_other_machine_and_its_verdict_is_not() -> None:
+    time, ratio = Goal("time", "us", (300.0,), 150, 120, at_most=True), Goal("ratio", "", (0.5,), 0.55, 0.6)
+    *_, first, second = goals_table([time, ratio], 2.0).rstrip().splitlines()
+    assert first == "| time | 300 us | 300 to 300 | 150 | 120 | no, by 100% | 150 us |"
+    assert second.endswith("| 0.55 | 0.6 | no, by 9% |  |")
 
 
 @pytest.mark.parametrize("kind", KINDS)

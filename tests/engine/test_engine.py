@@ -26,6 +26,7 @@ from tests.engine.scripted_world import (
     LOST,
     REFUSED,
     UNTRUSTED,
+    Answer,
     ScriptedGateway,
     a_journal,
     an_engine,
@@ -155,6 +156,38 @@ def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:
     journal.append = watched  # type: ignore[method-assign]
     run(an_engine(journal, ScriptedGateway(latency=0.01), Pace(concurrency=1)), batch)
     assert commits == [[Intended], *[[Concluded, Intended]] * 9, [Concluded]]
+
+
+class AnswersOnTheHour(ScriptedGateway):
+    """Answers everything that is in flight at one moment."""
+
+    async def deliver(self, request: PreparedRequest) -> Answer:
+        loop = asyncio.get_running_loop()
+        answered = asyncio.Event()
+        loop.call_at((loop.time() // 3600 + 1) * 3600, answered.set)
+        await answered.wait()
+        return await super().deliver(request)
+
+
+def test_outcomes_that_come_together_share_a_commit_with_the_intents_that_take_their_places() -> None:
+    journal, batch = a_journal(rows=27)
+    append, commits = journal.append, []
+
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        commits.append([type(entry.fact) for entry in entries])
+        return append(entries)
+
+    journal.append = watched  # type: ignore[method-assign]
+    run(an_engine(journal, AnswersOnTheHour(), Pace(concurrency=8)), batch)
+    # One row, then two; their answers let the window grow to its limit, and from there on all go in step.
+    assert commits == [
+        [Intended],
+        [Concluded, Intended, Intended],
+        [Concluded, *[Intended] * 3, Concluded, *[Intended] * 5],
+        [Concluded, Intended] * 8,
+        [Concluded, Intended] * 8,
+        [Concluded] * 8,
+    ]
 
 
 def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again() -> None:

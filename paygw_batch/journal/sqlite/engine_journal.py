@@ -1,11 +1,13 @@
-"""Gives an engine the journal without blocking its event loop.
+"""Gives an engine the journal without holding up its event loop.
 
-One call at a time, in the order asked. Only the wait for the disk happens in a thread: the rest of an append is made in
-the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that costs
-more than it spares (docs/decisions/0051).
+One call at a time, in the order asked. Only the wait for a slow disk happens in a thread: the rest of an append is made
+in the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that
+costs more than it spares (docs/decisions/0051). A quick disk is waited for in the event loop as well: the thread would
+take longer to get the interpreter than the disk takes (docs/decisions/0187).
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,12 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 T = TypeVar("T")
+
+QUICK_S = 0.001
+"""A disk is quick where a commit takes less than this, on an average over the last ones."""
+_COMMITS_AVERAGED = 16
+_FIRST_AVERAGE_S = 2 * QUICK_S
+"""A run begins with commits in the thread; some twelve quick ones bring the average below `QUICK_S`."""
 
 
 class CommittingJournal(Protocol):
@@ -42,8 +50,10 @@ class CommittingJournal(Protocol):
 class SqliteEngineJournal:
     """Implements `EngineJournal` on a journal in a file, for one run."""
 
-    def __init__(self, journal: CommittingJournal) -> None:
+    def __init__(self, journal: CommittingJournal, clock: Callable[[], float] = time.perf_counter) -> None:
         self._journal = journal
+        self._clock = clock
+        self._commit_s = _FIRST_AVERAGE_S
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._turn = asyncio.Lock()
         self._last_row: dict[int, int] = {}
@@ -57,9 +67,10 @@ class SqliteEngineJournal:
         return page
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Stage facts here and now, and commit them in the thread."""
+        """Stage facts here and now, and commit them: here where the disk is quick, and otherwise in the thread."""
         async with self._turn:
-            return await self._called(self._journal.stage(entries))
+            commit = partial(self._timed, self._journal.stage(entries))
+            return commit() if self._commit_s < QUICK_S else await self._called(commit)
 
     async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox."""
@@ -69,6 +80,14 @@ class SqliteEngineJournal:
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown()
+
+    def _timed(self, commit: Callable[[], T]) -> T:
+        """Make a commit, and note how long it took. One is made at a time."""
+        began_s = self._clock()
+        try:
+            return commit()
+        finally:
+            self._commit_s += (self._clock() - began_s - self._commit_s) / _COMMITS_AVERAGED
 
     async def _called(self, call: Callable[[], T]) -> T:
         """Make a call in the thread. Its turn is over when the call is, also where nobody waits for it any more."""
