@@ -272,7 +272,7 @@ def _other_than(column: str, value: str, message: pl.Expr) -> ColumnCheck:
 
 
 def _text(column: str, *others: Reason, never: str = "", required: bool) -> ColumnCheck:
-    """Return the check of a text; `others` explain a text that has what is `never` in it, a pattern."""
+    """Return the check of a text. No text matches the pattern `never`: `others` explain those that do."""
     text = pl.col(column)
     patterns = filter(None, (_CONTROL, _ERROR_MARK, never))  # one question about all of them is cheaper
     right = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= TEXT_CHARACTERS)
