@@ -101,8 +101,9 @@ def open_sheet(path: Path, options: ReadOptions) -> SheetSource:
     """
     whole = partial(read_sheet, path, options)
     try:
-        size, kind = path.stat().st_size, kind_of(path.name)
-        if options.sheet_name is None and size <= options.max_sheet_bytes:
+        size = path.stat().st_size
+        if options.sheet_name is None and path.is_file() and size <= options.max_sheet_bytes:
+            kind = kind_of(path.name)
             if kind is Kind.DELIMITED and size > text_stream.BLOCK_BYTES:
                 return TextStream(path, options.vocabulary, max_rows=options.max_rows, whole=whole)
             if kind is Kind.PARQUET and size > parquet.LARGE_BYTES:
